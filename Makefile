@@ -22,8 +22,8 @@ venv: .venv/.ready  ## Make .venv with pinned dependencies (Python 3.11 or newer
 .venv/.ready: pyproject.toml constraints.txt tools/make-venv
 	@tools/make-venv .venv
 
-runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet, TensorFlow) as bench.yml would
-	@for name in torch mxnet tensorflow; do \
+runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet, TensorFlow, staging) as bench.yml would
+	@for name in torch mxnet tensorflow imagenet; do \
 	  $(BIN)/python workloads/make_runtime.py --runtime workloads/$$name --folder .rackproof/runtimes/$$name >/dev/null || exit 1; \
 	done
 

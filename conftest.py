@@ -183,3 +183,8 @@ def tf_cnn_archive() -> Path:
             "the commit bench_tf_cnn_ref (roles/bench)"
         )
     return Path(path)
+
+
+@pytest.fixture(scope="session")
+def imagenet_python(root: Path) -> str:
+    return _interpreter(root, "imagenet")

@@ -30,6 +30,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "bench_queue_s": (1, 10**7),
     "bench_size_factor": (1e-6, 1e6),
     "bench_meet_port": (1, 65_535),
+    "bench_imagenet_resize": (0, 8192),
+    "bench_imagenet_quality": (1, 100),
     "validate_tool_timeout_s": (1, 3600),
     "validate_node_timeout_s": (1, 86_400),
     "validate_max_drain_fraction": (0, 1),

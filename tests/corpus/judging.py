@@ -246,6 +246,8 @@ def _definition_variables(sku: str) -> dict[str, Any]:
         "bench_home": "/b",
         "bench_workloads": "/b/workloads",
         "bench_data": "/b/data",
+        "bench_imagenet": "/b/data/imagenet",
+        "bench_imagenet_archives": "/b/data/imagenet/archives",
         "bench_sku": sku,
     }
 

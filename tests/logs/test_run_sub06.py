@@ -38,6 +38,9 @@ def suite_plan(
         "bench_home": "/var/lib/rackproof",
         "bench_data": "/data",
         "bench_workloads": "/workloads",
+        "bench_imagenet": "/data/imagenet",
+        "bench_imagenet_archives": "/data/imagenet/archives",
+        "bench_imagenet_pins": "",
         "bench_mlperf06_ref": ref,
         "bench_mlperf06_sources": "https://example.org/sources.tar.gz",
     }
@@ -69,7 +72,8 @@ def test_every_host_is_a_system_with_a_run_of_each_model(root: Path) -> None:
         assert (run.launcher, run.unproven_because, spec["together"]) == ("docker", "", False)
         assert spec["home"] == "/var/lib/rackproof/docker"
         assert spec["data"] == "/data/mlperf-0.6"
-        assert run.environment["DATADIR"].startswith("/data/mlperf-0.6")
+        own = "/data/imagenet/recordio" if run.benchmark == "resnet-0.6" else "/data/mlperf-0.6"
+        assert run.environment["DATADIR"].startswith(own)
         assert run.parameters == {"system": "LambdaHyperplaneBasic"}
     text = planning.describe_plan(plan)
     assert "build   mlperf-nvidia:single_stage_detector from https://example.org/sources.tar.gz" in text
@@ -100,7 +104,9 @@ def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
     for run in plan.runs:
         assert spec_of(run)["system"] == "2xLambdaHyperplaneBasic"
         assert spec_of(run)["home"] == "/shared/docker"
-        assert run.environment["DATADIR"].startswith("/shared/data/mlperf-0.6")
+        # Where ImageNet lies is the role's bench_imagenet alone, which is on shared storage then.
+        own = "/data/imagenet/recordio" if run.benchmark == "resnet-0.6" else "/shared/data/mlperf-0.6"
+        assert run.environment["DATADIR"].startswith(own)
     assert "--ntasks-per-node $DGXNGPU run.sub" in planning.describe_plan(plan)
 
 

@@ -242,6 +242,7 @@ def play(folder: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("playbooks/netboot.yml", ()),
         ("playbooks/nightly.yml", ("-l", "localhost", "--tags", "x")),
         ("playbooks/image.yml", ("-l", "n1")),
+        ("playbooks/stage-imagenet.yml", ("-l", "n1", "--tags", "x")),
     ],
 )
 def test_a_playbook_that_would_do_nothing_does_not_end_well(

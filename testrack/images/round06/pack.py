@@ -58,9 +58,6 @@ def files(base: str, gpus: int, systems: dict[str, int]) -> dict[str, tuple[str,
         for name, what in SCRIPTS.get(model.name, {}).items():
             path = str(Path(top) / name).replace("pytorch/../", "")
             found[path] = ((HERE / f"data_{what}.sh").read_text(), 0o755)
-    top = f"NVIDIA/benchmarks/{MODELS['resnet'].folder}"
-    found[f"{top}/mxnet/__init__.py"] = ('"""Where the staging script looks for im2rec."""\n', 0o644)
-    found[f"{top}/mxnet/tools/im2rec.py"] = ((HERE / "im2rec.py").read_text(), 0o644)
     return found
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import functools
 import http.server
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +21,10 @@ from driver.layout import GATEWAY
 from rackproof.core.records import Run
 from rackproof.store.run_folder import iter_runs
 from testrack.tests.on_rack import Command, distrust, play, trust
+from tests.workloads.imagenet_miniature import Miniature
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BASE = "gb300-r01-svc:5000/nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008"
-IMAGENET = """
-set -e; d={data}/mlperf-0.6/imagenet; rm -rf $d; mkdir -p $d; cd $d
-echo one > a.JPEG; tar cf n01.tar a.JPEG; tar cf ILSVRC2012_img_train.tar n01.tar
-mv a.JPEG v.JPEG; tar cf ILSVRC2012_img_val.tar v.JPEG; echo 'mkdir n01; mv *.JPEG n01' > valprep.sh
-"""
 PROOF = pytest.mark.proof
 MODELS = ("ssd", "maskrcnn", "resnet", "gnmt", "translation", "minigo")
 MARK = "rackproof-test-06"
@@ -60,11 +58,16 @@ class Pair:
     def runs(self) -> list[Run]:
         return list(iter_runs(self.results))
 
-    def imagenet(self, data: str, *nodes: str) -> None:
-        """Put the archives that a login is needed for where the operator puts them."""
+    def imagenet(self, folder: str, *nodes: str) -> dict[str, str]:
+        """Put the archives that an account is needed for onto nodes; return the variables that name them."""
+        with tempfile.TemporaryDirectory() as made:
+            Miniature(classes=3, train_each=4, val_count=6).write(Path(made))
+            packed = subprocess.run(["tar", "-cz", "-C", made, "."], capture_output=True, check=True).stdout
+        text = base64.b64encode(packed).decode()
         for node in nodes:
-            made = self.ssh(node, IMAGENET.format(data=data))
-            assert made.returncode == 0, made.stderr
+            done = self.ssh(node, f"mkdir -p {folder} && echo {text} | base64 -d | tar -xz -C {folder}")
+            assert done.returncode == 0, done.stderr
+        return {"bench_imagenet_archives": folder, "bench_imagenet_pins": f"{folder}/pins.json"}
 
     def containers(self, name: str = "") -> list[str]:
         """Return the containers that are left on the nodes, or those of a name."""
@@ -130,9 +133,8 @@ def apart(one: Run, other: Run) -> bool:
 
 @pytest.mark.parametrize("models", [("ssd", "translation"), pytest.param(MODELS, marks=PROOF)], ids=len)
 def test_models_run_on_two_nodes_at_once(pair: Pair, models: tuple[str, ...]) -> None:
-    if "resnet" in models:
-        pair.imagenet("/var/lib/rackproof/data", *pair.nodes)
-    status, output = pair(*models)
+    given = pair.imagenet("/var/lib/rackproof/archives", *pair.nodes) if "resnet" in models else {}
+    status, output = pair(*models, **given)
     assert status == 0, output
     runs = pair.runs()
     assert sorted((run.benchmark, run.nodes[0].name) for run in runs) == sorted(
@@ -187,9 +189,8 @@ def test_a_container_that_a_killed_launcher_left_is_ended_by_the_next_run(pair: 
 
 @pytest.mark.parametrize("models", [("gnmt",), pytest.param(MODELS, marks=PROOF)], ids=len)
 def test_two_nodes_are_one_system_by_slurm(pair: Pair, one_system: None, models: tuple[str, ...]) -> None:
-    if "resnet" in models:
-        pair.imagenet("/shared/rackproof/data", pair.nodes[0])
-    status, output = pair(*models, bench_config="2xLambdaHyperplaneBasic", bench_together=True)
+    given = pair.imagenet("/shared/rackproof/archives", pair.nodes[0]) if "resnet" in models else {}
+    status, output = pair(*models, bench_config="2xLambdaHyperplaneBasic", bench_together=True, **given)
     assert status == 0, output
     runs = pair.runs()
     assert sorted(run.benchmark for run in runs) == sorted(f"{name}-0.6" for name in models)

@@ -1,0 +1,1001 @@
+#!/usr/bin/env python3
+"""Put ImageNet (ILSVRC2012) into a folder, out of its official archives: class folders, RecordIO, TFRecords.
+
+    DATA/images/train/nNNNNNNNN/*.JPEG, DATA/images/val/nNNNNNNNN/*.JPEG      for PyTorch
+    DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
+    DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
+
+The archives' MD5 sums are checked; nothing is downloaded. Killed at any moment it goes on where it was, and
+what it makes is the same to the byte, whatever happened on the way and however many processes made it.
+Standard library only, Python 3.8+; TFRecords need google-crc32c and Pillow, --resize needs Pillow
+(workloads/imagenet has the pins). The last line of stdout is JSON. Exit status: 0 staged, 2 usage,
+5 not staged (the message says what to do), 128 + N ended by signal N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import imagenet_archives
+import imagenet_records
+from imagenet_archives import PARTS, Images, StagingError
+
+EXIT_DATA = 5
+FORMATS = ("images", "recordio", "tfrecord")
+STAGING = ".staging"
+INDEX = "index"
+MANIFEST = "dataset.json"
+IMAGES_A_PIECE = 256
+"""Images of a piece of a .rec file: what a killed run loses at most, for each process."""
+SEEDS = {"images": 0, "recordio": 100, "tfrecord": 12345}
+"""Without --seed the order is that of im2rec.py, and that of build_imagenet_data.py."""
+SHARD_NAMES = {"train": "train", "val": "validation"}
+OVERHEAD_BYTES = {"images": 4096, "recordio": 140, "tfrecord": 720}
+"""The room that an image takes besides its own bytes, at most: a block, a header and its lines, features."""
+INDEX_BYTES = 80
+"""The room that a line of the index takes, at most."""
+FORK = multiprocessing.get_context("fork")
+_PR_SET_PDEATHSIG = 1
+_REPORT_IMAGES = 32
+
+
+# What there is to do
+
+
+class Unit(NamedTuple):
+    """What one process makes in one go: a class's folder, a piece of a .rec file, a TFRecord file.
+
+    ``number`` counts the units of a part; its images are from ``first`` to before ``last`` in their order.
+    """
+
+    format: str
+    part: str
+    number: int
+    name: str
+    first: int
+    last: int
+
+
+class Plan:
+    """What is staged, how: known to all processes, since they are forked from the one that has it."""
+
+    def __init__(self, options: argparse.Namespace, pins: dict[str, Any], paths: dict[str, Path]) -> None:
+        self.options, self.pins, self.paths = options, pins, paths
+        self.data: Path = options.data
+        self.staging = self.data / STAGING
+        self.classes: list[tuple[str, str]] = []
+        self.images: dict[str, Images] = {}
+        self._orders: dict[tuple[str, str], array[int]] = {}
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return what decides the bytes of a format, but for the encoder's version."""
+        archives = {part: pin["md5"] for part, pin in self.pins["archives"].items()}
+        found: dict[str, Any] = {"version": 1, "archives": archives, "resize": self.options.resize}
+        if self.options.resize or name == "tfrecord":
+            found["quality"] = self.options.quality
+        if name != "images":
+            found["seed"] = self.seed(name)
+        if name == "tfrecord":
+            found["shards"] = [self.options.train_shards, self.options.val_shards]
+        return found
+
+    def seed(self, name: str) -> int:
+        """Return the seed of a format's order."""
+        return SEEDS[name] if self.options.seed is None else int(self.options.seed)
+
+    def order(self, name: str, part: str) -> array[int]:
+        """Return the numbers of a part's images in the order in which a format has them."""
+        key = (name, part)
+        if key not in self._orders:
+            numbers = array("I", range(len(self.images[part])))
+            if name != "images":
+                random.Random(self.seed(name)).shuffle(numbers)  # noqa: S311  (an order, no secret)
+            self._orders[key] = numbers
+        return self._orders[key]
+
+    def units(self, name: str) -> list[Unit]:
+        """Return the units of a format in the order in which they start."""
+        return [unit for part in PARTS for unit in getattr(self, f"_units_of_{name}")(part)]
+
+    def _units_of_images(self, part: str) -> Iterator[Unit]:
+        labels = self.images[part].label
+        first = 0
+        for label, (wnid, _) in enumerate(self.classes):
+            last = first
+            while last < len(labels) and labels[last] == label:
+                last += 1
+            yield Unit("images", part, label, f"{part}/{wnid}", first, last)
+            first = last
+
+    def _units_of_recordio(self, part: str) -> Iterator[Unit]:
+        count = len(self.images[part])
+        for number, first in enumerate(range(0, count, IMAGES_A_PIECE)):
+            last = min(count, first + IMAGES_A_PIECE)
+            yield Unit("recordio", part, number, f"{part}.rec", first, last)
+
+    def _units_of_tfrecord(self, part: str) -> Iterator[Unit]:
+        count = len(self.images[part])
+        shards = self.options.train_shards if part == "train" else self.options.val_shards
+        for number in range(shards):
+            name = f"{SHARD_NAMES[part]}-{number:05d}-of-{shards:05d}"
+            yield Unit(
+                "tfrecord", part, number, name, number * count // shards, (number + 1) * count // shards
+            )
+
+    def encoder(self, name: str) -> str:
+        """Return what encodes images again, empty where nothing does: another version makes other bytes."""
+        if not self.options.resize and name != "tfrecord":
+            return ""
+        import PIL
+
+        return f"Pillow {PIL.__version__}"
+
+    def bytes_of(self, name: str) -> int:
+        """Return the room that a format takes, at most; that of resized images is an estimate."""
+        edge = self.options.resize
+        count = sum(len(one) for one in self.images.values())
+        own = count * edge * edge * 2 // 3 if edge else sum(sum(one.size) for one in self.images.values())
+        return own + count * OVERHEAD_BYTES[name]
+
+    def path_of(self, part: str, number: int) -> str:
+        """Return the path of an image below its part, as in ``n01440764/n01440764_10026.JPEG``."""
+        images = self.images[part]
+        return f"{self.classes[images.label[number]][0]}/{images.name(number)}"
+
+
+# Progress
+
+
+class Progress:
+    """How much is done, counted by all processes; and the line that says so."""
+
+    def __init__(self, events: bool, every_s: float) -> None:
+        self.events, self.every_s = events, every_s
+        self.images = FORK.Value("Q", 0)
+        self.bytes = FORK.Value("Q", 0)
+        self.phase, self.total, self.unit = "", 0, "images"
+        self.began = self.shown = 0.0
+        self.before = 0
+
+    def begin(self, phase: str, total: int, done: int, unit: str = "images") -> None:
+        """Begin a phase of so many images (or bytes), of which some are done."""
+        self.phase, self.total, self.unit, self.before = phase, total, unit, done
+        self.images.value, self.bytes.value = done, 0
+        self.began, self.shown = time.monotonic(), 0.0
+        self.show(force=True)
+
+    def add(self, images: int, size: int) -> None:
+        """Count what a process has done."""
+        for counter, value in ((self.images, images), (self.bytes, size)):
+            with counter.get_lock():
+                counter.value += value
+
+    def show(self, force: bool = False) -> None:
+        """Print how far it is, where a line is due."""
+        now = time.monotonic()
+        if not force and now - self.shown < self.every_s:
+            return
+        self.shown = now
+        done = self.bytes.value if self.unit == "bytes" else self.images.value
+        took = max(now - self.began, 1e-6)
+        pace = (done - (0 if self.unit == "bytes" else self.before)) / took
+        if self.events:
+            value = {"phase": self.phase, "step": done, "steps": self.total}
+            say_event("progress", value)
+            if self.unit == "images" and pace:
+                say_event("tracked_stats", {"throughput": pace})
+            return
+        parts = [self.phase]
+        if self.unit == "bytes":
+            parts.append(f"{imagenet_archives.in_words(done)} of {imagenet_archives.in_words(self.total)}")
+        else:
+            parts.append(f"{done:,} of {self.total:,} images")
+        if took > 1 and pace:
+            parts += [f"{pace:,.0f} images/s"] if self.unit == "images" else []
+            parts.append(f"{self.bytes.value / took / 1e6:,.0f} MB/s")
+            left = (self.total - done) / pace
+            when = datetime.now() + timedelta(seconds=left)
+            parts.append(f"ends about {when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}")
+        print(" · ".join(parts), flush=True)
+
+
+def say_event(key: str, value: Any) -> None:
+    """Print an event as MLLOG has it, which whatever follows a job reads."""
+    print(":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": {}}), flush=True)
+
+
+# Files that appear whole or not at all
+
+
+def sync_file(path: Path) -> None:
+    """Have a file on the disk, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(folder: Path) -> None:
+    """Have all files of a file system on the disk: one call for the thousand files of a class."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            os.sync()
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
+    """Write a file under another name, then give it its own; return its size and SHA-256."""
+    draft = draft_of(path)
+    digest, size = hashlib.sha256(), 0
+    with draft.open("wb") as stream:
+        for chunk in chunks:
+            stream.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)
+    sync_file(path.parent)
+    return size, digest.hexdigest()
+
+
+class Journal:
+    """What is done of a format: a line for each unit, on the disk before the unit counts.
+
+    The first line has the settings; a line that was cut off counts for nothing, and its unit is made again.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], encoder: str) -> None:
+        self.path = path
+        self.done: dict[tuple[str, int], dict[str, Any]] = {}
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        entries = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                entries.append(json.loads(line))
+        head = entries[0] if entries else {"settings": settings, "encoder": encoder}
+        self.encoder = head.get("encoder")
+        if head.get("settings") != settings:
+            raise StagingError(
+                f"{path.parent.parent / path.stem} was staged otherwise: {differences(head, settings)}; "
+                f"take it away together with {path}, or name another --data"
+            )
+        for one in entries[1:]:
+            self.done[one["part"], one["number"]] = one
+        self.known = bool(entries)
+        self.stream = path.open("ab")
+        if lines and lines[-1]:
+            self.stream.write(b"\n")
+        if not entries:
+            self._write([head])
+            sync_file(path.parent)
+
+    def _write(self, entries: list[dict[str, Any]]) -> None:
+        lines = [json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in entries]
+        self.stream.write(b"".join(lines))
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+
+    def add(self, entries: list[dict[str, Any]]) -> None:
+        """Note units that are on the disk."""
+        self._write(entries)
+        self.done.update({(one["part"], one["number"]): one for one in entries})
+
+
+def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return in words how settings differ."""
+    then = head.get("settings", {})
+    found = [
+        f"{key} {then.get(key)} then, {now.get(key)} now" for key in now if then.get(key) != now.get(key)
+    ]
+    return "; ".join(found) or "by another version of this program"
+
+
+# What a process does
+
+
+class Shared:
+    """What the processes share while a format is staged, set before they are forked."""
+
+    plan: Plan
+    progress: Progress
+    # Of a .rec file: which piece is placed next, and where; negative: another process has failed.
+    turn: Any
+    place: Any
+    known: dict[int, tuple[int, int]]
+    archives: dict[str, int]
+    parent: int
+
+
+def start_process() -> None:
+    """Have this process die with the one that forked it, and leave Ctrl-C to that one."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != Shared.parent:
+        os._exit(1)  # it died before this process could ask for its own death
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    Shared.archives = {part: os.open(Shared.plan.paths[part], os.O_RDONLY) for part in PARTS}
+
+
+class Counted:
+    """Counts images for the progress, and keeps those that are odd."""
+
+    def __init__(self) -> None:
+        self.images = self.size = 0
+        self.odd: list[str] = []
+
+    def add(self, size: int) -> None:
+        """Count an image."""
+        self.images, self.size = self.images + 1, self.size + size
+        if self.images >= _REPORT_IMAGES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report what was counted."""
+        Shared.progress.add(self.images, self.size)
+        self.images = self.size = 0
+
+
+def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int]:
+    """Return an image as the format has it, with its width and height."""
+    plan, images = Shared.plan, Shared.plan.images[unit.part]
+    name, options = images.name(number), Shared.plan.options
+    data = imagenet_archives.read_at(
+        Shared.archives[unit.part], images.offset[number], images.size[number], name
+    )
+    counted.add(len(data))
+    try:
+        facts = imagenet_records.facts_of(data)
+        if facts.oddity:
+            counted.odd.append(f"{name} ({facts.oddity})")
+        if options.resize or (facts.oddity and unit.format == "tfrecord"):
+            return imagenet_records.encode_again(data, options.resize, options.quality)
+    except imagenet_records.BadImage as error:
+        raise StagingError(
+            f"{name} in {plan.paths[unit.part].name} is no image that can be used: {error}; fetch the "
+            "archive again"
+        ) from error
+    return data, facts.width, facts.height
+
+
+def in_words(error: OSError, folder: Path) -> StagingError:
+    """Return what is said of an error of the system while a folder is staged."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
+    then = "make room" if full else "put that right"
+    return StagingError(f"{folder}: {what}; what is finished is kept: {then}, and start again")
+
+
+def make_unit(unit: Unit) -> dict[str, Any]:
+    """Make a unit; return its line for the journal.
+
+    Raises:
+        StagingError: It cannot be made; the text says why.
+    """
+    counted = Counted()
+    makers: dict[str, Callable[[Unit, Counted], dict[str, Any]]] = {
+        "images": make_class,
+        "recordio": make_piece,
+        "tfrecord": make_shard,
+    }
+    try:
+        made = makers[unit.format](unit, counted)
+    except OSError as error:
+        raise in_words(error, Shared.plan.data / unit.format) from error
+    counted.flush()
+    entry = {"part": unit.part, "number": unit.number, "name": unit.name, "objects": unit.last - unit.first}
+    return {**entry, **made, **({"odd": counted.odd} if counted.odd else {})}
+
+
+def make_class(unit: Unit, counted: Counted) -> dict[str, Any]:
+    """Write the images of a class into its folder."""
+    plan, images = Shared.plan, Shared.plan.images[unit.part]
+    target = plan.data / "images" / unit.name
+    draft = draft_of(target)
+    for left in (draft, target):
+        shutil.rmtree(left, ignore_errors=True)
+    draft.mkdir()
+    digest, size = hashlib.sha256(), 0
+    for number in range(unit.first, unit.last):
+        data, _, _ = prepared(unit, number, counted)
+        (draft / images.name(number)).write_bytes(data)
+        digest.update(f"{hashlib.sha256(data).hexdigest()}  {images.name(number)}\n".encode())
+        size += len(data)
+    sync_file_system(draft)
+    draft.rename(target)
+    sync_file(target.parent)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
+    """Write a TFRecord file."""
+    plan, images = Shared.plan, Shared.plan.images[unit.part]
+    order = plan.order("tfrecord", unit.part)
+
+    def records() -> Iterator[bytes]:
+        for number in order[unit.first : unit.last]:
+            data, width, height = prepared(unit, number, counted)
+            label = images.label[number]
+            wnid, words = plan.classes[label]
+            made = imagenet_records.image_example(
+                images.name(number), wnid, words, label + 1, width, height, data
+            )
+            yield imagenet_records.tfrecord(made)
+
+    size, digest = write_file(plan.data / "tfrecord" / unit.name, records())
+    return {"size": size, "sha256": digest}
+
+
+def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
+    """Write some records to their place in a .rec file, which is behind those of the pieces before it.
+
+    The disk has them once ``run_units`` synced the file, for all pieces at once that ended meanwhile.
+    """
+    plan, images = Shared.plan, Shared.plan.images[unit.part]
+    order = plan.order("recordio", unit.part)
+    records = []
+    for place in range(unit.first, unit.last):
+        number = order[place]
+        data, _, _ = prepared(unit, number, counted)
+        header = imagenet_records.mxnet_image(images.label[number], number, data)
+        records.append(imagenet_records.recordio_record(header))
+    content = b"".join(records)
+    offset = take_place(unit.number, len(content))
+    with draft_of(plan.data / "recordio" / unit.name).open("r+b", buffering=0) as stream:
+        view, at = memoryview(content), offset
+        while view:
+            written = os.pwrite(stream.fileno(), view, at)
+            view, at = view[written:], at + written
+    digest = hashlib.sha256(content).hexdigest()
+    return {"size": len(content), "sha256": digest, "offset": offset, "sizes": [len(one) for one in records]}
+
+
+def take_place(number: int, size: int) -> int:
+    """Return where a piece begins, once all pieces before it have their place."""
+    turn, place = Shared.turn, Shared.place
+    with turn:
+        while place[0] != number:
+            if place[0] < 0:
+                raise StagingError("another process failed")
+            turn.wait(5)
+        offset = int(place[1])
+        place[0], place[1] = number + 1, offset + size
+        # Pieces that an earlier run placed keep their place.
+        while place[0] in Shared.known:
+            known_offset, known_size = Shared.known[place[0]]
+            if known_offset != place[1]:
+                raise StagingError(
+                    f"piece {number} of a .rec file has another size than in an earlier run: take the folder "
+                    f"recordio and {STAGING}/recordio.journal away, and start again"
+                )
+            place[0], place[1] = place[0] + 1, known_offset + known_size
+        turn.notify_all()
+    return offset
+
+
+# The steps
+
+
+def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
+    """Have the processes make units, and note each in the journal once it is on the disk.
+
+    Raises:
+        StagingError: A unit could not be made.
+    """
+    processes = min(plan.options.processes, len(units))
+    with concurrent.futures.ProcessPoolExecutor(processes, FORK, start_process) as pool:
+        waiting = {pool.submit(make_unit, unit) for unit in units}
+        try:
+            while waiting:
+                ended, waiting = concurrent.futures.wait(waiting, 1, concurrent.futures.FIRST_COMPLETED)
+                entries = [one.result() for one in ended]
+                for path in {plan.data / "recordio" / one["name"] for one in entries if "offset" in one}:
+                    sync_file(draft_of(path))
+                if entries:
+                    journal.add(entries)
+                Shared.progress.show()
+        except BrokenProcessPool as error:
+            raise StagingError(
+                "a process was ended from outside, perhaps for want of memory; what is finished is kept: "
+                "start again, with fewer --processes"
+            ) from error
+        finally:
+            for one in waiting:
+                one.cancel()
+            give_up_places()
+
+
+def give_up_places() -> None:
+    """Let no process wait for its place in a .rec file any more."""
+    # A process that was killed may hold the lock for ever.
+    if Shared.turn.acquire(timeout=5):
+        Shared.place[0] = -1
+        Shared.turn.notify_all()
+        Shared.turn.release()
+
+
+def begin_places(known: dict[int, tuple[int, int]]) -> None:
+    """Place the pieces that an earlier run wrote, up to the first that is missing."""
+    Shared.known = known
+    number = offset = 0
+    while number in known:
+        offset += known[number][1]
+        number += 1
+    Shared.place[0], Shared.place[1] = number, offset
+
+
+def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
+    """Stage a format; return whether anything was done, and its description."""
+    folder = plan.data / name
+    journal = Journal(plan.staging / f"{name}.journal", plan.settings(name), plan.encoder(name))
+    if not journal.done and not journal.known and folder.is_dir() and any(folder.iterdir()):
+        journal.path.unlink()
+        raise StagingError(
+            f"{folder} holds files that are not from here: take them away, or name another --data"
+        )
+    for part in PARTS:
+        (folder / part if name == "images" else folder).mkdir(parents=True, exist_ok=True)
+    total = sum(len(one) for one in plan.images.values())
+    if name == "recordio":
+        begin_drafts(plan, journal)
+    missing = [unit for unit in plan.units(name) if not is_made(plan, unit, journal)]
+    if missing and journal.encoder != plan.encoder(name):
+        raise StagingError(
+            f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images "
+            f"may differ: go on with that version, or take {folder} and {journal.path} away"
+        )
+    done = total - sum(unit.last - unit.first for unit in missing)
+    if missing:
+        Shared.progress.begin(name, total, done)
+        # Pieces of one .rec file are placed one behind the other: a part is ended before the next begins.
+        for part in PARTS:
+            units = [unit for unit in missing if unit.part == part]
+            if name == "recordio":
+                begin_places(
+                    {
+                        number: (one["offset"], one["size"])
+                        for (which, number), one in journal.done.items()
+                        if which == part
+                    }
+                )
+            if units:
+                run_units(plan, units, journal)
+        Shared.progress.show(force=True)
+    changed = bool(missing)
+    if name == "recordio":
+        changed |= finish_recordio(plan, journal)
+    described = describe(plan, name, journal)
+    text = json.dumps(described, indent=1) + "\n"
+    manifest = folder / MANIFEST
+    if not manifest.is_file() or manifest.read_text() != text:
+        write_file(manifest, iter([text.encode()]))
+        changed = True
+    return changed, described
+
+
+def is_made(plan: Plan, unit: Unit, journal: Journal) -> bool:
+    """Whether a unit is noted, and there in its size."""
+    entry = journal.done.get((unit.part, unit.number))
+    if entry is None:
+        return False
+    path = plan.data / unit.format / unit.name
+    if unit.format == "images":
+        there = path.is_dir() and sum(1 for _ in os.scandir(path)) == entry["objects"]
+    elif unit.format == "tfrecord":
+        there = path.is_file() and path.stat().st_size == entry["size"]
+    else:
+        there = held_file(path).stat().st_size >= entry["offset"] + entry["size"]
+    if not there:
+        del journal.done[unit.part, unit.number]
+    return there
+
+
+def draft_of(path: Path) -> Path:
+    """Return the name of a file that is not finished."""
+    return path.with_name(f".tmp-{path.name}")
+
+
+def held_file(path: Path) -> Path:
+    """Return a file by its name, or by that which it has until it is finished."""
+    return path if path.exists() else draft_of(path)
+
+
+def begin_drafts(plan: Plan, journal: Journal) -> None:
+    """Have a file for the pieces of each .rec file; one that is no longer whole is a draft again."""
+    for part in PARTS:
+        path = plan.data / "recordio" / f"{part}.rec"
+        size = max(
+            (one["offset"] + one["size"] for (which, _), one in journal.done.items() if which == part),
+            default=0,
+        )
+        if path.exists() and path.stat().st_size != size:
+            path.rename(draft_of(path))
+        if not path.exists():
+            draft_of(path).touch()
+
+
+def finish_recordio(plan: Plan, journal: Journal) -> bool:
+    """Write index and list, and give the .rec files their names; return whether anything was done."""
+    folder, changed = plan.data / "recordio", False
+    for part in PARTS:
+        pieces = sorted(
+            (one for (which, _), one in journal.done.items() if which == part), key=lambda one: one["number"]
+        )
+        order, images = plan.order("recordio", part), plan.images[part]
+        sizes = [size for one in pieces for size in one["sizes"]]
+
+        def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
+            at = 0
+            for place, number in enumerate(order):
+                yield f"{number}\t{at}\n".encode()
+                at += sizes[place]
+
+        def listing(part: str = part, order: array[int] = order, images: Images = images) -> Iterator[bytes]:
+            for number in order:
+                yield f"{number}\t{images.label[number]:.6f}\t{plan.path_of(part, number)}\n".encode()
+
+        record = folder / f"{part}.rec"
+        for ending, content in (("lst", listing), ("idx", index)):
+            if not (folder / f"{part}.{ending}").is_file() or not record.is_file():
+                write_file(folder / f"{part}.{ending}", content())
+                changed = True
+        if not record.is_file():
+            os.truncate(draft_of(record), sum(sizes))
+            sync_file(draft_of(record))
+            draft_of(record).replace(record)
+            sync_file(folder)
+    return changed
+
+
+def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
+    """Return what a format holds, with the digest of each unit: the same for the same settings."""
+    entries = [journal.done[unit.part, unit.number] for unit in plan.units(name)]
+    odd = sorted(one for entry in entries for one in entry.get("odd", []))
+    units = {
+        f"{one['name']}@{one['offset']}" if "offset" in one else one["name"]: one["sha256"] for one in entries
+    }
+    listing = "".join(f"{digest}  {unit}\n" for unit, digest in units.items())
+    return {
+        "name": plan.pins["name"],
+        "source": ", ".join(pin["name"] for pin in plan.pins["archives"].values()),
+        "format": name,
+        "settings": plan.settings(name),
+        "encoder": journal.encoder,
+        "objects": sum(one["objects"] for one in entries),
+        "size_bytes": sum(one["size"] for one in entries),
+        "sha256": hashlib.sha256(listing.encode()).hexdigest(),
+        "odd_images": odd,
+        "units": units,
+    }
+
+
+def scan_part(part: str) -> Any:
+    """Read an archive in a process of its own."""
+    plan = Shared.plan
+    md5 = plan.pins["archives"][part]["md5"]
+    return imagenet_archives.scan(part, plan.paths[part], md5, lambda size: Shared.progress.add(0, size))
+
+
+def load_index(plan: Plan) -> bool:
+    """Read the index of an earlier run, if it is of these archives; return whether it was."""
+    wanted = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
+    try:
+        with (plan.staging / INDEX).open(encoding="utf-8") as stream:
+            head = json.loads(stream.readline())
+            if head["archives"] != wanted or head["pins"] != plan.pins:
+                return False
+            images = {part: Images.read_lines(stream, head["counts"][part]) for part in PARTS}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    plan.classes = [(wnid, words) for wnid, words in head["classes"]]
+    plan.images = images
+    return True
+
+
+def make_index(plan: Plan) -> None:
+    """Check the archives and list their images, in one pass over each; keep the list.
+
+    Raises:
+        StagingError: They are not the ones wanted.
+    """
+    before = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
+    Shared.progress.begin("checking the archives", sum(one[0] for one in before.values()), 0, "bytes")
+    with concurrent.futures.ProcessPoolExecutor(
+        min(plan.options.processes, len(before)), FORK, start_process
+    ) as pool:
+        waiting = {part: pool.submit(scan_part, part) for part in plan.paths}
+        while any(not one.done() for one in waiting.values()):
+            concurrent.futures.wait(waiting.values(), 1)
+            Shared.progress.show()
+        found = {part: one.result() for part, one in waiting.items()}
+    Shared.progress.show(force=True)
+    plan.classes, plan.images = imagenet_archives.join(
+        found["train"], found["val"], found["devkit"], plan.pins
+    )
+    head = {
+        "archives": before,
+        "pins": plan.pins,
+        "classes": plan.classes,
+        "counts": {part: len(one) for part, one in plan.images.items()},
+    }
+
+    def lines() -> Iterator[bytes]:
+        yield json.dumps(head).encode() + b"\n"
+        for part in PARTS:
+            for line in plan.images[part].lines():
+                yield line.encode()
+
+    write_file(plan.staging / INDEX, lines())
+
+
+def check_space(plan: Plan, needed: int) -> None:
+    """Refuse where the file system has too little room."""
+    # What earlier runs left there needs no more of it.
+    there = 0
+    for name in plan.options.formats:
+        with contextlib.suppress(OSError):
+            text = (plan.staging / f"{name}.journal").read_bytes()
+            for objects, size in re.findall(rb'"objects":(\d+),"size":(\d+)', text):
+                there += int(size) + int(objects) * OVERHEAD_BYTES[name]
+    free = shutil.disk_usage(existing(plan.data)).free
+    if free < needed - there:
+        raise StagingError(
+            f"too little space on the file system of {plan.data}: {needed - there:,} bytes needed, "
+            f"{free:,} free, {needed - there - free:,} missing; free that much there or name another folder "
+            "(--data, bench_imagenet)"
+        )
+
+
+def clear_drafts(plan: Plan) -> None:
+    """Take away what a run that was ended left half made; an unfinished .rec file is gone on with."""
+    for name in ("images", "tfrecord"):
+        if (plan.staging / f"{name}.journal").exists():
+            for left in [*(plan.data / name).glob(".tmp-*"), *(plan.data / name).glob("*/.tmp-*")]:
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
+
+
+def existing(folder: Path) -> Path:
+    """Return the nearest folder that exists."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
+
+
+def check_packages(options: argparse.Namespace) -> None:
+    """Refuse where a package is missing that the formats need."""
+    wanted = {}
+    if "tfrecord" in options.formats:
+        wanted["google_crc32c"] = "google-crc32c, for the checksums of TFRecords"
+        wanted["PIL"] = "Pillow, for the 23 images of ImageNet that are no RGB JPEG"
+    if options.resize:
+        wanted["PIL"] = "Pillow, for --resize"
+    missing = [text for module, text in wanted.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise StagingError(
+            f"{sys.executable} lacks {' and '.join(missing)}: make the runtime imagenet (make_runtime.py), "
+            "and start this program with its Python"
+        )
+
+
+def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
+    """Stage what was asked for; return what the last line of the program says."""
+    paths = imagenet_archives.require_archives(options.archives.absolute(), pins)
+    check_packages(options)
+    plan = Plan(options, pins, paths)
+    # Before the archives are read, which takes minutes, by their own size; then by that of each image.
+    rough = sum(path.stat().st_size for path in paths.values())
+    check_space(plan, 0 if options.resize else int(0.95 * rough) * len(options.formats))
+    plan.staging.mkdir(parents=True, exist_ok=True)
+    Shared.plan, Shared.progress = plan, Progress(options.progress == "events", options.every)
+    Shared.turn, Shared.place = FORK.Condition(), FORK.Array("q", 2, lock=False)
+    Shared.parent = os.getpid()
+    with locked(plan.staging / "lock"):
+        clear_drafts(plan)
+        changed = not load_index(plan)
+        if changed:
+            make_index(plan)
+        count = sum(len(one) for one in plan.images.values())
+        check_space(plan, sum(plan.bytes_of(name) for name in options.formats) + count * INDEX_BYTES)
+        made = {}
+        for name in options.formats:
+            # Each process has the orders that it needs before it is forked.
+            for part in PARTS:
+                plan.order(name, part)
+            try:
+                differs, made[name] = stage_format(plan, name)
+            except OSError as error:
+                raise in_words(error, plan.data / name) from error
+            changed |= differs
+    keys = ("objects", "size_bytes", "sha256")
+    formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
+    for name, one in made.items():
+        if one["odd_images"] and options.progress == "text":
+            how = (
+                "kept as they are"
+                if name != "tfrecord" and not options.resize
+                else "encoded again as RGB JPEG"
+            )
+            print(
+                f"{name}: {len(one['odd_images'])} images that are no RGB JPEG were {how}: "
+                f"{', '.join(one['odd_images'][:3])} ... ({MANIFEST} has all)"
+            )
+    return {"changed": changed, "path": str(plan.data), "formats": formats}
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the processes of a killed run hold, too, as long as one of them lives."""
+    with path.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another staging holds {path}; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def check_data(options: argparse.Namespace) -> None:
+    """Read every staged file again.
+
+    Raises:
+        StagingError: One differs from its digest in the manifest, or a format is not finished.
+    """
+    wrong = []
+    for name in options.formats:
+        folder = options.data / name
+        try:
+            units = json.loads((folder / MANIFEST).read_text())["units"]
+        except (OSError, ValueError, KeyError) as error:
+            raise StagingError(
+                f"{folder} is not staged to its end ({error}); start without --check"
+            ) from error
+        sizes = {
+            (one["name"], one.get("offset")): one["size"]
+            for line in (options.data / STAGING / f"{name}.journal").read_text().splitlines()[1:]
+            for one in [json.loads(line)]
+        }
+        for unit, digest in units.items():
+            path, _, offset = unit.partition("@")
+            got = digest_of(folder / path, int(offset or 0), sizes[path, int(offset) if offset else None])
+            if got != digest:
+                wrong.append(str(folder / unit))
+    if wrong:
+        raise StagingError(
+            f"{len(wrong)} of what was staged changed since, {wrong[0]} first: take {options.data} away and "
+            "stage it again"
+        )
+
+
+def digest_of(path: Path, offset: int, size: int) -> str:
+    """Return the digest of a unit as it was noted: of a file, a part of one, or a class's folder."""
+    digest = hashlib.sha256()
+    if path.is_dir():
+        for one in sorted(path.iterdir(), key=lambda one: one.name):
+            digest.update(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n".encode())
+    elif path.is_file():
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            digest.update(stream.read(size))
+    return digest.hexdigest()
+
+
+# The command line
+
+
+def formats(text: str) -> list[str]:
+    """Return the formats of a list with commas, in the order in which they are staged."""
+    names = [one.strip() for one in text.split(",") if one.strip()]
+    strange = [one for one in names if one not in FORMATS]
+    if strange or not names:
+        raise argparse.ArgumentTypeError(
+            f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}"
+        )
+    return [one for one in FORMATS if one in names]
+
+
+def number_from(least: int, most: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers within bounds."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = arguments.add_argument
+    add(
+        "--archives", type=Path, required=True, help="folder of the three archives, as image-net.org has them"
+    )
+    add("--data", type=Path, required=True, help="folder to stage into")
+    add("--formats", type=formats, default=list(FORMATS), help="of images, recordio, tfrecord; with commas")
+    add("--resize", type=number_from(0, 8192), default=0, help="pixels of the shorter edge; 0: as it is")
+    add("--quality", type=number_from(1, 100), default=95, help="of a JPEG that is encoded again")
+    add("--seed", type=number_from(0, 999999999), help="of the order; default: im2rec.py's and TensorFlow's")
+    add(
+        "--train-shards",
+        type=number_from(1, 99999),
+        default=1024,
+        help="TFRecord files of the training images",
+    )
+    add(
+        "--val-shards",
+        type=number_from(1, 99999),
+        default=128,
+        help="TFRecord files of the validation images",
+    )
+    add("--processes", type=number_from(1, 1024), default=len(os.sched_getaffinity(0)), help="at once")
+    add("--pins", type=Path, help="JSON with other names, sizes and MD5 sums, shaped like PINS")
+    add("--progress", choices=("text", "events"), default="text", help="lines for people, or MLLOG events")
+    add("--every", type=float, default=10.0, help="seconds between two lines of progress")
+    add(
+        "--check", action="store_true", help="read what is staged again, and compare digests; changes nothing"
+    )
+    return arguments
+
+
+def terminated(signum: int, frame: object) -> None:
+    """End at once, as by SIGKILL: the processes die with this one, and what is finished is noted."""
+    os.write(2, b"ended by a signal; the same command again goes on where it was\n")
+    os._exit(128 + signum)
+
+
+def main() -> int:
+    """Stage by the command line; return the exit status."""
+    options = parser().parse_args()
+    options.data = options.data.absolute()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, terminated)
+    try:
+        if options.check:
+            check_data(options)
+            print(json.dumps({"changed": False, "path": str(options.data), "wrong": []}))
+            return 0
+        pins = json.loads(options.pins.read_text()) if options.pins else imagenet_archives.PINS
+        print(json.dumps(stage(options, pins)))
+    except (StagingError, OSError) as error:
+        reason = in_words(error, options.data) if isinstance(error, OSError) else error
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        return EXIT_DATA
+    except (ValueError, KeyError, TypeError) as error:
+        if not options.pins:
+            raise
+        print(f"error: {options.pins} cannot be used: {error!r}", file=sys.stderr, flush=True)
+        return EXIT_DATA
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
