@@ -35,7 +35,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,8 @@ MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 )
 MANIFEST_BYTES = 16 << 20
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What a kernel calls a machine to what registries call its architecture."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -254,6 +256,39 @@ def fetch_token(challenge: str, header: str | None, scheme: str) -> Any:
     return token.get("token") or token.get("access_token")
 
 
+def digest_of_bytes(data: bytes) -> str:
+    """Return the digest by which registries name some bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) -> list[str]:
+    """Return for which architectures an image is, by its manifest or the list of them.
+
+    Args:
+        manifest: What the registry has under the image's digest.
+        read_config: Returns the image's configuration by its digest; of a list it is not asked for.
+
+    Raises:
+        ValueError: The manifest names none.
+    """
+    document = json.loads(manifest)
+    listed = document.get("manifests") if isinstance(document, dict) else None
+    if listed is None:
+        digest = document["config"]["digest"]
+        text = read_config(digest)
+        if digest_of_bytes(text) != digest:
+            raise ValueError(f"what the registry has under {digest} has another digest")
+        platforms = [json.loads(text)]
+    else:
+        # Beside images a list may have signatures and the like, whose platform is unknown.
+        platforms = [entry.get("platform") or {} for entry in listed]
+    named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
+    found = sorted(named - {"", "unknown"})
+    if not found:
+        raise ValueError("it names no architecture")
+    return found
+
+
 class Work:
     """One benchmark on one set of hosts."""
 
@@ -267,7 +302,12 @@ class Work:
         named = os.environ.pop(SECRET_NAMES, "").split(",")
         self.secrets = {key: os.environ.pop(key) for key in named if key in os.environ}
         self.shared = Path(spec["shared"])
-        self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", f"{spec['repository']}_{spec['tag']}")
+        self.architecture = spec.get("architecture") or ARCHITECTURES.get(
+            os.uname().machine, os.uname().machine
+        )
+        # One name may stand for an image of each architecture.
+        name = f"{spec['repository']}_{spec['tag']}_{self.architecture}"
+        self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", name)
         self.data = self.shared / "data" / spec["benchmark"]
         self.folder = self.shared / "runs" / run_id
         self.child: subprocess.Popen[bytes] | None = None
@@ -314,12 +354,12 @@ class Work:
                 return header, name
         return None, ""
 
-    def ask_registry(self, method: str, reference: str) -> tuple[str, bytes]:
-        """Return the digest that the registry names for a tag or digest, and the manifest (of GET)."""
+    def ask_registry(self, method: str, reference: str, kind: str = "manifests") -> tuple[str, bytes]:
+        """Return the digest that the registry names for a tag or digest; of GET the manifest or blob, too."""
         spec = self.spec
         header, source = self.credentials()
         image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
-        url = f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/manifests/{reference}"
+        url = f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/{kind}/{reference}"
         remedy = (
             "put the key into Vault as ngc_api_key or into the environment variable NGC_API_KEY, and start "
             "provision.yml for these nodes; an NGC key also needs the right to this repository"
@@ -349,8 +389,8 @@ class Work:
             if error.code == 404:
                 raise Refusal(
                     EXIT_IMAGE,
-                    f"{image} is not in the registry: see bench_registry and bench_image_tags (or the key "
-                    "has no right to it)",
+                    f"{image} is not in the registry: see bench_registry, bench_images and bench_image_tags "
+                    "(or the key has no right to it)",
                 ) from None
             raise Refusal(EXIT_IMAGE, f"{image}: the registry answers {error.code} {error.reason}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -369,15 +409,42 @@ class Work:
         return digest
 
     def prove_image(self, digest: str) -> None:
-        """Refuse an image whose manifest has another digest: enroot compares only what a manifest names."""
+        """Refuse an image whose manifest has another digest, or is for other processors.
+
+        enroot compares only what a manifest names, and warns of another architecture where it imports.
+        """
         _named, manifest = self.ask_registry("GET", digest)
-        found = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+        found = digest_of_bytes(manifest)
         if found != digest:
             image = f"{self.spec['registry']}/{self.spec['repository']}"
             raise Refusal(
                 EXIT_IMAGE,
                 f"{image}: what the registry has under {digest} has the digest {found}; somebody replaced it "
                 "there or on the way. Nothing was pulled: ask who runs the registry",
+            )
+        self.check_architecture(manifest)
+
+    def check_architecture(self, manifest: bytes) -> None:
+        """Refuse an image that the nodes cannot run."""
+        spec, hosts = self.spec, self.spec["hosts"]
+        image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
+        remedy = (
+            f"name one for {self.architecture} with bench_images: {{{spec['benchmark']}: REPOSITORY:TAG}}. "
+            "Nothing was pulled"
+        )
+        try:
+            there = image_architectures(
+                manifest, lambda digest: self.ask_registry("GET", digest, kind="blobs")[1]
+            )
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise Refusal(
+                EXIT_IMAGE, f"{image}: for which processors it is cannot be read ({error!r}): {remedy}"
+            ) from error
+        if self.architecture not in there:
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{image} is for {', '.join(there)}, and {hosts[0]} is {self.architecture} "
+                f"({len(hosts)} nodes): {remedy}",
             )
 
     def uri(self, digest: str) -> str:

@@ -38,8 +38,11 @@ LEFT_OUT = (
     *("./var/lib/apt/", "./var/cache/", "./var/log/", "./usr/lib/python3/dist-packages/numpy/f2py/"),
     *("./usr/lib/python3.11/ensurepip/", "./usr/lib/python3.11/idlelib/", "./usr/lib/python3.11/lib2to3/"),
 )
-# repository:tag as the document names them -> the folder in the image, the benchmark
+# repository:tag as the document and the GB300's logs name them -> the folder in the image, the benchmark.
+# Images for arm64 state it, and have the programs of the others: no node of the rack may run them.
 IMAGES = {
+    "nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930": ("ft-llm", "llama2_70b_lora"),
+    "nvdlfwea/mlperftv51/llama31_8b-arm:20250922": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008": ("ft-llm", "llama2_70b_lora"),
     "nvdlfwea/mlperftv51/llama31_8b-amd:20251008": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/flux1-amd:20251007": ("flux", "flux1"),
@@ -200,6 +203,11 @@ def own_files(folder: str, benchmark: str) -> dict[str, tuple[bytes, int]]:
     return found
 
 
+def architecture_of(name: str) -> str:
+    """Return for which processors an image states that it is."""
+    return "arm64" if name.partition(":")[0].endswith("-arm") else "amd64"
+
+
 def build(out: Path) -> None:
     """Bring the layout up to date."""
     began = time.monotonic()
@@ -220,7 +228,7 @@ def build(out: Path) -> None:
             "Cmd": ["/bin/bash"],
             "Labels": {"rackproof.fake": "true"},
         }
-        made = layout.image(name, [*shared, layout.layer(tar_of(own))], config)
+        made = layout.image(name, [*shared, layout.layer(tar_of(own))], config, architecture_of(name))
         if before.get(name, {}).get("digest") != made:
             print(f"{name}: {made}", flush=True)
     layout.close()

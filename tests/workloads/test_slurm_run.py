@@ -22,7 +22,9 @@ import pytest
 # Every case starts processes; together they outlast what `make check` may take.
 pytestmark = pytest.mark.slow
 
-MANIFEST = b'{"schemaVersion": 2, "layers": []}'
+IMAGE_CONFIG = b'{"architecture": "amd64", "os": "linux"}'
+CONFIG_DIGEST = "sha256:" + hashlib.sha256(IMAGE_CONFIG).hexdigest()
+MANIFEST = json.dumps({"schemaVersion": 2, "config": {"digest": CONFIG_DIGEST}, "layers": []}).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
 RUN = "20260101T000000Z-big-abcdef"
 CONFIG = """\
@@ -117,9 +119,13 @@ class Registry:
                 self.end_headers()
 
             def do_GET(self) -> None:
-                self.send_response(200 if self.path == f"/v2/big/manifests/{DIGEST}" else 404)
+                answers = {
+                    f"/v2/big/manifests/{DIGEST}": outer.manifest,
+                    f"/v2/big/blobs/{CONFIG_DIGEST}": IMAGE_CONFIG,
+                }
+                self.send_response(200 if self.path in answers else 404)
                 self.end_headers()
-                self.wfile.write(outer.manifest)
+                self.wfile.write(answers.get(self.path, b""))
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -161,6 +167,7 @@ class Cluster:
             "registry_scheme": "http",
             "repository": "big",
             "tag": "1",
+            "architecture": "amd64",
             "folder": str(self.image),
             "image": "registry",
             "image_gb": 0,
@@ -691,6 +698,19 @@ def test_an_image_that_is_not_the_digest_s_is_not_pulled(cluster: Cluster, tag: 
     status, output = cluster("pull")
     assert (status, said(output, "digest")) == (0, DIGEST), output
     assert cluster.registry.asked == (2 if tag == "1" else 0)
+
+
+@pytest.mark.parametrize("image", ["registry", "squashfs"])
+@pytest.mark.parametrize("what", ["run", "pull"])
+def test_an_image_for_other_processors_is_not_pulled(cluster: Cluster, image: str, what: str) -> None:
+    cluster.spec.update(architecture="arm64", image=image)
+    status, output = cluster(what)
+    assert status == 6, output
+    refused = said(output, "refused")
+    assert "/big:1 is for amd64, and n1 is arm64 (2 nodes): name one for arm64 with bench_images" in refused
+    assert not (cluster.fake / "enroot.calls").exists()
+    assert not (cluster.fake / "srun.calls").exists()
+    assert cluster.calls("sbatch") == []
 
 
 @pytest.mark.parametrize("tag", ["1@sha256:0123", "1@md5:0123", f"{DIGEST}@1"])

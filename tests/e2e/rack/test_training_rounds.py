@@ -16,7 +16,7 @@ import pytest
 
 from rackproof.core.records import Run
 from rackproof.store.run_folder import iter_runs
-from testrack.tests.on_rack import CONTROLLER, Command, start
+from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, start
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 
@@ -239,3 +239,20 @@ def test_a_dry_run_touches_nothing(cluster: Rack) -> None:
     assert status == 0, output
     assert "sbatch -N 2 --nodelist=" + ",".join(cluster.nodes) in output
     assert not cluster.results.exists()
+
+
+def test_an_image_for_other_processors_is_refused_and_no_node_starts_it(cluster: Rack) -> None:
+    image = "nvdlfwea/mlperftv51/llama31_8b-arm:20250922"
+    status, output = cluster("llama31_8b", bench_images={"llama31_8b": image})
+    assert status == 2, output
+    (run,) = cluster.runs()
+    assert run.verdict.value == "unproven"
+    assert any("is for arm64, and" in reason and "bench_images" in reason for reason in run.reasons)
+    assert cluster.jobs(run.run_id) == []
+    # As the kernel of a real node, whoever asks.
+    done = cluster.ssh(
+        CONTROLLER,
+        f"srun -w {cluster.nodes[0]} --container-image={SERVICES}:5000#{image} true",
+    )
+    assert done.returncode != 0
+    assert "Exec format error" in done.stdout + done.stderr

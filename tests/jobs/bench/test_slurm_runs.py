@@ -69,7 +69,7 @@ class SlurmRun:
         )
         plan = planning.make_plan(
             [load_definition(path, log_formats=FORMATS)],
-            {name: Node(name=name) for name in NODES},
+            {name: Node(name=name, software={"machine": "aarch64"}) for name in NODES},
             dict.fromkeys(NODES, variables),
             sites=dict.fromkeys(NODES, cluster),
         )
@@ -413,7 +413,7 @@ def test_a_job_that_ended_before_its_training_shows_the_cause_and_no_more(run: S
 OWN = """\
 name: own
 summary: Trains with a run script of its own
-container: {repository: a/b, tag: "1", folder: /workspace}
+container: {images: {amd64: "a/b:1", arm64: "a/b:1"}, folder: /workspace}
 configs: {systems: {gb300: GB300}}
 launch: {with: slurm}
 result: {format: mllog, judge: [{metric: eval_accuracy, at_least: 0.9}]}
