@@ -80,6 +80,29 @@ PHASES = {
     b"RUNANDTIME_STOP": "checking",
     b"EXPERIMENT_STOP": "ended",
 }
+SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
+DEVICES = """\
+names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
+if command -v ibv_devinfo > /dev/null 2>&1; then
+  adapters="$(ibv_devinfo --list 2> /dev/null | sed -n 's/^[[:space:]][[:space:]]*//p' | sort | tr '\\n' ' ')"
+else
+  adapters="$(names /sys/class/infiniband .)"
+fi
+printf 'DEVICES|%s|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$adapters" \\
+  "$(names /dev/infiniband '^(uverbs[0-9]+|rdma_cm)$')" \\
+  "$(names /dev/nvidia-caps-imex-channels .)" "$(names /dev '^nvidia[0-9]+$')"
+"""
+"""Prints what a node has, or a container on it: network adapters, their device files, IMEX channels, GPUs."""
+BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
+DEVICE_KINDS = (
+    ("network adapters", BY_MELLANOX),
+    ("adapters' device files", BY_MELLANOX),
+    (
+        "IMEX channels",
+        "enroot's hook 98-nvidia.sh brings them where NVIDIA_DRIVER_CAPABILITIES has compute or all",
+    ),
+    ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
+)
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
 
@@ -287,6 +310,51 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
     if not found:
         raise ValueError("it names no architecture")
     return found
+
+
+def has_mellanox() -> bool:
+    """Whether this node has adapters for which enroot has a hook.
+
+    Without any, asking for them hides the node's other adapters, or keeps containers from starting.
+    """
+    if any(SYSTEM.glob("sys/bus/pci/drivers/mlx?_core/*/infiniband_verbs/*")):
+        return True
+    return any(SYSTEM.glob("sys/class/infiniband/mlx*"))
+
+
+def read_devices(text: str) -> dict[str, list[set[str]]]:
+    """Return what each node has of each kind of device, by what DEVICES printed there."""
+    found = {}
+    for line in text.splitlines():
+        _label, mark, rest = line.partition("DEVICES|")
+        cells = rest.split("|")
+        if mark and len(cells) == 6 and cells[0]:
+            found[cells[0]] = [set(cell.split()) for cell in cells[1:5]]
+    return found
+
+
+def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
+    """Return what containers lack of what their nodes have, a sentence for each kind of device.
+
+    Args:
+        hosts: The nodes that were asked.
+        nodes: What DEVICES printed on them.
+        containers: What it printed in the container on each.
+    """
+    there, inside = read_devices(nodes), read_devices(containers)
+    silent = [host for host in hosts if host not in there or host not in inside]
+    if silent:
+        return [f"{', '.join(silent)}: what devices a container has there is not known"]
+    complaints = []
+    for number, (kind, remedy) in enumerate(DEVICE_KINDS):
+        lacking = {host: there[host][number] - inside[host][number] for host in hosts}
+        lacking = {host: names for host, names in lacking.items() if names}
+        if lacking:
+            first = next(iter(lacking))
+            listed = ", ".join(sorted(lacking[first]))
+            more = f" (and on {len(lacking) - 1} more nodes)" if len(lacking) > 1 else ""
+            complaints.append(f"{first}: a container lacks the {kind} {listed}{more}; {remedy}")
+    return complaints
 
 
 class Work:
@@ -734,6 +802,9 @@ class Work:
         base = inherited_environment(os.environ)
         for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
             base.pop(name, None)
+        if has_mellanox():
+            # Containers have a /dev of their own, in which adapters are only where they are asked for.
+            base.setdefault("MELLANOX_VISIBLE_DEVICES", "all")
         base.update(self.plain)
         # One trial a job: run.sub overwrites its checker's report in every further one, and each repeat is
         # judged before the next begins.
@@ -755,6 +826,7 @@ class Work:
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
         self.check_environment(config, found)
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
+        self.check_devices(found)
         return found
 
     def check_mpi(self, kind: str) -> None:
@@ -779,6 +851,34 @@ class Work:
                 f"{last_lines(err, 3)}. Install that plugin's library on all nodes (PMIx: libpmix), or name "
                 "another kind (srun --mpi=list) with bench_environment: {SLURM_MPI_TYPE: ...}",
             )
+
+    def check_devices(self, environment: Mapping[str, str]) -> None:
+        """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.
+
+        Without them a job runs all the same, over slower ways. Once for a plan; where the nodes are busy, the
+        NCCL preflight of the job itself shows it.
+        """
+        hosts = self.spec["hosts"]
+        seen = self.shared / "devices" / f"{self.plan_id}_{self.configs_folder().name}"
+        if self.plan_id and seen.is_file():
+            return
+        said = []
+        for where in ([], [f"--container-image={self.cont()}"]):
+            command = [*self.srun(hosts, "devices"), "--immediate=60", *where, "sh", "-c", DEVICES]
+            status, out, err = run(command, timeout=900, env=environment)
+            if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
+                say(phase=f"what devices containers have was not looked at: {last_lines(err, 1)}")
+                return
+            if status != 0:
+                where_ = f"{len(hosts)} nodes from {hosts[0]} on"
+                raise Refusal(EXIT_SLURM, f"a step on {where_} failed ({status}): {last_lines(err)}")
+            said.append(out)
+        complaints = devices_lacking(hosts, *said)
+        if complaints:
+            raise Refusal(EXIT_SLURM, "; ".join(complaints))
+        if self.plan_id:
+            seen.parent.mkdir(exist_ok=True)
+            seen.write_text("")
 
     def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
         """Refuse what run.sub would take without a word and stumble over later."""

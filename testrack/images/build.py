@@ -221,6 +221,9 @@ def build(out: Path) -> None:
                 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                 "LANG=C.UTF-8",
                 "PYTHONDONTWRITEBYTECODE=1",
+                # As NVIDIA's: enroot gives a container GPUs only where its image or job asks for them.
+                "NVIDIA_VISIBLE_DEVICES=all",
+                "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
                 f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
                 "LAUNCHER_GIT_COMMIT_ID=",
             ],
