@@ -59,6 +59,7 @@ RUN_SUB = {
         "REQUIRED": ': "${DATADIR:?DATADIR not set}"\n: "${MODEL:?MODEL not set}"',
         "DATA": "${DATADIR}",
         "MOUNTS": "${DATADIR}:/data:ro,${MODEL}:/ckpt:ro",
+        "NCCL": "-b 62M -e 62M -d half",
         "VERIFY": '"${DATADIR}/train.npy" "${MODEL}/weights"',
         "WIDE": "",
         "MAKE": "",
@@ -69,6 +70,7 @@ RUN_SUB = {
         "DATA": "${DATADIR}",
         "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"
         "${DATADIR}/8b/tokenizer:/workspace/llm/nemo_tokenizer:ro,${DATADIR}/8b:/preproc_data:ro",
+        "NCCL": "-b 16M -e 4G -f 2",
         "VERIFY": '"${DATADIR}/8b/c4-train.en_6_text_document.bin" "${DATADIR}/8b/tokenizer"',
         "WIDE": "-w",
         "MAKE": 'mkdir -p "${_logfile_base}_npy_index"\n',
@@ -77,6 +79,7 @@ RUN_SUB = {
         "REQUIRED": ': "${DGXNGPU:?DGXNGPU not set}"\n: "${DATAROOT:?DATAROOT not set}"',
         "DATA": "${DATAROOT}",
         "MOUNTS": "${DATAROOT}:/dataset/energon",
+        "NCCL": "-b 128M -e 2G -d half -G 1 -f 2",
         "VERIFY": '"${DATAROOT}/train" "${DATAROOT}/empty_encodings"',
         "WIDE": "-w",
         "MAKE": "",
