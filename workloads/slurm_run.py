@@ -80,6 +80,8 @@ PHASES = {
     b"RUNANDTIME_STOP": "checking",
     b"EXPERIMENT_STOP": "ended",
 }
+WHOLE_NODE = ("--exclusive", "--mem=0")
+"""All cores and GPUs of a node, and all memory, of which Slurm gives a job no more than it asks for."""
 SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
 DEVICES = """\
 names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
@@ -637,6 +639,8 @@ class Work:
             f"--nodes={count}",
             f"--ntasks={count}",
             "--ntasks-per-node=1",
+            # By default a step gets one core and its share of the memory: too little for a download of 70B.
+            *WHOLE_NODE,
             # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
             "--mpi=none",
             "--no-container-mount-home",
@@ -958,6 +962,8 @@ class Work:
                 f"--chdir={config.parent}",
                 "--export=ALL",
                 "--no-requeue",
+                # Not every published run.sub asks for both.
+                *WHOLE_NODE,
                 *self.options(),
                 *self.more_options(environment),
             ]

@@ -300,6 +300,15 @@ def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster)
     assert f"--job-name={RUN} -N 2 -t 15 " in call
     assert "--nodelist=n1,n2" in call
     assert "--partition=batch" in call
+    # Nodes are meant whole, in the job and in each step before it: pull, configs, staging, devices.
+    steps = [one for one in cluster.calls("srun") if "--ntasks-per-node=1" in one]
+    assert {one.split()[0].split("=")[1].partition("-")[0] for one in steps} == {
+        "pull",
+        "configs",
+        "stage",
+        "devices",
+    }
+    assert all(" --exclusive --mem=0 " in one for one in (call, *steps))
     job = cluster.job_environment()
     assert job["CONT"] == f"{cluster.registry.address}#big:{DIGEST}"
     assert job["DGXSYSTEM"] == "GB300_2x4x1xtp1pp1cp1"
