@@ -60,6 +60,7 @@ RUN_SUB = {
         "DATA": "${DATADIR}",
         "MOUNTS": "${DATADIR}:/data:ro,${MODEL}:/ckpt:ro",
         "NCCL": "-b 62M -e 62M -d half",
+        "COUNT": "",
         "VERIFY": '"${DATADIR}/train.npy" "${MODEL}/weights"',
         "WIDE": "",
         "MAKE": "",
@@ -71,6 +72,9 @@ RUN_SUB = {
         "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"
         "${DATADIR}/8b/tokenizer:/workspace/llm/nemo_tokenizer:ro,${DATADIR}/8b:/preproc_data:ro",
         "NCCL": "-b 16M -e 4G -f 2",
+        # As the original's table has it: the files below a folder are counted.
+        "COUNT": '    found="$(find "${DATADIR}/8b" -type f | wc -l)"\n'
+        '    [ "${found}" -eq 7 ] || echo "Error: ${DATADIR}/8b is incorrect. It has ${found} files."\n',
         "VERIFY": '"${DATADIR}/8b/c4-train.en_6_text_document.bin" "${DATADIR}/8b/tokenizer"',
         "WIDE": "-w",
         "MAKE": 'mkdir -p "${_logfile_base}_npy_index"\n',
@@ -80,6 +84,7 @@ RUN_SUB = {
         "DATA": "${DATAROOT}",
         "MOUNTS": "${DATAROOT}:/dataset/energon",
         "NCCL": "-b 128M -e 2G -d half -G 1 -f 2",
+        "COUNT": "",
         "VERIFY": '"${DATAROOT}/train" "${DATAROOT}/empty_encodings"',
         "WIDE": "-w",
         "MAKE": "",

@@ -108,6 +108,16 @@ def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
     assert values["nccl_preflight_busbw"] == 759.67
 
 
+def test_a_complaint_of_every_node_about_one_folder_is_judged_once(tmp_path: Path) -> None:
+    lines = [
+        "Error: /preproc_data is incorrect. It has 12 files.",
+        "Error: /tokenizer is incorrect. No file.",
+    ]
+    log = read(tmp_path, GOOD.replace("NCCL_TEST = 1", "\n".join([*lines * 18, "NCCL_TEST = 1"])))
+    found = [one for one in run_sub.run_sub_findings(log, NODES, 4) if one.code == "mount_check"]
+    assert [one.message.partition("failed: ")[2] for one in found] == lines
+
+
 def table(kind: str, sizes: tuple[int, ...], ranks: int, width: int) -> str:
     """Return a table of nccl-tests as a published script's command prints it."""
     devices = "".join(

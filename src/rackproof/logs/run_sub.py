@@ -320,7 +320,8 @@ def run_sub_findings(
     findings += _node_findings(output, nodes, gpus, script)
     findings += _cache_findings(output, nodes, script)
     findings += preflight_findings(output, script, len(nodes) * gpus)
-    for text in output.mount_errors:
+    # Each node prints the same complaint of a folder that all of them share.
+    for text in dict.fromkeys(output.mount_errors):
         findings.append(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
