@@ -359,6 +359,29 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
     return complaints
 
 
+def global_batch_size(found: Mapping[str, str]) -> int | None:
+    """Return the batch size over all GPUs that a published config asks for; None where it cannot be read.
+
+    flux1's BATCHSIZE is that already; of the language models MINIBS is one data-parallel group's.
+    """
+    parts = [
+        [found.get("TENSOR_MODEL_PARALLEL") or found.get("TP") or "1"],
+        [found.get("PIPELINE_MODEL_PARALLEL") or found.get("PP") or "1"],
+        [found.get("CONTEXT_PARALLEL") or found.get("CP") or "1"],
+    ]
+    try:
+        if found.get("BATCHSIZE"):
+            size = int(found["BATCHSIZE"])
+        else:
+            gpus = int(found["DGXNNODES"]) * int(found["DGXNGPU"])
+            for (part,) in parts:
+                gpus //= int(part)
+            size = gpus * int(found["MINIBS"])
+    except (LookupError, ValueError, ZeroDivisionError):
+        return None
+    return size if size > 0 else None
+
+
 class Work:
     """One benchmark on one set of hosts."""
 
@@ -829,6 +852,7 @@ class Work:
         # Set by us: the original takes it from the name of whatever file is sourced outermost.
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
         self.check_environment(config, found)
+        self.check_batch(config, found)
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
         self.check_devices(found)
         return found
@@ -922,6 +946,25 @@ class Work:
                     )
                 if not Path(value).is_dir():
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
+
+    def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
+        """Refuse a batch size for whose result there is nothing to compare with; say what is known of it."""
+        known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
+        if not known:
+            return
+        points = f"reference convergence points for {', '.join(map(str, known))}"
+        if size is None:
+            say(phase=f"{config.name}: its global batch size is known when the job runs; there are {points}")
+        elif size > max(known):
+            raise Refusal(
+                EXIT_SLURM,
+                f"{config.name} asks for a global batch size of {size}, and MLCommons has {points}: its "
+                "result could not be scored. Choose a smaller one with bench_config, or limit fewer nodes",
+            )
+        elif size < min(known):
+            say(phase=f"{config.name}: global batch size {size}; valid if it converges no faster: {points}")
+        else:
+            say(phase=f"{config.name}: global batch size {size}; {points}")
 
     def submit(self) -> None:
         """Find the job of this run, or submit exactly one."""

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
+from rackproof.analysis.mlperf.rounds import reference_points
 from rackproof.core.definitions import (
     Container,
     DefinitionError,
@@ -241,6 +242,7 @@ def slurm_specification(
             for stage in definition.stage
         ],
         "environment": slurm_environment(loaded, site, variables),
+        "reference_batches": sorted(map(int, reference_points(loaded.name, definition.result.ruleset))),
         "partition": site.partition,
         "account": site.account,
         "reservation": site.reservation,
