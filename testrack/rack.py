@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from driver import cache
+from driver import cache, overlay
 from driver.claim import changing, connected_addresses, refuse_if_claimed
 from driver.console import Console
 from driver.engine import Engine, docker, install_packages
@@ -67,6 +67,9 @@ class Rack:
             self.console.say(f"{len(todo.create)} hosts to start, about {expected:.0f} s")
         self._bring_up(todo.create + todo.recreate, todo.start)
         published = self.nodes.publish()
+        if overlay.lay(CHECKOUT):
+            path = overlay.place(CHECKOUT).relative_to(CHECKOUT)
+            self.console.say(f"{path} has the test rack's values, until `make rack-down`")
         self.nodes.wait([host for host in wanted if host.name not in silent])
         self.fill_registry()
         if todo.beyond:
@@ -211,6 +214,7 @@ class Rack:
         if self.engine.answers():
             number = self.nodes.down()
         changed = self.nodes.withdraw()
+        changed |= overlay.take_away(CHECKOUT)
         self.console.say(
             f"the rack is down: {number} hosts removed" if number or changed else "there was no rack"
         )

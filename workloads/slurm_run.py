@@ -35,7 +35,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,8 @@ MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 )
 MANIFEST_BYTES = 16 << 20
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What a kernel calls a machine to what registries call its architecture."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -78,6 +80,31 @@ PHASES = {
     b"RUNANDTIME_STOP": "checking",
     b"EXPERIMENT_STOP": "ended",
 }
+WHOLE_NODE = ("--exclusive", "--mem=0")
+"""All cores and GPUs of a node, and all memory, of which Slurm gives a job no more than it asks for."""
+SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
+DEVICES = """\
+names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
+if command -v ibv_devinfo > /dev/null 2>&1; then
+  adapters="$(ibv_devinfo --list 2> /dev/null | sed -n 's/^[[:space:]][[:space:]]*//p' | sort | tr '\\n' ' ')"
+else
+  adapters="$(names /sys/class/infiniband .)"
+fi
+printf 'DEVICES|%s|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$adapters" \\
+  "$(names /dev/infiniband '^(uverbs[0-9]+|rdma_cm)$')" \\
+  "$(names /dev/nvidia-caps-imex-channels .)" "$(names /dev '^nvidia[0-9]+$')"
+"""
+"""Prints what a node has, or a container on it: network adapters, their device files, IMEX channels, GPUs."""
+BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
+DEVICE_KINDS = (
+    ("network adapters", BY_MELLANOX),
+    ("adapters' device files", BY_MELLANOX),
+    (
+        "IMEX channels",
+        "enroot's hook 98-nvidia.sh brings them where NVIDIA_DRIVER_CAPABILITIES has compute or all",
+    ),
+    ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
+)
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
 
@@ -254,6 +281,107 @@ def fetch_token(challenge: str, header: str | None, scheme: str) -> Any:
     return token.get("token") or token.get("access_token")
 
 
+def digest_of_bytes(data: bytes) -> str:
+    """Return the digest by which registries name some bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) -> list[str]:
+    """Return for which architectures an image is, by its manifest or the list of them.
+
+    Args:
+        manifest: What the registry has under the image's digest.
+        read_config: Returns the image's configuration by its digest; of a list it is not asked for.
+
+    Raises:
+        ValueError: The manifest names none.
+    """
+    document = json.loads(manifest)
+    listed = document.get("manifests") if isinstance(document, dict) else None
+    if listed is None:
+        digest = document["config"]["digest"]
+        text = read_config(digest)
+        if digest_of_bytes(text) != digest:
+            raise ValueError(f"what the registry has under {digest} has another digest")
+        platforms = [json.loads(text)]
+    else:
+        # Beside images a list may have signatures and the like, whose platform is unknown.
+        platforms = [entry.get("platform") or {} for entry in listed]
+    named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
+    found = sorted(named - {"", "unknown"})
+    if not found:
+        raise ValueError("it names no architecture")
+    return found
+
+
+def has_mellanox() -> bool:
+    """Whether this node has adapters for which enroot has a hook.
+
+    Without any, asking for them hides the node's other adapters, or keeps containers from starting.
+    """
+    if any(SYSTEM.glob("sys/bus/pci/drivers/mlx?_core/*/infiniband_verbs/*")):
+        return True
+    return any(SYSTEM.glob("sys/class/infiniband/mlx*"))
+
+
+def read_devices(text: str) -> dict[str, list[set[str]]]:
+    """Return what each node has of each kind of device, by what DEVICES printed there."""
+    found = {}
+    for line in text.splitlines():
+        _label, mark, rest = line.partition("DEVICES|")
+        cells = rest.split("|")
+        if mark and len(cells) == 6 and cells[0]:
+            found[cells[0]] = [set(cell.split()) for cell in cells[1:5]]
+    return found
+
+
+def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
+    """Return what containers lack of what their nodes have, a sentence for each kind of device.
+
+    Args:
+        hosts: The nodes that were asked.
+        nodes: What DEVICES printed on them.
+        containers: What it printed in the container on each.
+    """
+    there, inside = read_devices(nodes), read_devices(containers)
+    silent = [host for host in hosts if host not in there or host not in inside]
+    if silent:
+        return [f"{', '.join(silent)}: what devices a container has there is not known"]
+    complaints = []
+    for number, (kind, remedy) in enumerate(DEVICE_KINDS):
+        lacking = {host: there[host][number] - inside[host][number] for host in hosts}
+        lacking = {host: names for host, names in lacking.items() if names}
+        if lacking:
+            first = next(iter(lacking))
+            listed = ", ".join(sorted(lacking[first]))
+            more = f" (and on {len(lacking) - 1} more nodes)" if len(lacking) > 1 else ""
+            complaints.append(f"{first}: a container lacks the {kind} {listed}{more}; {remedy}")
+    return complaints
+
+
+def global_batch_size(found: Mapping[str, str]) -> int | None:
+    """Return the batch size over all GPUs that a published config asks for; None where it cannot be read.
+
+    flux1's BATCHSIZE is that already; of the language models MINIBS is one data-parallel group's.
+    """
+    parts = [
+        [found.get("TENSOR_MODEL_PARALLEL") or found.get("TP") or "1"],
+        [found.get("PIPELINE_MODEL_PARALLEL") or found.get("PP") or "1"],
+        [found.get("CONTEXT_PARALLEL") or found.get("CP") or "1"],
+    ]
+    try:
+        if found.get("BATCHSIZE"):
+            size = int(found["BATCHSIZE"])
+        else:
+            gpus = int(found["DGXNNODES"]) * int(found["DGXNGPU"])
+            for (part,) in parts:
+                gpus //= int(part)
+            size = gpus * int(found["MINIBS"])
+    except (LookupError, ValueError, ZeroDivisionError):
+        return None
+    return size if size > 0 else None
+
+
 class Work:
     """One benchmark on one set of hosts."""
 
@@ -267,7 +395,12 @@ class Work:
         named = os.environ.pop(SECRET_NAMES, "").split(",")
         self.secrets = {key: os.environ.pop(key) for key in named if key in os.environ}
         self.shared = Path(spec["shared"])
-        self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", f"{spec['repository']}_{spec['tag']}")
+        self.architecture = spec.get("architecture") or ARCHITECTURES.get(
+            os.uname().machine, os.uname().machine
+        )
+        # One name may stand for an image of each architecture.
+        name = f"{spec['repository']}_{spec['tag']}_{self.architecture}"
+        self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", name)
         self.data = self.shared / "data" / spec["benchmark"]
         self.folder = self.shared / "runs" / run_id
         self.child: subprocess.Popen[bytes] | None = None
@@ -314,12 +447,12 @@ class Work:
                 return header, name
         return None, ""
 
-    def ask_registry(self, method: str, reference: str) -> tuple[str, bytes]:
-        """Return the digest that the registry names for a tag or digest, and the manifest (of GET)."""
+    def ask_registry(self, method: str, reference: str, kind: str = "manifests") -> tuple[str, bytes]:
+        """Return the digest that the registry names for a tag or digest; of GET the manifest or blob, too."""
         spec = self.spec
         header, source = self.credentials()
         image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
-        url = f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/manifests/{reference}"
+        url = f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/{kind}/{reference}"
         remedy = (
             "put the key into Vault as ngc_api_key or into the environment variable NGC_API_KEY, and start "
             "provision.yml for these nodes; an NGC key also needs the right to this repository"
@@ -349,8 +482,8 @@ class Work:
             if error.code == 404:
                 raise Refusal(
                     EXIT_IMAGE,
-                    f"{image} is not in the registry: see bench_registry and bench_image_tags (or the key "
-                    "has no right to it)",
+                    f"{image} is not in the registry: see bench_registry, bench_images and bench_image_tags "
+                    "(or the key has no right to it)",
                 ) from None
             raise Refusal(EXIT_IMAGE, f"{image}: the registry answers {error.code} {error.reason}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -369,15 +502,42 @@ class Work:
         return digest
 
     def prove_image(self, digest: str) -> None:
-        """Refuse an image whose manifest has another digest: enroot compares only what a manifest names."""
+        """Refuse an image whose manifest has another digest, or is for other processors.
+
+        enroot compares only what a manifest names, and warns of another architecture where it imports.
+        """
         _named, manifest = self.ask_registry("GET", digest)
-        found = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+        found = digest_of_bytes(manifest)
         if found != digest:
             image = f"{self.spec['registry']}/{self.spec['repository']}"
             raise Refusal(
                 EXIT_IMAGE,
                 f"{image}: what the registry has under {digest} has the digest {found}; somebody replaced it "
                 "there or on the way. Nothing was pulled: ask who runs the registry",
+            )
+        self.check_architecture(manifest)
+
+    def check_architecture(self, manifest: bytes) -> None:
+        """Refuse an image that the nodes cannot run."""
+        spec, hosts = self.spec, self.spec["hosts"]
+        image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
+        remedy = (
+            f"name one for {self.architecture} with bench_images: {{{spec['benchmark']}: REPOSITORY:TAG}}. "
+            "Nothing was pulled"
+        )
+        try:
+            there = image_architectures(
+                manifest, lambda digest: self.ask_registry("GET", digest, kind="blobs")[1]
+            )
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise Refusal(
+                EXIT_IMAGE, f"{image}: for which processors it is cannot be read ({error!r}): {remedy}"
+            ) from error
+        if self.architecture not in there:
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{image} is for {', '.join(there)}, and {hosts[0]} is {self.architecture} "
+                f"({len(hosts)} nodes): {remedy}",
             )
 
     def uri(self, digest: str) -> str:
@@ -502,6 +662,8 @@ class Work:
             f"--nodes={count}",
             f"--ntasks={count}",
             "--ntasks-per-node=1",
+            # By default a step gets one core and its share of the memory: too little for a download of 70B.
+            *WHOLE_NODE,
             # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
             "--mpi=none",
             "--no-container-mount-home",
@@ -667,6 +829,9 @@ class Work:
         base = inherited_environment(os.environ)
         for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
             base.pop(name, None)
+        if has_mellanox():
+            # Containers have a /dev of their own, in which adapters are only where they are asked for.
+            base.setdefault("MELLANOX_VISIBLE_DEVICES", "all")
         base.update(self.plain)
         # One trial a job: run.sub overwrites its checker's report in every further one, and each repeat is
         # judged before the next begins.
@@ -687,7 +852,9 @@ class Work:
         # Set by us: the original takes it from the name of whatever file is sourced outermost.
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
         self.check_environment(config, found)
+        self.check_batch(config, found)
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
+        self.check_devices(found)
         return found
 
     def check_mpi(self, kind: str) -> None:
@@ -712,6 +879,34 @@ class Work:
                 f"{last_lines(err, 3)}. Install that plugin's library on all nodes (PMIx: libpmix), or name "
                 "another kind (srun --mpi=list) with bench_environment: {SLURM_MPI_TYPE: ...}",
             )
+
+    def check_devices(self, environment: Mapping[str, str]) -> None:
+        """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.
+
+        Without them a job runs all the same, over slower ways. Once for a plan; where the nodes are busy, the
+        NCCL preflight of the job itself shows it.
+        """
+        hosts = self.spec["hosts"]
+        seen = self.shared / "devices" / f"{self.plan_id}_{self.configs_folder().name}"
+        if self.plan_id and seen.is_file():
+            return
+        said = []
+        for where in ([], [f"--container-image={self.cont()}"]):
+            command = [*self.srun(hosts, "devices"), "--immediate=60", *where, "sh", "-c", DEVICES]
+            status, out, err = run(command, timeout=900, env=environment)
+            if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
+                say(phase=f"what devices containers have was not looked at: {last_lines(err, 1)}")
+                return
+            if status != 0:
+                where_ = f"{len(hosts)} nodes from {hosts[0]} on"
+                raise Refusal(EXIT_SLURM, f"a step on {where_} failed ({status}): {last_lines(err)}")
+            said.append(out)
+        complaints = devices_lacking(hosts, *said)
+        if complaints:
+            raise Refusal(EXIT_SLURM, "; ".join(complaints))
+        if self.plan_id:
+            seen.parent.mkdir(exist_ok=True)
+            seen.write_text("")
 
     def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
         """Refuse what run.sub would take without a word and stumble over later."""
@@ -752,6 +947,25 @@ class Work:
                 if not Path(value).is_dir():
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
 
+    def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
+        """Refuse a batch size for whose result there is nothing to compare with; say what is known of it."""
+        known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
+        if not known:
+            return
+        points = f"reference convergence points for {', '.join(map(str, known))}"
+        if size is None:
+            say(phase=f"{config.name}: its global batch size is known when the job runs; there are {points}")
+        elif size > max(known):
+            raise Refusal(
+                EXIT_SLURM,
+                f"{config.name} asks for a global batch size of {size}, and MLCommons has {points}: its "
+                "result could not be scored. Choose a smaller one with bench_config, or limit fewer nodes",
+            )
+        elif size < min(known):
+            say(phase=f"{config.name}: global batch size {size}; valid if it converges no faster: {points}")
+        else:
+            say(phase=f"{config.name}: global batch size {size}; {points}")
+
     def submit(self) -> None:
         """Find the job of this run, or submit exactly one."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -791,6 +1005,8 @@ class Work:
                 f"--chdir={config.parent}",
                 "--export=ALL",
                 "--no-requeue",
+                # Not every published run.sub asks for both.
+                *WHOLE_NODE,
                 *self.options(),
                 *self.more_options(environment),
             ]

@@ -75,6 +75,7 @@ FILES = (
     "/etc/passwd-s3fs",
     "/etc/rackproof/*",
     "/etc/security/limits.d/*",
+    "/etc/sudoers.d/rackproof-benchmarks",
     "/etc/slurm/*",
     "/etc/slurm/plugstack.conf.d/*",
     "/etc/sysctl.d/*",

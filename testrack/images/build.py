@@ -38,8 +38,11 @@ LEFT_OUT = (
     *("./var/lib/apt/", "./var/cache/", "./var/log/", "./usr/lib/python3/dist-packages/numpy/f2py/"),
     *("./usr/lib/python3.11/ensurepip/", "./usr/lib/python3.11/idlelib/", "./usr/lib/python3.11/lib2to3/"),
 )
-# repository:tag as the document names them -> the folder in the image, the benchmark
+# repository:tag as the document and the GB300's logs name them -> the folder in the image, the benchmark.
+# Images for arm64 state it, and have the programs of the others: no node of the rack may run them.
 IMAGES = {
+    "nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930": ("ft-llm", "llama2_70b_lora"),
+    "nvdlfwea/mlperftv51/llama31_8b-arm:20250922": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008": ("ft-llm", "llama2_70b_lora"),
     "nvdlfwea/mlperftv51/llama31_8b-amd:20251008": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/flux1-amd:20251007": ("flux", "flux1"),
@@ -56,6 +59,8 @@ RUN_SUB = {
         "REQUIRED": ': "${DATADIR:?DATADIR not set}"\n: "${MODEL:?MODEL not set}"',
         "DATA": "${DATADIR}",
         "MOUNTS": "${DATADIR}:/data:ro,${MODEL}:/ckpt:ro",
+        "NCCL": "-b 62M -e 62M -d half",
+        "COUNT": "",
         "VERIFY": '"${DATADIR}/train.npy" "${MODEL}/weights"',
         "WIDE": "",
         "MAKE": "",
@@ -66,6 +71,10 @@ RUN_SUB = {
         "DATA": "${DATADIR}",
         "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"
         "${DATADIR}/8b/tokenizer:/workspace/llm/nemo_tokenizer:ro,${DATADIR}/8b:/preproc_data:ro",
+        "NCCL": "-b 16M -e 4G -f 2",
+        # As the original's table has it: the files below a folder are counted.
+        "COUNT": '    found="$(find "${DATADIR}/8b" -type f | wc -l)"\n'
+        '    [ "${found}" -eq 7 ] || echo "Error: ${DATADIR}/8b is incorrect. It has ${found} files."\n',
         "VERIFY": '"${DATADIR}/8b/c4-train.en_6_text_document.bin" "${DATADIR}/8b/tokenizer"',
         "WIDE": "-w",
         "MAKE": 'mkdir -p "${_logfile_base}_npy_index"\n',
@@ -74,6 +83,8 @@ RUN_SUB = {
         "REQUIRED": ': "${DGXNGPU:?DGXNGPU not set}"\n: "${DATAROOT:?DATAROOT not set}"',
         "DATA": "${DATAROOT}",
         "MOUNTS": "${DATAROOT}:/dataset/energon",
+        "NCCL": "-b 128M -e 2G -d half -G 1 -f 2",
+        "COUNT": "",
         "VERIFY": '"${DATAROOT}/train" "${DATAROOT}/empty_encodings"',
         "WIDE": "-w",
         "MAKE": "",
@@ -200,6 +211,11 @@ def own_files(folder: str, benchmark: str) -> dict[str, tuple[bytes, int]]:
     return found
 
 
+def architecture_of(name: str) -> str:
+    """Return for which processors an image states that it is."""
+    return "arm64" if name.partition(":")[0].endswith("-arm") else "amd64"
+
+
 def build(out: Path) -> None:
     """Bring the layout up to date."""
     began = time.monotonic()
@@ -213,6 +229,9 @@ def build(out: Path) -> None:
                 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                 "LANG=C.UTF-8",
                 "PYTHONDONTWRITEBYTECODE=1",
+                # As NVIDIA's: enroot gives a container GPUs only where its image or job asks for them.
+                "NVIDIA_VISIBLE_DEVICES=all",
+                "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
                 f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
                 "LAUNCHER_GIT_COMMIT_ID=",
             ],
@@ -220,7 +239,7 @@ def build(out: Path) -> None:
             "Cmd": ["/bin/bash"],
             "Labels": {"rackproof.fake": "true"},
         }
-        made = layout.image(name, [*shared, layout.layer(tar_of(own))], config)
+        made = layout.image(name, [*shared, layout.layer(tar_of(own))], config, architecture_of(name))
         if before.get(name, {}).get("digest") != made:
             print(f"{name}: {made}", flush=True)
     layout.close()

@@ -13,7 +13,7 @@ class Config:
     nodes: int
     gpus: int
     batch: int
-    """Per data-parallel group (MINIBS), or per GPU for flux1 (BATCHSIZE)."""
+    """Per data-parallel group (MINIBS), or per GPU for flux1 (MBS; its BATCHSIZE is that of all GPUs)."""
     cp: int = 1
     tp: int = 1
     precision: str = ""
@@ -95,7 +95,13 @@ export DGXSYSTEM
 def files(benchmark: str) -> dict[str, str]:
     """Return the config files of one image by name."""
     if benchmark == "flux1":
-        found = {one.flux_name(): (one, [f"export BATCHSIZE={one.batch}"]) for one in FLUX1}
+        found = {
+            one.flux_name(): (
+                one,
+                [f"export BATCHSIZE={one.batch * one.nodes * one.gpus}", f"export MBS={one.batch}"],
+            )
+            for one in FLUX1
+        }
     else:
         suffix, configs = ("_8b", LLAMA31_8B) if benchmark == "llama31_8b" else ("", LLAMA2)
         found = {}

@@ -92,11 +92,13 @@ class Layout:
         digest, size = self.blob(gzip.compress(tar, 6, mtime=0))
         return Layer(digest, size, sha256(tar))
 
-    def image(self, name: str, layers: list[Layer], config: Mapping[str, Any]) -> str:
+    def image(
+        self, name: str, layers: list[Layer], config: Mapping[str, Any], architecture: str = "amd64"
+    ) -> str:
         """Add an image; return its digest."""
         body = {
             "created": "1970-01-01T00:00:00Z",
-            "architecture": "amd64",
+            "architecture": architecture,
             "os": "linux",
             "config": dict(config),
             "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from driver import overlay
 
 from testrack.tests.on_rack import CONTROLLER, NAMED, PROVISIONED, SHARED, Command, play
 
@@ -43,6 +44,8 @@ def root_here() -> None:
 @pytest.fixture(scope="session")
 def rack(root_here: None, driver: Command) -> Command:
     """Return what runs a command on a host of a rack with at least two nodes; it runs on afterwards."""
+    # A rack that others started has its values in their checkout.
+    overlay.lay(RACK.parent)
     if not NAMED:
         done = driver("up", "--nodes", "2")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -32,6 +32,7 @@ RACK = ROOT / "testrack"
 sys.path[:0] = [str(RACK), str(RACK / "fakes")]
 
 from driver import layout as rack  # noqa: E402  (they lie where the rack has them)
+from driver import overlay  # noqa: E402
 from driver.engine import docker, docker_text  # noqa: E402
 from driver.nodes import LABEL  # noqa: E402
 from rackhardware.state import make as make_hardware  # noqa: E402
@@ -361,6 +362,8 @@ def site_dhcp(folder: Path) -> None:
 
 def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     """Start the name server, libvirt, the machines' definitions and the BMCs."""
+    # The machines are of the rack's group, and get what the rack has.
+    overlay.lay(ROOT)
     (folder / "names").write_text(names(machines))
     words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
     words += [

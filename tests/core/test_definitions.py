@@ -163,7 +163,7 @@ def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> 
 CLUSTER = """\
 name: big
 summary: Trains on a rack
-container: {repository: a/b, tag: "1", folder: /workspace}
+container: {images: {amd64: "a/b:1", arm64: "a/b:1"}, folder: /workspace}
 configs: {systems: {gb300: GB300}}
 stage: [{creates: data, run: "fetch {{ bench_shared }}", mount: /data, size_gb: 3}]
 launch: {with: slurm, environment: {DATADIR: "{{ bench_shared }}/data/big/data"}}
@@ -176,7 +176,7 @@ result: {judge: [{metric: eval_accuracy, at_most: 0.9}]}
     [
         ("configs: {systems: {gb300: GB300}}\n", "", "launch with slurm needs `configs`"),
         (
-            'container: {repository: a/b, tag: "1", folder: /workspace}\n',
+            'container: {images: {amd64: "a/b:1", arm64: "a/b:1"}, folder: /workspace}\n',
             "",
             "launch with slurm needs `contai",
         ),

@@ -145,6 +145,7 @@ def machine_answer(name: str) -> dict[str, Any]:
     health_tools = {name: _tool_answer(inside[key]) for key, name in _HEALTH_TOOLS.items() if key in inside}
     facts = {
         "boot_id": "boot-1",
+        "machine": about.get("machine", ""),
         "tools": gpu_tools,
         "files": {"mountinfo": "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"},
         "memlock_bytes": -1,

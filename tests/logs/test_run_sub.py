@@ -118,6 +118,61 @@ def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
     assert values["nccl_preflight_busbw"] == 759.67
 
 
+def test_a_complaint_of_every_node_about_one_folder_is_judged_once(tmp_path: Path) -> None:
+    lines = [
+        "Error: /preproc_data is incorrect. It has 12 files.",
+        "Error: /tokenizer is incorrect. No file.",
+    ]
+    log = read(tmp_path, GOOD.replace("NCCL_TEST = 1", "\n".join([*lines * 18, "NCCL_TEST = 1"])))
+    found = [one for one in run_sub.run_sub_findings(log, NODES, 4) if one.code == "mount_check"]
+    assert [one.message.partition("failed: ")[2] for one in found] == lines
+
+
+def table(kind: str, sizes: tuple[int, ...], ranks: int, width: int) -> str:
+    """Return a table of nccl-tests as a published script's command prints it."""
+    devices = "".join(
+        f"#  Rank {rank:2} Group  0 Pid 4000 on n{rank // 4 + 1} device {rank % 4:2} [0x1b] NVIDIA GB300\n"
+        for rank in range(ranks)
+    )
+    rows = "".join(
+        f"{size:12} {size // width:12} {kind:>7}     sum     -1 1000.0  400.00  {700 + at}.00      0"
+        f"   1000.0  400.00  {690 + at}.00      0\n"
+        for at, size in enumerate(sizes)
+    )
+    heading, _row, *end = TABLE.splitlines(keepends=True)
+    return "".join([devices, heading, rows, *end])
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "labels"),
+    [
+        # As of llama2_70b_lora (-b 62M -e 62M -d half), llama31_8b (-b 16M -e 4G -f 2) and flux1.
+        (table("half", (62 * MIB,), 72, 2), 690, {"size_bytes": "65011712", "dtype": "half", "ranks": "72"}),
+        (
+            table("float", tuple(16 * MIB << at for at in range(9)), 72, 4),
+            698,
+            {"size_bytes": "4294967296", "dtype": "float", "ranks": "72"},
+        ),
+        (
+            table("half", tuple(128 * MIB << at for at in range(5)), 8, 2),
+            694,
+            {"size_bytes": "2147483648", "dtype": "half", "ranks": "8"},
+        ),
+        # Without the list of devices nobody knows how many ranks there were.
+        (table("half", (62 * MIB,), 0, 2), 690, {"size_bytes": "65011712", "dtype": "half"}),
+    ],
+)
+def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
+    tmp_path: Path, text: str, value: float, labels: dict[str, str]
+) -> None:
+    log = read(tmp_path, GOOD.replace(TABLE, text))
+    (found,) = [one for one in run_sub.run_sub_measurements(log, "x") if one.name == "nccl_preflight_busbw"]
+    assert (found.value, found.labels) == (value, labels)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code", "words"),
     [

@@ -138,7 +138,8 @@ def test_of_many_hosts_one_of_each_set_of_groups_is_asked() -> None:
 
 
 def test_the_inventories_of_the_checkout_have_no_unknown_variable() -> None:
-    files = [*ROOT.glob("inventory/group_vars/*.yml"), *ROOT.glob("molecule/*/vars.yml")]
+    files = [*ROOT.glob("inventory/group_vars/**/*.yml"), *ROOT.glob("molecule/*/vars.yml")]
+    files += ROOT.glob("testrack/overlay/*.yml")
     given = {name for path in files for name in yaml.safe_load(path.read_text()) or {}}
     assert len(given) > 50
     check_names(given, KNOWN, PREFIXES)

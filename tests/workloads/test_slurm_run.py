@@ -22,7 +22,9 @@ import pytest
 # Every case starts processes; together they outlast what `make check` may take.
 pytestmark = pytest.mark.slow
 
-MANIFEST = b'{"schemaVersion": 2, "layers": []}'
+IMAGE_CONFIG = b'{"architecture": "amd64", "os": "linux"}'
+CONFIG_DIGEST = "sha256:" + hashlib.sha256(IMAGE_CONFIG).hexdigest()
+MANIFEST = json.dumps({"schemaVersion": 2, "config": {"digest": CONFIG_DIGEST}, "layers": []}).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
 RUN = "20260101T000000Z-big-abcdef"
 CONFIG = """\
@@ -74,6 +76,13 @@ echo CANCELLED > "$FAKE/state"; echo 0:15 > "$FAKE/code"
     "srun": """\
 echo "$@" >> "$FAKE/srun.calls"
 case "$*" in
+  *DEVICES*)
+    for word in "$@"; do case "$word" in --nodelist=*) nodes="${word#--nodelist=}";; esac; done
+    inside="mlx5_0 |rdma_cm uverbs0 |channel0 |nvidia0 nvidia1 |"
+    case "$*" in *--container-image*) [ -f "$FAKE/inside" ] && inside="$(cat "$FAKE/inside")";; esac
+    [ -f "$FAKE/busy" ] && { cat "$FAKE/busy" >&2; exit 1; }
+    env > "$FAKE/devices.env"
+    for node in ${nodes//,/ }; do echo "DEVICES|$node|$inside"; done; exit 0;;
   *"--mpi=pmi"*) [ -f "$FAKE/no-mpi" ] && { cat "$FAKE/no-mpi" >&2; exit 1; }; exit 0;;
 esac
 mount=""
@@ -117,9 +126,13 @@ class Registry:
                 self.end_headers()
 
             def do_GET(self) -> None:
-                self.send_response(200 if self.path == f"/v2/big/manifests/{DIGEST}" else 404)
+                answers = {
+                    f"/v2/big/manifests/{DIGEST}": outer.manifest,
+                    f"/v2/big/blobs/{CONFIG_DIGEST}": IMAGE_CONFIG,
+                }
+                self.send_response(200 if self.path in answers else 404)
                 self.end_headers()
-                self.wfile.write(outer.manifest)
+                self.wfile.write(answers.get(self.path, b""))
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -161,6 +174,7 @@ class Cluster:
             "registry_scheme": "http",
             "repository": "big",
             "tag": "1",
+            "architecture": "amd64",
             "folder": str(self.image),
             "image": "registry",
             "image_gb": 0,
@@ -286,6 +300,15 @@ def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster)
     assert f"--job-name={RUN} -N 2 -t 15 " in call
     assert "--nodelist=n1,n2" in call
     assert "--partition=batch" in call
+    # Nodes are meant whole, in the job and in each step before it: pull, configs, staging, devices.
+    steps = [one for one in cluster.calls("srun") if "--ntasks-per-node=1" in one]
+    assert {one.split()[0].split("=")[1].partition("-")[0] for one in steps} == {
+        "pull",
+        "configs",
+        "stage",
+        "devices",
+    }
+    assert all(" --exclusive --mem=0 " in one for one in (call, *steps))
     job = cluster.job_environment()
     assert job["CONT"] == f"{cluster.registry.address}#big:{DIGEST}"
     assert job["DGXSYSTEM"] == "GB300_2x4x1xtp1pp1cp1"
@@ -360,12 +383,18 @@ def test_the_key_goes_nowhere(cluster: Cluster) -> None:
 
 def test_a_second_run_pulls_copies_and_stages_nothing(cluster: Cluster) -> None:
     assert cluster()[0] == 0
-    steps = len(cluster.calls("srun"))
+
+    def steps() -> int:
+        named = [call.split()[0] for call in cluster.calls("srun") if call.startswith("--job-name=")]
+        # Devices are looked at before each job.
+        return len(named) - named.count("--job-name=devices")
+
+    before = steps()
     (cluster.shared / "runs" / RUN / "job.json").unlink()
     (cluster.fake / "name").unlink()
     status, output = cluster()
     assert status == 0, output
-    assert len(cluster.calls("srun")) == steps
+    assert steps() == before
     assert len(cluster.calls("sbatch")) == 2
 
 
@@ -592,6 +621,54 @@ def test_a_config_that_run_sub_would_stumble_over_is_refused(
     assert cluster.calls("sbatch") == []
 
 
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        (
+            "|rdma_cm uverbs0 |channel0 |nvidia0 nvidia1 |",
+            "n1: a container lacks the network adapters mlx5_0 (and on 1 more",
+        ),
+        ("mlx5_0 ||channel0 |nvidia0 nvidia1 |", "the adapters' device files rdma_cm, uverbs0"),
+        ("mlx5_0 |rdma_cm uverbs0 ||nvidia0 nvidia1 |", "the IMEX channels channel0"),
+        ("mlx5_0 |rdma_cm uverbs0 |channel0 |nvidia0 |", "the GPUs nvidia1"),
+        ("", "n1, n2: what devices a container has there is not known"),
+    ],
+)
+def test_a_container_without_the_nodes_devices_is_no_job(cluster: Cluster, inside: str, words: str) -> None:
+    (cluster.fake / "inside").write_text(inside)
+    status, output = cluster()
+    assert (status, cluster.calls("sbatch")) == (7, [])
+    assert words in said(output, "refused")
+
+
+@pytest.mark.parametrize("cards", ["mlx5_core", "mlx4_core", "ib_core", ""])
+def test_adapters_are_asked_for_where_enroot_has_a_hook_for_them(
+    cluster: Cluster, tmp_path: Path, cards: str
+) -> None:
+    if cards:
+        (tmp_path / f"sys/bus/pci/drivers/{cards}/0000:01:00.0/infiniband_verbs/uverbs0").mkdir(parents=True)
+    status, output = cluster(RACKPROOF_SYSTEM_ROOT=str(tmp_path))
+    assert status == 0, output
+    wanted = "all" if cards.startswith("mlx") else None
+    assert cluster.job_environment().get("MELLANOX_VISIBLE_DEVICES") == wanted
+    looked = (cluster.fake / "devices.env").read_text()
+    assert ("MELLANOX_VISIBLE_DEVICES=all" in looked) == (wanted == "all")
+
+
+def test_what_the_operator_says_of_adapters_holds(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    cluster.spec["environment"]["MELLANOX_VISIBLE_DEVICES"] = "0,1"
+    assert cluster(RACKPROOF_SYSTEM_ROOT=str(tmp_path))[0] == 0
+    assert cluster.job_environment()["MELLANOX_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_busy_nodes_are_not_waited_for_and_the_operator_reads_it(cluster: Cluster) -> None:
+    (cluster.fake / "busy").write_text("srun: error: Unable to allocate resources: Requested nodes are busy")
+    status, output = cluster()
+    assert status == 0, output
+    assert "what devices containers have was not looked at" in output
+
+
 def test_the_folder_8b_itself_is_no_datadir(cluster: Cluster) -> None:
     (cluster.shared / "data/8b").mkdir(parents=True)
     cluster.spec["environment"] = {"DATADIR": str(cluster.shared / "data/8b")}
@@ -691,6 +768,19 @@ def test_an_image_that_is_not_the_digest_s_is_not_pulled(cluster: Cluster, tag: 
     status, output = cluster("pull")
     assert (status, said(output, "digest")) == (0, DIGEST), output
     assert cluster.registry.asked == (2 if tag == "1" else 0)
+
+
+@pytest.mark.parametrize("image", ["registry", "squashfs"])
+@pytest.mark.parametrize("what", ["run", "pull"])
+def test_an_image_for_other_processors_is_not_pulled(cluster: Cluster, image: str, what: str) -> None:
+    cluster.spec.update(architecture="arm64", image=image)
+    status, output = cluster(what)
+    assert status == 6, output
+    refused = said(output, "refused")
+    assert "/big:1 is for amd64, and n1 is arm64 (2 nodes): name one for arm64 with bench_images" in refused
+    assert not (cluster.fake / "enroot.calls").exists()
+    assert not (cluster.fake / "srun.calls").exists()
+    assert cluster.calls("sbatch") == []
 
 
 @pytest.mark.parametrize("tag", ["1@sha256:0123", "1@md5:0123", f"{DIGEST}@1"])

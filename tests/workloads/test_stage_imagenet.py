@@ -17,7 +17,7 @@ import pytest
 
 from .imagenet_miniature import NAMES, Miniature, picture, tar_of
 
-# What reads the formats is in the runtimes that `make runtimes tensorflow` makes.
+# What reads the formats is in the runtimes that `make runtimes` makes.
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SHARDS = ("--train-shards", 8, "--val-shards", 4)

@@ -78,14 +78,23 @@ class Stage(Record):
 _PIN = "sha256:[0-9a-f]{64}"
 ImageTag = Annotated[str, Field(pattern=f"^([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|{_PIN})$")]
 """A tag of an image, which may stand for another one tomorrow, a digest, or both."""
+_REPOSITORY = r"[a-z0-9]+([._/-]+[a-z0-9]+)*"
+ImageName = Annotated[
+    str, Field(pattern=f"^{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|@{_PIN})$")
+]
+"""An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
+Architecture = Literal["amd64", "arm64"]
+"""How registries name the processors that an image is for."""
 
 
 class Container(Record):
     """The image that a benchmark on a cluster runs in."""
 
-    repository: str = Field(min_length=1, description="Name in the registry `bench_registry`.")
-    tag: ImageTag = Field(
-        description="Its tag, digest, or both (TAG@sha256:…), which pins it; `bench_image_tags` overrides."
+    images: dict[Architecture, ImageName] = Field(
+        min_length=1,
+        description="Its name in the registry `bench_registry` for nodes of each architecture (`amd64`, "
+        "`arm64`), as REPOSITORY:TAG, or pinned as REPOSITORY:TAG@sha256:…. `bench_images` names another "
+        "one, `bench_image_tags` another tag.",
     )
     folder: str = Field(pattern=r"^/", description="Folder in the image that holds run.sub and config_*.sh.")
     size_gb: float = Field(default=0, ge=0, description="What has to be free before it is imported.")

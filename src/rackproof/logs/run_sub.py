@@ -46,6 +46,7 @@ _MPI_ERROR = re.compile(
 # A task that exited with 0 did not die.
 _TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with exit code 0).{1,100})")
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
+_PREFLIGHT_RANK = re.compile(r"^#\s+Rank\s+(\d{1,6})\s.*\bdevice\b", re.MULTILINE)
 _SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
 _SAMPLES = re.compile(r'"samples_count": ?(\d{1,15})')
 _EPOCH = re.compile(r'"epoch_num": ?(\d{1,15}(?:\.\d{1,30})?)')
@@ -322,7 +323,8 @@ def run_sub_findings(
     findings += _node_findings(output, nodes, gpus, script)
     findings += _cache_findings(output, nodes)
     findings += preflight_findings(output, script, nodes, gpus)
-    for text in output.mount_errors:
+    # Each node prints the same complaint of a folder that all of them share.
+    for text in dict.fromkeys(output.mount_errors):
         findings.append(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
@@ -540,27 +542,31 @@ def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:
     ]
     bandwidths = _preflight_bandwidths(output)
     if bandwidths:
-        largest = max(size for size, _value in bandwidths)
+        largest, kind = max((size, kind) for size, kind, _value in bandwidths)
+        labels = {"size_bytes": str(largest), "dtype": kind}
+        # Scripts end at different sizes, and how many ranks there are is part of what is measured.
+        if ranks := len(set(_PREFLIGHT_RANK.findall(output.preflight_text))):
+            labels["ranks"] = str(ranks)
         measurements.append(
             Measurement(
                 name="nccl_preflight_busbw",
-                value=min(value for size, value in bandwidths if size == largest),
+                value=min(value for size, other, value in bandwidths if (size, other) == (largest, kind)),
                 unit="GB/s",
                 direction=Direction.HIGHER,
-                labels={"size_bytes": str(largest)},
+                labels=labels,
                 source=source,
             )
         )
     return measurements
 
 
-def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, float]]:
-    """Return message size and bus bandwidth of each row of the NCCL preflight."""
+def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, str, float]]:
+    """Return message size, data type and bus bandwidth of each row of the NCCL preflight."""
     if not output.preflight_text:
         return []
     parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests")
     return [
-        (int(measurement.labels["size_bytes"]), measurement.value)
+        (int(measurement.labels["size_bytes"]), measurement.labels.get("dtype", ""), measurement.value)
         for measurement in parsed.measurements
         if measurement.name.endswith("busbw") and measurement.labels.get("size_bytes", "").isdigit()
     ]

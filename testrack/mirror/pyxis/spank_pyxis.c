@@ -7,6 +7,7 @@
  * outside, on the node itself.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -35,12 +36,21 @@ static char *image, *mounts, *name, *workdir, *environment;
 static int writable = UNSET, mount_home = UNSET;
 
 static char root[PATH_MAX];
-static int read_only, with_home, failed;
+static int read_only, with_home, restricted, failed;
 static char step_name[64];
 
 /* What every container gets of the node besides /proc, where it exists there. */
 static const char *const always[] = {
-	"/sys", "/dev", "/tmp", "/var/spool/slurmd", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", NULL,
+	"/sys", "/tmp", "/var/spool/slurmd", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", NULL,
+};
+/* What a container has in a /dev of its own (ENROOT_RESTRICT_DEV), as enroot's hook 10-devices.sh makes it. */
+static const char *const minimal[] = {
+	"/dev/zero", "/dev/null", "/dev/full", "/dev/urandom", "/dev/random", "/dev/pts", "/dev/tty", "/dev/shm",
+	"/dev/mqueue", "/dev/hugepages", "/dev/log", NULL,
+};
+static const char *const links[][2] = {
+	{ "/proc/self/fd", "/dev/fd" },		{ "/dev/pts/ptmx", "/dev/ptmx" },      { "/proc/self/fd/0", "/dev/stdin" },
+	{ "/proc/self/fd/1", "/dev/stdout" },	{ "/proc/self/fd/2", "/dev/stderr" },
 };
 /* nvidia-smi and what it needs, with the NVIDIA Container Toolkit: source, then place. */
 static const char *const gpu[][2] = {
@@ -311,6 +321,8 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
 		read_only = strcmp(line, "rw") != 0;
 	if ((line = strtok_r(NULL, "\n", &rest)))
 		with_home = strcmp(line, "yes") == 0;
+	if ((line = strtok_r(NULL, "\n", &rest)))
+		restricted = strcmp(line, "restricted") == 0;
 	free(output);
 	if (root[0] != '/') {
 		slurm_error("pyxis: " HELPER " named no root");
@@ -409,10 +421,98 @@ static int do_mounts(void)
 	return 0;
 }
 
+/* A variable for enroot's hooks: the job's own, else what the image sets. */
+static void setting(spank_t sp, const char *variable, char *value, size_t size)
+{
+	char path[PATH_MAX + 32], line[4096];
+	size_t length = strlen(variable);
+	FILE *file;
+
+	value[0] = '\0';
+	if (spank_getenv(sp, variable, value, size) == ESPANK_SUCCESS)
+		return;
+	value[0] = '\0';
+	snprintf(path, sizeof(path), "%s/etc/environment", root);
+	if (!(file = fopen(path, "re")))
+		return;
+	while (fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		if (!strncmp(line, variable, length) && line[length] == '=')
+			snprintf(value, size, "%s", line + length + 1);
+	}
+	fclose(file);
+}
+
+static int is_asked(const char *value)
+{
+	return value[0] && strcmp(value, "void") && strcmp(value, "none");
+}
+
+/* What of a folder of devices begins with one of two words. */
+static int want_devices(const char *folder, const char *first, const char *second)
+{
+	DIR *listing = opendir(folder);
+	char path[PATH_MAX];
+	int result = 0;
+
+	for (struct dirent *one = listing ? readdir(listing) : NULL; one && !result; one = readdir(listing)) {
+		if (strncmp(one->d_name, first, strlen(first)) && strncmp(one->d_name, second, strlen(second)))
+			continue;
+		/* These come by another rule. */
+		if (!strcmp(one->d_name, "nvidia-caps-imex-channels"))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", folder, one->d_name);
+		result = want(path, path, 0, 0);
+	}
+	if (listing)
+		closedir(listing);
+	return result;
+}
+
+/*
+ * What enroot's hooks bring into a /dev of its own: 98-nvidia.sh the GPUs, and the IMEX channels where compute is among
+ * the capabilities; 99-mellanox.sh the adapters, where they are asked for.
+ */
+static int want_restricted(spank_t sp, const char *visible)
+{
+	char capabilities[256], adapters[256];
+
+	setting(sp, "NVIDIA_DRIVER_CAPABILITIES", capabilities, sizeof(capabilities));
+	setting(sp, "MELLANOX_VISIBLE_DEVICES", adapters, sizeof(adapters));
+	for (int i = 0; minimal[i]; i++)
+		if (want(minimal[i], minimal[i], 0, 0))
+			return -1;
+	if (is_asked(visible)) {
+		if (want_devices("/dev", "nvidia", "nvidia"))
+			return -1;
+		if ((strstr(capabilities, "compute") || strstr(capabilities, "all")) &&
+		    want("/dev/nvidia-caps-imex-channels", "/dev/nvidia-caps-imex-channels", 0, 0))
+			return -1;
+	}
+	if (is_asked(adapters) && want_devices("/dev/infiniband", "uverbs", "rdma_cm"))
+		return -1;
+	return 0;
+}
+
+/* An empty /dev, in which the mounts that follow make their places. */
+static int make_dev(void)
+{
+	if (make_place("/dev", 1) || mount("tmpfs", "/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755")) {
+		slurm_error("pyxis: couldn't make a /dev: %s", strerror(errno));
+		return -1;
+	}
+	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+		if (symlink(links[i][0], links[i][1])) {
+			slurm_error("pyxis: couldn't make %s: %s", links[i][1], strerror(errno));
+			return -1;
+		}
+	return 0;
+}
+
 /* Runs in the task's process, as root, before it becomes the user. */
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 {
-	char visible[256] = "", place[PATH_MAX + 8], folder[PATH_MAX];
+	char visible[256], place[PATH_MAX + 8], folder[PATH_MAX];
 	uid_t uid = 0;
 	struct passwd *user;
 
@@ -428,8 +528,10 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 	for (int i = 0; always[i]; i++)
 		if (want(always[i], always[i], 0, 0))
 			return -1;
-	spank_getenv(sp, "NVIDIA_VISIBLE_DEVICES", visible, sizeof(visible));
-	if (strcmp(visible, "void") && strcmp(visible, "none") && access(gpu[5][0], F_OK) == 0)
+	setting(sp, "NVIDIA_VISIBLE_DEVICES", visible, sizeof(visible));
+	if (restricted ? want_restricted(sp, visible) : want("/dev", "/dev", 0, 0))
+		return -1;
+	if (is_asked(visible) && access(gpu[5][0], F_OK) == 0)
 		for (size_t i = 0; i < sizeof(gpu) / sizeof(gpu[0]); i++)
 			if (want(gpu[i][0], gpu[i][1], 0, 0))
 				return -1;
@@ -447,7 +549,7 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 		slurm_error("pyxis: couldn't enter the container's root %s: %s", root, strerror(errno));
 		return -1;
 	}
-	if (do_mounts())
+	if ((restricted && make_dev()) || do_mounts())
 		return -1;
 	/* slurmstepd goes there next, and complains where it cannot; the task starts elsewhere. */
 	if (folder[0] == '/')

@@ -20,6 +20,8 @@ NAMES = (
     "nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008",
     "nvdlfwea/mlperftv51/llama31_8b-amd:20251008",
     "nvdlfwea/mlperftv51/flux1-amd:20251007",
+    "nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930",
+    "nvdlfwea/mlperftv51/llama31_8b-arm:20250922",
 )
 
 

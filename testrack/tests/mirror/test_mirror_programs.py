@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -195,6 +196,44 @@ def test_links_of_an_image_stay_inside(enroot: ModuleType, tmp_path: Path) -> No
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(enroot.EnrootError, match="too many links"):
         enroot.inside(str(tmp_path), "/loop")
+
+
+@pytest.mark.parametrize(
+    ("image", "machine", "runs"),
+    [
+        ("amd64", "x86_64", True),
+        ("arm64", "aarch64", True),
+        ("arm64", "x86_64", False),
+        ("amd64", "aarch64", False),
+        ("", "x86_64", False),
+        # Unpacked before the fake kept it.
+        (None, "x86_64", True),
+    ],
+)
+def test_an_image_of_other_processors_does_not_start(
+    enroot: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    image: str | None,
+    machine: str,
+    runs: bool,
+) -> None:
+    monkeypatch.setattr(enroot.os, "uname", lambda: type("Uname", (), {"machine": machine})())
+    (tmp_path / "etc").mkdir()
+    if image is not None:
+        (tmp_path / "etc/rack-architecture").write_text(image)
+    if runs:
+        enroot.executable(str(tmp_path))
+        return
+    with pytest.raises(enroot.EnrootError, match="Exec format error"):
+        enroot.executable(str(tmp_path))
+
+
+def test_the_fake_of_pyxis_raises_errors_that_enroot_has(enroot: ModuleType) -> None:
+    text = (PAYLOAD / "pyxis/usr/lib/rack/pyxis-container").read_text()
+    named = set(re.findall(r"enroot\.(\w+)", text))
+    assert {"EnrootError", "executable"} <= named
+    assert [name for name in named if not hasattr(enroot, name)] == []
 
 
 def test_what_the_image_says_is_kept_for_the_start(enroot: ModuleType, tmp_path: Path) -> None:

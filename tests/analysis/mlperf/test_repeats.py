@@ -559,6 +559,8 @@ def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
     }
     genuine_ones = [trace_of_lines(str(n), long_result(n, minutes=10 + n / 50)) for n in range(10)]
     assert list(compare_runs(genuine_ones, ruleset="5.1.0", usage="training")) == []
+
+
 @pytest.mark.parametrize(
     ("model", "gpus", "factor", "found"),
     [

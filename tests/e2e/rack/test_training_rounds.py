@@ -16,7 +16,7 @@ import pytest
 
 from rackproof.core.records import Run
 from rackproof.store.run_folder import iter_runs
-from testrack.tests.on_rack import CONTROLLER, Command, start
+from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, start
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 
@@ -239,3 +239,42 @@ def test_a_dry_run_touches_nothing(cluster: Rack) -> None:
     assert status == 0, output
     assert "sbatch -N 2 --nodelist=" + ",".join(cluster.nodes) in output
     assert not cluster.results.exists()
+
+
+def test_an_image_for_other_processors_is_refused_and_no_node_starts_it(cluster: Rack) -> None:
+    image = "nvdlfwea/mlperftv51/llama31_8b-arm:20250922"
+    status, output = cluster("llama31_8b", bench_images={"llama31_8b": image})
+    assert status == 2, output
+    (run,) = cluster.runs()
+    assert run.verdict.value == "unproven"
+    assert any("is for arm64, and" in reason and "bench_images" in reason for reason in run.reasons)
+    assert cluster.jobs(run.run_id) == []
+    # As the kernel of a real node, whoever asks.
+    done = cluster.ssh(
+        CONTROLLER,
+        f"srun -w {cluster.nodes[0]} --container-image={SERVICES}:5000#{image} true",
+    )
+    assert done.returncode != 0
+    assert "Exec format error" in done.stdout + done.stderr
+
+
+def test_a_container_has_a_nodes_devices_where_they_are_asked_for(cluster: Rack) -> None:
+    node, image = cluster.nodes[0], "nvdlfwea/mlperftv51/llama31_8b-amd:20251008"
+    command = f"srun -w {node} --container-image={SERVICES}:5000#{image} sh -c 'ls /dev /dev/infiniband'"
+    alone = cluster.ssh(CONTROLLER, command).stdout.split()
+    assert {"nvidia0", "nvidia3", "null"} <= set(alone)
+    assert not [name for name in alone if name.startswith("uverbs")]
+    asked = cluster.ssh(CONTROLLER, f"MELLANOX_VISIBLE_DEVICES=all {command}").stdout.split()
+    assert len([name for name in asked if name.startswith("uverbs")]) == 4
+    nothing = cluster.ssh(CONTROLLER, f"NVIDIA_VISIBLE_DEVICES=void {command}").stdout.split()
+    assert not [name for name in nothing if name.startswith("nvidia")]
+
+
+def test_a_job_that_would_run_without_its_adapters_is_not_submitted(cluster: Rack) -> None:
+    environment = {"SLURM_MPI_TYPE": "pmi2", "STANDIN_SECONDS": "12", "MELLANOX_VISIBLE_DEVICES": "none"}
+    status, output = cluster("llama31_8b", bench_environment=environment)
+    assert status == 2, output
+    (run,) = cluster.runs()
+    assert run.verdict.value == "unproven"
+    assert any("a container lacks the adapters' device files" in reason for reason in run.reasons)
+    assert cluster.jobs(run.run_id) == []

@@ -360,7 +360,7 @@ def test_why_a_task_failed(result: dict[str, Any], said: str) -> None:
 RACK = """\
 name: big
 summary: Trains on a rack
-container: {repository: a/b, tag: "1", folder: /workspace}
+container: {images: {amd64: "a/b:1", arm64: "a/b:1"}, folder: /workspace}
 configs: {systems: {gb300: GB300}}
 launch: {with: slurm}
 result: {format: mllog, repeats: 10, judge: [{metric: eval_accuracy, at_least: 0.9}]}

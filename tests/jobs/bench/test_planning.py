@@ -13,7 +13,7 @@ import pytest
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, LoadedDefinition
 from rackproof.core.records import Gpu, Node, Run
-from rackproof.jobs.bench import planning
+from rackproof.jobs.bench import launch_slurm, planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
@@ -245,7 +245,7 @@ RACK = """\
 name: big
 summary: Trains on a rack
 suites: {mlperf: {}}
-container: {repository: a/b, tag: "1", folder: /workspace, size_gb: 7}
+container: {images: {amd64: "a/b:1", arm64: "a/b:1"}, folder: /workspace, size_gb: 7}
 configs: {systems: {gb300: GB300}}
 stage: [{creates: data, run: "fetch {{ bench_shared }}", mount: /data, size_gb: 3}]
 launch: {with: slurm, environment: {DATADIR: "{{ bench_shared }}/data/big/data"}, timeout_s: 99, hang_s: 50}
@@ -356,6 +356,125 @@ def test_what_cannot_run_on_a_rack_is_planned_as_unproven(
 ) -> None:
     (run,) = rack_plan(big, **options).runs
     assert complaint in run.unproven_because
+
+
+ARM, AMD = {"machine": "aarch64"}, {"machine": "x86_64"}
+
+
+def real_plan(
+    root: Path, benchmark: str, software: dict[str, dict[str, str]], **site: object
+) -> planning.PlannedRun:
+    """Plan a shipped benchmark on nodes with these facts."""
+    loaded = definitions.load_definition(root / f"benchmarks/{benchmark}.yml", log_formats=FORMATS)
+    names = ("bench_mlcommons_downloader", "bench_mlcommons_downloader_sha256", "bench_mlcommons_metadata")
+    cluster = Site.model_validate({"shared": "/shared", "sku": "gb300", "sku_gpus": 4, **site})
+    (run,) = planning.make_plan(
+        [loaded],
+        {name: node(name, 4).model_copy(update={"software": facts}) for name, facts in software.items()},
+        {name: dict.fromkeys(names, "x") for name in software},
+        now=NOW,
+        sites=dict.fromkeys(software, cluster),
+    ).runs
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "site", "image"),
+    [
+        ("llama2_70b_lora", ARM, {}, "nvcr.io/nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930"),
+        ("llama2_70b_lora", AMD, {}, "nvcr.io/nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008"),
+        ("llama31_8b", ARM, {}, "nvcr.io/nvdlfwea/mlperftv51/llama31_8b-arm:20250922"),
+        ("llama31_8b", AMD, {}, "nvcr.io/nvdlfwea/mlperftv51/llama31_8b-amd:20251008"),
+        ("gpt_oss_20b", ARM, {}, "nvcr.io/nvdlfwea/mlperftv61/gpt_oss_20b:latest"),
+        (
+            "llama31_8b",
+            ARM,
+            {"image_tags": {"llama31_8b": "2"}},
+            "nvcr.io/nvdlfwea/mlperftv51/llama31_8b-arm:2",
+        ),
+        ("flux1", ARM, {"images": {"flux1": "own/flux:7"}}, "nvcr.io/own/flux:7"),
+        # A whole name is taken as it is, and means one benchmark alone.
+        (
+            "llama31_8b",
+            ARM,
+            {"images": {"llama31_8b": "own/8b:7"}, "image_tags": {"llama31_8b": "2"}},
+            "nvcr.io/own/8b:7",
+        ),
+        (
+            "llama31_8b",
+            AMD,
+            {"images": {"flux1": "own/flux:7"}},
+            "nvcr.io/nvdlfwea/mlperftv51/llama31_8b-amd:20251008",
+        ),
+    ],
+)
+def test_the_image_is_the_one_for_the_nodes_architecture(
+    root: Path, name: str, facts: dict[str, str], site: dict[str, object], image: str
+) -> None:
+    run = real_plan(root, name, {"n1": facts, "n2": facts}, **site)
+    assert (run.container, run.unproven_because) == (image, "")
+    spec = json.loads(run.arguments[1].removeprefix("--spec="))
+    assert image == f"nvcr.io/{spec['repository']}:{spec['tag']}"
+    assert spec["architecture"] == {"aarch64": "arm64", "x86_64": "amd64"}[facts["machine"]]
+    assert any(line.startswith(f"pull    {image} (for {spec['architecture']}, ") for line in run.would)
+
+
+@pytest.mark.parametrize(
+    ("name", "software", "words"),
+    [
+        (
+            "flux1",
+            {"n1": ARM},
+            "its nodes are arm64, and there are images for amd64: name one with bench_images: {flux1",
+        ),
+        (
+            "llama31_8b",
+            {"n1": {"machine": "riscv64"}},
+            "its nodes are riscv64, and there are images for amd64, arm64",
+        ),
+        ("llama2_70b_lora", {"n1": {}}, "the architecture of its nodes is not known"),
+        ("llama2_70b_lora", {"n1": ARM, "n2": {}}, "the architecture of its nodes is not known"),
+        (
+            "llama2_70b_lora",
+            {"n1": ARM, "n2": ARM, "n3": AMD},
+            "(amd64: n3; arm64: n1, n2): limit nodes of one",
+        ),
+        ("gpt_oss_20b", {"n1": AMD, "n2": ARM}, "different architectures"),
+    ],
+)
+def test_nodes_without_an_image_and_mixed_ones_are_refused_before_anything_runs(
+    root: Path, name: str, software: dict[str, dict[str, str]], words: str
+) -> None:
+    assert words in real_plan(root, name, software).unproven_because
+
+
+def test_mixed_nodes_are_named_in_the_remedy(root: Path) -> None:
+    run = real_plan(root, "llama31_8b", {"n1": ARM, "n2": AMD, "n3": ARM})
+    assert run.unproven_because.endswith("-l 'RACK:!n2'")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a/b", "a/b:", "A/b:1", "a/b:1@sha256:12", "/a:1", "a//:1", "a/b@1", "https://a/b:1", "a b:1", ""],
+)
+def test_half_a_name_of_an_image_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="images"):
+        Site.model_validate({"images": {"big": name}})
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a/b:1", ("a/b", "1")),
+        (f"a/b:1@sha256:{'a' * 64}", ("a/b", f"1@sha256:{'a' * 64}")),
+        (f"a/b@sha256:{'b' * 64}", ("a/b", f"sha256:{'b' * 64}")),
+        ("x-y_z.w/b-c:1.0", ("x-y_z.w/b-c", "1.0")),
+    ],
+)
+def test_a_name_of_an_image_has_repository_and_tag(
+    big: LoadedDefinition, name: str, parts: tuple[str, str]
+) -> None:
+    assert launch_slurm.image_of(big, Site.model_validate({"images": {"big": name}})) == parts
 
 
 def test_the_lead_can_be_named(big: LoadedDefinition) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rackproof.core.definitions import load_definition
 from rackproof.core.judging import SkuReference, parse_sku_reference
@@ -70,7 +71,7 @@ class SlurmRun:
         )
         plan = planning.make_plan(
             [load_definition(path, log_formats=FORMATS)],
-            {name: Node(name=name) for name in NODES},
+            {name: Node(name=name, software={"machine": "aarch64"}) for name in NODES},
             dict.fromkeys(NODES, variables),
             sites=dict.fromkeys(NODES, cluster),
         )
@@ -367,6 +368,26 @@ def test_a_log_of_another_benchmark_is_unproven(run: SlurmRun) -> None:
     assert "another_benchmark" in gating(run.record())
 
 
+@pytest.mark.parametrize(
+    ("benchmark_name", "row"),
+    [
+        ("llama2_70b_lora", "    65011712      32505856    half"),
+        ("llama2_70b_lora", "  1073741824     536870912    half"),
+        ("llama31_8b", "  4294967296    1073741824   float"),
+        ("llama31_8b", "  1073741824     268435456   float"),
+    ],
+)
+def test_a_size_that_the_script_does_not_print_is_asked_for_by_no_reference_of_the_sku(
+    root: Path, tmp_path: Path, benchmark_name: str, row: str
+) -> None:
+    shipped = yaml.safe_load((root / "inventory/group_vars/sku_gb300.yml").read_text())
+    references = [parse_sku_reference(one) for one in shipped["bench_sku_references"]]
+    run = SlurmRun(root, tmp_path, benchmark_name)
+    run.replace("  1073741824     536870912    half", row)
+    recorded = run.record(references)
+    assert recorded.verdict == "pass", recorded.reasons
+
+
 def test_a_preflight_that_the_operator_switched_off_needs_no_reference(root: Path, tmp_path: Path) -> None:
     reference = parse_sku_reference(
         {"metric": "nccl_preflight_busbw", "value": 760, "unit": "GB/s", "low": -0.07, "source": "x"}
@@ -415,7 +436,7 @@ def test_a_job_that_ended_before_its_training_shows_the_cause_and_no_more(run: S
 OWN = """\
 name: own
 summary: Trains with a run script of its own
-container: {repository: a/b, tag: "1", folder: /workspace}
+container: {images: {amd64: "a/b:1", arm64: "a/b:1"}, folder: /workspace}
 configs: {systems: {gb300: GB300}}
 launch: {with: slurm}
 result: {format: mllog, judge: [{metric: eval_accuracy, at_least: 0.9}]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,63 @@ def test_llama31_gets_the_folder_that_holds_8b_with_the_tokenizer_in_it(root: Pa
     assert list(stage) == ["8b"]
     assert "-d 8b http://m/metadata/" in stage["8b"]
     assert "-d 8b/tokenizer http://m/metadata/" in stage["8b"]
+
+
+WANTED = (
+    "c4-train.en_6_text_document.bin",
+    "c4-train.en_6_text_document.idx",
+    "c4-validation-91205-samples.en_text_document.bin",
+    "c4-validation-91205-samples.en_text_document.idx",
+    "tokenizer/special_tokens_map.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+)
+NOTICES = ("LICENSE.txt", "NOTICE.txt", "llama-3-1-8b-preprocessed-c4-dataset.md5", "tokenizer/LICENSE")
+NOTICES += ("tokenizer/README.md", "tokenizer/config.json", "tokenizer/a name with blanks")
+WEIGHTS = ("tokenizer/model-00001-of-00004.safetensors", "tokenizer/model.safetensors.index.json")
+WEIGHTS += ("tokenizer/original/consolidated.00.pth",)
+
+
+@pytest.mark.parametrize(
+    ("downloaded", "beside"),
+    [
+        (WANTED + NOTICES + WEIGHTS, NOTICES),
+        (WANTED + NOTICES, NOTICES),
+        (WANTED + WEIGHTS, ()),
+        (WANTED, ()),
+        (WANTED[:-1] + NOTICES, None),
+        (WANTED[1:] + WEIGHTS, None),
+        ((*WANTED, "c4-train.en_6_text_document.bin.part"), None),
+        ((), None),
+    ],
+)
+def test_llama31_keeps_the_seven_files_that_the_check_of_its_mounts_counts(
+    root: Path, tmp_path: Path, downloaded: tuple[str, ...], beside: tuple[str, ...] | None
+) -> None:
+    _environment, stage = told(root, "llama31_8b")
+    data, programs = tmp_path / "data", tmp_path / "bin"
+    data.mkdir()
+    programs.mkdir()
+    # A downloader that makes its files where it is sent, twice over as after an attempt that broke off.
+    lines = [f"mkdir -p '8b/{Path(name).parent}'; echo x > '8b/{name}'" for name in downloaded]
+    (programs / "downloader").write_text("\n".join(["mkdir -p 8b/tokenizer", *lines]))
+    for name, text in (("curl", f'cp {programs}/downloader "$3"'), ("sha256sum", "cat > /dev/null")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    for _attempt in range(2):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", stage["8b"].replace("/data", str(data))],
+            env={"PATH": f"{programs}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode == 0) is (beside is not None), done.stderr
+    if beside is None:
+        assert "8b has not the seven files that training reads" in done.stderr
+        return
+    files = {str(path.relative_to(data)) for path in data.rglob("*") if path.is_file()}
+    assert files == {f"8b/{name}" for name in WANTED} | {f"8b-beside/{name}" for name in beside}
 
 
 def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ SCRIPT = "/usr/local/sbin/rackproof-tuning"
 SYSCTL = "/etc/sysctl.d/90-rackproof.conf"
 GRUB = "/etc/default/grub.d/90-rackproof.cfg"
 ASKED = ["node_tuning_files", "node_tuning_stale", "node_tuning_drift", "node_tuning_needs_reboot"]
+ASKED += ["node_tuning_unfit_users", "node_tuning_packages_all"]
 ASKED += ["node_tuning_leftover", "node_tuning_arguments", "node_tuning_unfit_arguments"]
 TUNED = {
     "sysctl": {"kernel.numa_balancing": "0", "vm.nr_hugepages": "0"},
@@ -25,6 +28,9 @@ TUNED = {
     "transparent_hugepages": "always [madvise] never",
 }
 UNFIT = {"spectre_v2": False, "init": 'x" rm', "iommu": "pt quiet", "a b": "c", "nosmt": "force\n", "numa": 0}
+
+SUDOERS = "/etc/sudoers.d/rackproof-benchmarks"
+NO_USERS = ["ALL", "a b", "x, y", "%sudo", "root", "%wheel", "#1000", "a\nALL", "!root", "+netgroup", ""]
 
 pytestmark = pytest.mark.playbook
 
@@ -60,6 +66,9 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
                 "node_tuning_persistence_mode": False,
                 "node_tuning_memlock": "1024",
             },
+            "sudo": {"rackproof_node": node(), "node_tuning_benchmark_users": ["mlperf", "%bench"]},
+            "nosudo": {"rackproof_node": node(), "node_tuning_benchmark_users": NO_USERS},
+            "sudo_left": {"rackproof_node": node(files={SUDOERS: "x"})},
             "left": {"rackproof_node": node(files={GRUB: "x", SYSCTL: "y"})},
         },
         ASKED,
@@ -120,6 +129,61 @@ def test_arguments_of_the_kernel(rendered: dict[str, dict[str, Any]]) -> None:
     assert rendered["container"]["node_tuning_arguments"] == []
     assert "mitigations=auto,nosmt iommu=pt" in rendered["both"]["node_tuning_files"][GRUB]
     assert rendered["mitigated"]["node_tuning_needs_reboot"] is True
+
+
+def allows(text: str, words: str) -> bool:
+    """Whether sudo would let a command pass: the program as it stands, its words by shell patterns."""
+    aliases = re.findall(r"^Cmnd_Alias \w+ = (.*)$", text.replace("\\\n", " "), re.MULTILINE)
+    commands = [one.strip() for alias in aliases for one in re.split(r"(?<!\\),", alias)]
+    program, _, arguments = words.partition(" ")
+    for command in commands:
+        wanted, _, pattern = command.partition(" ")
+        if program == wanted and fnmatch.fnmatchcase(arguments, re.sub(r"\\(.)", r"\1", pattern)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("/sbin/sysctl vm.drop_caches=3", True),
+        ("/usr/bin/nvidia-smi -lgc 1410", True),
+        ("/usr/bin/nvidia-smi -lgc 210,1980", True),
+        ("/usr/bin/nvidia-smi -lgc 900", True),
+        ("/usr/bin/nvidia-smi -rgc", True),
+        ("/usr/bin/nvidia-smi boost-slider --vboost 1", True),
+        ("/sbin/sysctl vm.drop_caches=1", False),
+        ("/sbin/sysctl vm.drop_caches=3 kernel.core_pattern=|/tmp/x", False),
+        ("/sbin/sysctl -p /tmp/x", False),
+        ("/sbin/sysctl", False),
+        ("/usr/bin/nvidia-smi -lgc 1410 -pl 100", False),
+        ("/usr/bin/nvidia-smi -lgc", False),
+        ("/usr/bin/nvidia-smi -lgc 1410 --filename=/etc/shadow", False),
+        ("/usr/bin/nvidia-smi -r", False),
+        ("/usr/bin/nvidia-smi", False),
+        ("/usr/bin/nvidia-smi boost-slider --vboost 1 -r", False),
+        ("/tmp/nvidia-smi -lgc 1410", False),
+        ("/bin/sh -c id", False),
+    ],
+)
+def test_a_job_s_user_may_do_by_sudo_what_run_sub_does_and_nothing_more(
+    rendered: dict[str, dict[str, Any]], words: str, allowed: bool
+) -> None:
+    assert allows(rendered["sudo"]["node_tuning_files"][SUDOERS], words) is allowed
+
+
+def test_who_may_use_sudo_is_a_list_of_names(rendered: dict[str, dict[str, Any]]) -> None:
+    text = rendered["sudo"]["node_tuning_files"][SUDOERS]
+    granted = [line.split(" ALL=")[0] for line in text.splitlines() if " ALL=" in line]
+    assert granted == ["mlperf", "%bench"]
+    assert "*" not in [letter for line in text.splitlines() if not line.startswith("#") for letter in line]
+    modes = {one["path"]: one["mode"] for one in rendered["sudo"]["node_tuning_stale"]}
+    assert modes[SUDOERS] == "0440"
+    assert rendered["sudo"]["node_tuning_unfit_users"] == []
+    assert set(rendered["nosudo"]["node_tuning_unfit_users"]) == set(NO_USERS)
+    assert SUDOERS not in rendered["metal"]["node_tuning_files"]
+    assert rendered["sudo_left"]["node_tuning_leftover"] == [SUDOERS]
+    assert "sudo" in rendered["metal"]["node_tuning_packages_all"]
 
 
 def test_what_is_no_argument_of_a_kernel_is_refused(rendered: dict[str, dict[str, Any]]) -> None:

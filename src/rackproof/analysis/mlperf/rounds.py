@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +93,25 @@ def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
         return frozenset(benchmark_meta.get_allowed_benchmarks(usage, ruleset))
     except ValueError:
         return frozenset()
+
+
+def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
+    """Return the mean samples to converge by batch size, as MLCommons' package has them."""
+    # Found without importing it: only the package's data is needed.
+    spec = find_spec("mlperf_logging")
+    # The name becomes part of a path.
+    if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
+        return {}
+    place = Path(next(iter(spec.submodule_search_locations))) / "rcp_checker" / f"training_{ruleset}"
+    points: dict[float, float] = {}
+    try:
+        for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
+            # Which of the two names a file uses depends on its benchmark.
+            needed = point.get("samples to converge") or point.get("Epochs to converge")
+            points[float(point["BS"])] = sum(needed) / len(needed)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
+        return {}
+    return points
 
 
 def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
+from rackproof.analysis.mlperf.rounds import reference_points
 from rackproof.core.definitions import (
+    Container,
     DefinitionError,
+    ImageName,
     ImageTag,
     LoadedDefinition,
     Scalar,
     substitute_variables,
 )
-from rackproof.core.records import Record
+from rackproof.core.records import Node, Record
 from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
 PROGRAM = "slurm_run.py"
@@ -31,6 +34,8 @@ GRACE_S = 120.0
 
 LEAST_SECRET = 8
 """Characters: what is shorter is a mistake, and cannot be taken out of a log without damage to it."""
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What a kernel calls a machine to what registries call its architecture."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -42,7 +47,11 @@ class Site(Record):
     registry: str = "nvcr.io"
     registry_scheme: str = "https"
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
-    image_tags: dict[str, ImageTag] = {}  # noqa: RUF012  (pydantic copies defaults)
+    images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
+    """Images in place of those of the definitions, by benchmark."""
+    image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
+    architecture: str = ""
+    """The architecture of all its nodes, by their facts; empty where it is not known."""
     launch_host: str = ""
     partition: str = ""
     account: str = ""
@@ -110,6 +119,9 @@ def slurm_obstacle(
     obstacle = rack_obstacle(site, unreached)
     if obstacle:
         return obstacle
+    obstacle = _image_obstacle(loaded, site)
+    if obstacle:
+        return obstacle
     configs = loaded.definition.configs
     if configs is not None and not site.config and site.sku not in configs.systems:
         known = ", ".join(configs.systems)
@@ -119,6 +131,63 @@ def slurm_obstacle(
     if not site.config and site.sku_gpus < 1:
         return "bench_sku_gpus is not set: the config is chosen by it; or set bench_config"
     return ""
+
+
+def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """Return the names of nodes by architecture; the key is empty where facts have none. No I/O."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        machine = node.software.get("machine", "")
+        found.setdefault(ARCHITECTURES.get(machine, machine), []).append(node.name)
+    return found
+
+
+def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
+    """Return why nodes of these architectures cannot run one job, empty if there is no obstacle."""
+    known = {architecture: names for architecture, names in found.items() if architecture}
+    if len(known) < 2:
+        return ""
+    fewest = min(known.values(), key=len)
+    listed = "; ".join(f"{key}: {', '.join(sorted(names))}" for key, names in sorted(known.items()))
+    return (
+        f"its nodes have different architectures, and one image cannot run on all of them ({listed}): limit "
+        f"nodes of one architecture, as with -l 'RACK:!{':!'.join(sorted(fewest))}'"
+    )
+
+
+def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
+    """Return repository and tag of the image for a site's nodes; empty where there is none for them.
+
+    A digest without a tag is returned in the tag's place.
+    """
+    container = loaded.definition.container
+    name = site.images.get(loaded.name, "")
+    if not name and container is not None:
+        name = _image_for(container, site.architecture)
+    repository, _, tag = name.partition(":") if ":" in name.partition("@")[0] else name.partition("@")
+    if loaded.name not in site.images:
+        tag = site.image_tags.get(loaded.name, tag)
+    return repository, tag
+
+
+def _image_for(container: Container, architecture: str) -> str:
+    """Return a definition's image for an architecture; of an unknown one only what holds for all."""
+    if architecture:
+        return {str(key): name for key, name in container.images.items()}.get(architecture, "")
+    names = set(container.images.values())
+    return names.pop() if len(names) == 1 else ""
+
+
+def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
+    """Return why there is no image for a site's nodes, empty if there is one."""
+    container = loaded.definition.container
+    if container is None or image_of(loaded, site)[0]:
+        return ""
+    there = ", ".join(sorted(container.images))
+    remedy = f"name one with bench_images: {{{loaded.name}: REPOSITORY:TAG}}"
+    if not site.architecture:
+        return f"the architecture of its nodes is not known, and there are images for {there}: {remedy}"
+    return f"its nodes are {site.architecture}, and there are images for {there}: {remedy}"
 
 
 def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
@@ -145,6 +214,7 @@ def slurm_specification(
     container, configs = definition.container, definition.configs
     if container is None or configs is None:
         raise DefinitionError(f"{loaded.path}: launch with slurm needs container and configs")
+    repository, tag = image_of(loaded, site)
     known = {**variables, "bench_shared": site.shared}
     return {
         "benchmark": loaded.name,
@@ -152,8 +222,9 @@ def slurm_specification(
         "hosts": list(nodes),
         "registry": site.registry,
         "registry_scheme": site.registry_scheme,
-        "repository": container.repository,
-        "tag": site.image_tags.get(loaded.name, container.tag),
+        "repository": repository,
+        "tag": tag,
+        "architecture": site.architecture,
         "folder": container.folder,
         "image": site.image,
         "image_gb": container.size_gb * site.size_factor,
@@ -171,6 +242,7 @@ def slurm_specification(
             for stage in definition.stage
         ],
         "environment": slurm_environment(loaded, site, variables),
+        "reference_batches": sorted(map(int, reference_points(loaded.name, definition.result.ruleset))),
         "partition": site.partition,
         "account": site.account,
         "reservation": site.reservation,
@@ -207,9 +279,10 @@ def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[
     definition = loaded.definition
     if definition.container is None:
         return []
-    tag = site.image_tags.get(loaded.name, definition.container.tag)
+    repository, tag = image_of(loaded, site)
     where = "imported once to shared storage" if site.image == "squashfs" else "on each node"
-    lines = [f"pull    {site.registry}/{definition.container.repository}:{tag} ({where})"]
+    kind = f"for {site.architecture}, " if site.architecture else ""
+    lines = [f"pull    {site.registry}/{repository}:{tag} ({kind}{where})"]
     for stage in definition.stage:
         size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""
         lines.append(f"stage   {site.shared}/data/{loaded.name}/{stage.creates} unless it is there{size}")

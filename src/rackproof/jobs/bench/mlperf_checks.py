@@ -5,18 +5,17 @@ Called when a run is recorded, after each repeat, while the rack is still in han
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from rackproof.analysis.compare.naming import THROUGHPUT, canonical_benchmark, published_system
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
+from rackproof.analysis.mlperf.rounds import reference_points
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
 from rackproof.core.text import sanitize
@@ -261,7 +260,7 @@ def convergence_input_findings(
 ) -> list[Finding]:
     """Return what is missing to compare how fast a run converged, where there are references at all."""
     ruleset = planned.result.ruleset
-    if not ruleset or not _reference_points(planned.benchmark, ruleset):
+    if not ruleset or not reference_points(planned.benchmark, ruleset):
         return []
     missing = [] if samples is not None else ["no evaluation with its samples_count or epoch_num"]
     missing += [] if batch else ["no global_batch_size"]
@@ -291,7 +290,7 @@ def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | Non
 
     Between two of the reference's batch sizes the mean is interpolated, as the rules do.
     """
-    points = _reference_points(benchmark, ruleset)
+    points = reference_points(benchmark, ruleset)
     below = max((size for size in points if size <= batch), default=None)
     above = min((size for size in points if size >= batch), default=None)
     # Beyond the smallest and the largest batch size the rules do not extrapolate.
@@ -300,25 +299,6 @@ def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | Non
     if below == above:
         return points[below]
     return points[below] + (points[above] - points[below]) * (batch - below) / (above - below)
-
-
-def _reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
-    """Return the mean samples to converge by batch size, as MLCommons' package has them."""
-    # Found without importing it: only the package's data is needed.
-    spec = find_spec("mlperf_logging")
-    # The name becomes part of a path.
-    if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
-        return {}
-    place = Path(next(iter(spec.submodule_search_locations))) / "rcp_checker" / f"training_{ruleset}"
-    points: dict[float, float] = {}
-    try:
-        for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
-            # Which of the two names a file uses depends on its benchmark.
-            needed = point.get("samples to converge") or point.get("Epochs to converge")
-            points[float(point["BS"])] = sum(needed) / len(needed)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
-        return {}
-    return points
 
 
 def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict | None, str]:

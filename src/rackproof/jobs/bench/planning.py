@@ -490,7 +490,10 @@ class _Planner:
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            why = slurm_obstacle(loaded, site, members, self.unreached) or obstacle
+            found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members)
+            site = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
+            mixed = launch_slurm.architecture_obstacle(found)
+            why = mixed or slurm_obstacle(loaded, site, members, self.unreached) or obstacle
             run = self._slurm_run(loaded, point, members, lead, site, variables)
             self.runs += _repeats(run.model_copy(update={"unproven_because": why}), self.now)
 

@@ -242,7 +242,7 @@ def build_run(
         source=planned.definition_name,
         trouble=trouble,
         more=evidence.measurements,
-        baselines=_expected_baselines(planned, sku_references, findings),
+        baselines=_expected_baselines(planned, sku_references, findings, evidence.measurements),
     )
     status = evidence.job.get("exit_status")
     tags = _merged_tags(parsed)
@@ -282,12 +282,17 @@ def build_run(
 
 
 def _expected_baselines(
-    planned: PlannedRun, sku_references: Sequence[SkuReference], findings: Sequence[Finding]
+    planned: PlannedRun,
+    sku_references: Sequence[SkuReference],
+    findings: Sequence[Finding],
+    measurements: Sequence[Measurement],
 ) -> list[SkuReference]:
     """Return the SKU's baselines that have to find their measurement in a run."""
     # A preflight that is missing or failed has a finding that gates, with the cause and the remedy.
     explained = any(one.code == PREFLIGHT_CODE and one.verdict and one.verdict.gates for one in findings)
-    skipped = {PREFLIGHT} if explained or preflight_is_off(planned) else set()
+    # One that was made at another size than a baseline's is judged as it is: without a reference.
+    measured = any(one.name == PREFLIGHT for one in measurements)
+    skipped = {PREFLIGHT} if explained or measured or preflight_is_off(planned) else set()
     return [
         one
         for one in sku_references

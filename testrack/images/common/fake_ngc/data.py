@@ -101,6 +101,12 @@ def tokenizer() -> Files:
         "LICENSE": b"Fake data: random numbers, nobody's.\n",
         "README.md": b"A fake.\n",
         "USE_POLICY.md": b"A fake.\n",
+        # As with the original's, the model comes along, which nobody needs.
+        "config.json": _json({"model_type": "standin"}),
+        "generation_config.json": _json({}),
+        "model-00001-of-00004.safetensors": b"Fake weights.\n",
+        "model.safetensors.index.json": _json({}),
+        "original/consolidated.00.pth": b"Fake weights.\n",
     }
 
 

@@ -38,8 +38,9 @@ def global_batch_size(environment: Mapping[str, str]) -> int:
         )
     }
     gpus = number["DGXNNODES"] * number["DGXNGPU"]
+    # Of flux1 it is that of all GPUs.
     return max(
-        1, gpus * (number["BATCHSIZE"] or number["MINIBS"]) // number["TP"] // number["PP"] // number["CP"]
+        1, number["BATCHSIZE"] or gpus * number["MINIBS"] // number["TP"] // number["PP"] // number["CP"]
     )
 
 

@@ -1,0 +1,30 @@
+"""The test rack's values over those that the inventory ships for the rack that it plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from driver.layout import RACK_GROUP
+
+
+def place(checkout: Path) -> Path:
+    """Return where Ansible reads the test rack's values, after those of the group."""
+    return checkout / "inventory/group_vars" / RACK_GROUP / "test-rack.yml"
+
+
+def lay(checkout: Path) -> bool:
+    """Lay the test rack's values over the inventory's; return whether they were not there."""
+    path, values = place(checkout), checkout / "testrack/overlay" / f"{RACK_GROUP}.yml"
+    if path.is_symlink() and path.resolve() == values.resolve():
+        return False
+    path.unlink(missing_ok=True)
+    path.symlink_to(Path("../../../testrack/overlay") / values.name)
+    return True
+
+
+def take_away(checkout: Path) -> bool:
+    """Take the test rack's values away; return whether they were there."""
+    path = place(checkout)
+    there = path.is_symlink() or path.exists()
+    path.unlink(missing_ok=True)
+    return there
