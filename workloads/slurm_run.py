@@ -636,7 +636,7 @@ class Work:
             return
         self.prove_image(digest)
         say(phase=f"pulling on {len(lacking)} nodes")
-        command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), f"--container-image={cont}", "true"]
+        command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), *self.image_options(cont), "true"]
         status, said = self.watch(command, [], f"pulling on {len(lacking)} nodes")
         if status != 0:
             raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {said}")
@@ -666,8 +666,11 @@ class Work:
             *WHOLE_NODE,
             # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
             "--mpi=none",
-            "--no-container-mount-home",
         ]
+
+    def image_options(self, cont: str = "") -> list[str]:
+        """Return the options of a step in the image; without the image pyxis refuses all of them."""
+        return ["--no-container-mount-home", f"--container-image={cont or self.cont()}"]
 
     def in_container(
         self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
@@ -676,7 +679,7 @@ class Work:
         here = self.spec["hosts"][0] if os.uname().nodename not in self.spec["hosts"] else os.uname().nodename
         command = self.srun([here], name)
         command += [
-            f"--container-image={self.cont()}",
+            *self.image_options(),
             f"--container-mounts={','.join(mounts)}",
             "--container-writable",
             "--container-remap-root",
@@ -891,7 +894,7 @@ class Work:
         if self.plan_id and seen.is_file():
             return
         said = []
-        for where in ([], [f"--container-image={self.cont()}"]):
+        for where in ([], self.image_options()):
             command = [*self.srun(hosts, "devices"), "--immediate=60", *where, "sh", "-c", DEVICES]
             status, out, err = run(command, timeout=900, env=environment)
             if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):

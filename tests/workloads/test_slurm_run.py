@@ -76,6 +76,12 @@ echo CANCELLED > "$FAKE/state"; echo 0:15 > "$FAKE/code"
     "srun": """\
 echo "$@" >> "$FAKE/srun.calls"
 case "$*" in
+  *--container-image*) ;;
+  *--container-*|*--no-container-*)
+    echo "srun: error: pyxis: ignoring --container-* options: no --container-image is set" >&2
+    exit 1;;
+esac
+case "$*" in
   *DEVICES*)
     for word in "$@"; do case "$word" in --nodelist=*) nodes="${word#--nodelist=}";; esac; done
     inside="mlx5_0 |rdma_cm uverbs0 |channel0 |nvidia0 nvidia1 |"
