@@ -42,6 +42,9 @@ def test_a_pattern_with_one_number_is_taken(pattern: str) -> None:
         (r"((?:a+)+)b", "repeats what repeats"),
         (r"((?:\w+\s*)+):", "repeats what repeats"),
         (r"((?:a|b+)*)c", "repeats what repeats"),
+        (r"((?:aa|aab|b)*)c", "or a choice"),
+        (r"^(?:time|hour\d)+: (\d)", "or a choice"),
+        (r"((?:(?:ab|abab)x?)*)y", "or a choice"),
         (r"(?P<value>(?:[0-9]+,?)+) MB", "repeats what repeats"),
     ],
 )

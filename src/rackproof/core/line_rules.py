@@ -7,30 +7,28 @@ programs share, or that contradicts itself, needs a parser of its own in :mod:`r
 from __future__ import annotations
 
 import re
-from re import _constants as _regex  # type: ignore[attr-defined]
-from re import _parser as _regex_parser  # type: ignore[attr-defined]
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, parsed_pattern
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
 """Name of the format in a definition's `result.format`."""
 MOST_METRICS = 100
-_REPEATS = (_regex.MAX_REPEAT, _regex.MIN_REPEAT)
 _MOST_TIMES = 1000
-"""A repetition up to so often is bounded; a pattern may hold one more inside it only if both are."""
+"""A repetition up to so often is bounded."""
 
 
 def _check_pattern(text: str) -> str:
     """Return a pattern that reads any line in a time that is no more than a power of its length.
 
     Raises:
-        ValueError: It is no pattern, fits every line, or repeats what repeats.
+        ValueError: It is no pattern, fits every line, or repeats what repeats or a choice.
     """
     try:
-        tree = _regex_parser.parse(text)
+        tree = parsed_pattern(text)
         fits_nothing = re.search(text, "") is not None
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r:.200} is no regular expression: {error}") from None
@@ -38,30 +36,20 @@ def _check_pattern(text: str) -> str:
         raise ValueError(f"{text!r:.200} fits every line, the empty one too: name what the line holds")
     if _repeats_repeats(tree, inside=False):
         raise ValueError(
-            f"{text!r:.200} repeats what repeats, as (a+)+ does, which can take for ever: write it without"
+            f"{text!r:.200} repeats what repeats, as (a+)+ does, or a choice, as (a|ab)* does, which can "
+            "take for ever: write it without"
         )
     return text
 
 
-def _repeats_repeats(tree: Any, *, inside: bool) -> bool:
-    """Whether an unbounded repetition stands within another one."""
-    for kind, value in tree:
-        unbounded = kind in _REPEATS and value[1] > _MOST_TIMES
-        if unbounded and inside:
+def _repeats_repeats(parsed: Any, *, inside: bool) -> bool:
+    """Whether an unbounded repetition holds another one, or a choice: both read a text in many ways."""
+    for kind, value in parsed:
+        unbounded = is_repeat(kind) and int(value[1]) > _MOST_TIMES
+        if inside and (unbounded or is_choice(kind)):
             return True
-        parts = value if isinstance(value, tuple | list) else (value,)
-        for part in parts:
-            if isinstance(part, _regex_parser.SubPattern) and _repeats_repeats(
-                part, inside=inside or unbounded
-            ):
-                return True
-            # Alternatives come as a list of patterns.
-            if isinstance(part, list) and any(
-                isinstance(one, _regex_parser.SubPattern)
-                and _repeats_repeats(one, inside=inside or unbounded)
-                for one in part
-            ):
-                return True
+        if any(_repeats_repeats(part, inside=inside or unbounded) for part in inner_patterns(value)):
+            return True
     return False
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
-from re import _parser  # type: ignore[attr-defined]  # the one reading of a pattern that there is
 from typing import Any
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, parsed_pattern
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 
@@ -106,7 +106,7 @@ def _why_unusable(pattern: str) -> str:
     """Return what is wrong with a pattern, empty where nothing is."""
     try:
         compiled = re.compile(pattern)
-        parsed = _parser.parse(pattern)
+        parsed = parsed_pattern(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is no regular expression: {error}"
     if compiled.match(""):
@@ -131,14 +131,13 @@ def _letters(parsed: Any) -> int:
     """Return how many characters a text has to have as they are, to fit a pattern."""
     count = 0
     for kind, value in parsed:
-        name = str(kind)
-        if name == "LITERAL":
+        if str(kind) == "LITERAL":
             count += chr(value).isalnum()
-        elif name == "SUBPATTERN":
+        elif str(kind) == "SUBPATTERN":
             count += _letters(value[3])
-        elif name == "BRANCH":
+        elif is_choice(kind):
             count += min(map(_letters, value[1]))
-        elif name.endswith("REPEAT"):
+        elif is_repeat(kind):
             count += _letters(value[2]) if value[0] else 0
     return count
 
@@ -146,22 +145,13 @@ def _letters(parsed: Any) -> int:
 def _choices(parsed: Any, *, within_repeat: bool) -> Iterator[str]:
     """Yield for each place where a pattern may go on in several ways what it is: open, bounded or nested."""
     for kind, value in parsed:
-        name, repeats = str(kind), within_repeat
-        if name == "BRANCH":
+        repeats = within_repeat
+        if is_choice(kind):
             yield "nested" if within_repeat else "bounded"
-        elif name.endswith("REPEAT"):
+        elif is_repeat(kind):
             least, most = int(value[0]), int(value[1])
             if least != most:
                 yield "nested" if within_repeat else "open" if most > _SMALL_REPEAT else "bounded"
             repeats = within_repeat or most > 1
-        for part in _parts(value):
+        for part in inner_patterns(value):
             yield from _choices(part, within_repeat=repeats)
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield the patterns that lie in an element of a pattern."""
-    if isinstance(value, _parser.SubPattern):
-        yield value
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _parts(one)
