@@ -319,33 +319,13 @@ def join(
     """
     words, truth = devkit
     classes = sorted(words)
-    if len(classes) != pins["classes"]:
-        raise StagingError(
-            f"the development kit has {len(classes)} classes in the place of {pins['classes']}"
-        )
-    missing = [wnid for wnid in classes if not train.get(wnid)]
-    strange = sorted(set(train) - set(words))
-    if missing or strange:
-        what = f"lacks class {missing[0]}" if missing else f"has class {strange[0]}, which the kit lacks"
-        count = len(missing or strange)
-        raise StagingError(
-            f"{pins['archives']['train']['name']} {what}" + (f" (and {count - 1} more)" if count > 1 else "")
-        )
+    check_classes(classes, train, pins)
     if sorted(val) != list(range(1, len(truth) + 1)):
         raise StagingError(
             f"{pins['archives']['val']['name']} holds {len(val)} images, and the development kit has labels "
             f"of images 1 to {len(truth)}"
         )
-    images = {part: Images() for part in PARTS}
-    for label, wnid in enumerate(classes):
-        for name, offset, size in train[wnid]:
-            images["train"].add(label, name, offset, size)
-    by_class: dict[str, list[int]] = {wnid: [] for wnid in classes}
-    for number, wnid in enumerate(truth, 1):
-        by_class[wnid].append(number)
-    for label, wnid in enumerate(classes):
-        for number in by_class[wnid]:
-            images["val"].add(label, *val[number])
+    images = {"train": train_images(classes, train), "val": val_images(classes, val, truth)}
     for part in PARTS:
         wanted = pins["archives"][part]["objects"]
         if len(images[part]) != wanted:
@@ -354,6 +334,49 @@ def join(
                 f"{wanted:,}"
             )
     return [(wnid, words[wnid]) for wnid in classes], images
+
+
+def check_classes(
+    classes: list[str], train: dict[str, list[tuple[str, int, int]]], pins: dict[str, Any]
+) -> None:
+    """Check that the training images are of the development kit's classes.
+
+    Raises:
+        StagingError: There are others, or too few.
+    """
+    if len(classes) != pins["classes"]:
+        raise StagingError(
+            f"the development kit has {len(classes)} classes in the place of {pins['classes']}"
+        )
+    missing = [wnid for wnid in classes if not train.get(wnid)]
+    strange = sorted(set(train) - set(classes))
+    if missing or strange:
+        what = f"lacks class {missing[0]}" if missing else f"has class {strange[0]}, which the kit lacks"
+        count = len(missing or strange)
+        raise StagingError(
+            f"{pins['archives']['train']['name']} {what}" + (f" (and {count - 1} more)" if count > 1 else "")
+        )
+
+
+def train_images(classes: list[str], train: dict[str, list[tuple[str, int, int]]]) -> Images:
+    """Return the training images, class by class."""
+    images = Images()
+    for label, wnid in enumerate(classes):
+        for name, offset, size in train[wnid]:
+            images.add(label, name, offset, size)
+    return images
+
+
+def val_images(classes: list[str], val: dict[int, tuple[str, int, int]], truth: list[str]) -> Images:
+    """Return the validation images, class by class, by the class that the development kit has for each."""
+    images = Images()
+    by_class: dict[str, list[int]] = {wnid: [] for wnid in classes}
+    for number, wnid in enumerate(truth, 1):
+        by_class[wnid].append(number)
+    for label, wnid in enumerate(classes):
+        for number in by_class[wnid]:
+            images.add(label, *val[number])
+    return images
 
 
 # MATLAB's file of the classes: the labels are numbers of it, and their order is that of no name

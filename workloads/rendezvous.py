@@ -271,14 +271,14 @@ class Other:
         self.line.say(node=self.node)
         while True:
             try:
-                told = self.line.hear(MEET_S)
+                answer = self.line.hear(MEET_S)
             except socket.timeout:  # noqa: UP041
-                told = {}
-            if told.get("go"):
-                return str(told["rendezvous"])
-            if "measure" not in told:
+                answer = {}
+            if answer.get("go"):
+                return str(answer["rendezvous"])
+            if "measure" not in answer:
                 raise NotMet(f"{self.first['name']} is gone; its log says why")
-            streams = connections_to(self.first["address"], int(str(told["measure"])), self.own)
+            streams = connections_to(self.first["address"], int(str(answer["measure"])), self.own)
             self.line.say(rate=receive(streams))
             send(streams, MEASURE_S)
             closed(streams)
@@ -302,10 +302,10 @@ class Program:
 def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> None:
     """Hear how another node ends; end the own program if that was badly."""
     try:
-        told = line.hear(None)
+        answer = line.hear(None)
     except (OSError, ValueError):
-        told = {}
-    status = told.get("status")
+        answer = {}
+    status = answer.get("status")
     ends[name] = status
     if status != 0:
         how = "was lost" if status is None else f"ended with status {status}"
@@ -314,19 +314,19 @@ def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> N
 
 def environment(point: dict[str, object]) -> dict[str, str]:
     """Return the variables by which NCCL and Gloo take the run's network."""
-    told = dict(os.environ)
+    variables = dict(os.environ)
     interface = str(point["interface"])
-    told["GLOO_SOCKET_IFNAME"] = interface
-    told["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    variables["GLOO_SOCKET_IFNAME"] = interface
+    variables["NCCL_SOCKET_IFNAME"] = f"={interface}"
     if point["network"] == "overlay":
         # InfiniBand and RoCE would go past the overlay.
-        told["NCCL_IB_DISABLE"] = "1"
+        variables["NCCL_IB_DISABLE"] = "1"
     peers = list(point["peers"])  # type: ignore[call-overload]
-    told["RACKPROOF_NODES"] = ",".join(one["name"] for one in peers)
-    told["RACKPROOF_ADDRESSES"] = ",".join(str(one["address"]) for one in peers)
-    told["RACKPROOF_FIRST"] = str(peers[0]["address"])
-    told["RACKPROOF_NETWORK"] = str(point["network"])
-    return told
+    variables["RACKPROOF_NODES"] = ",".join(one["name"] for one in peers)
+    variables["RACKPROOF_ADDRESSES"] = ",".join(str(one["address"]) for one in peers)
+    variables["RACKPROOF_FIRST"] = str(peers[0]["address"])
+    variables["RACKPROOF_NETWORK"] = str(point["network"])
+    return variables
 
 
 def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]) -> int:
@@ -387,10 +387,10 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
 def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:
     """Wait until the first node's launcher has ended; return its status."""
     line = next(iter(lines.values()))
-    told = line.hear(None)
+    answer = line.hear(None)
     noted["after"] = carried(str(point["interface"]))
-    noted["status"] = told.get("status")
-    if told.get("status") == 0:
+    noted["status"] = answer.get("status")
+    if answer.get("status") == 0:
         return 0
     print(
         "ended: the first node's launcher failed or was lost; its log says why", file=sys.stderr, flush=True

@@ -306,6 +306,11 @@ class Journal:
         self._write(entries)
         self.done.update({(one["part"], one["number"]): one for one in entries})
 
+    def of_part(self, part: str) -> list[dict[str, Any]]:
+        """Return the units of a part that are done, in the order of their numbers."""
+        entries = (one for (which, _), one in self.done.items() if which == part)
+        return sorted(entries, key=lambda one: one["number"])
+
 
 def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
     """Return in words how settings differ."""
@@ -553,49 +558,65 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
     """Stage a format; return whether anything was done, and its description."""
     folder = plan.data / name
     journal = Journal(plan.staging / f"{name}.journal", plan.settings(name), plan.encoder(name))
+    refuse_foreign_files(folder, journal)
+    for part in PARTS:
+        (folder / part if name == "images" else folder).mkdir(parents=True, exist_ok=True)
+    if name == "recordio":
+        begin_drafts(plan, journal)
+    missing = [unit for unit in plan.units(name) if not is_made(plan, unit, journal)]
+    if missing:
+        make_missing(plan, name, missing, journal)
+    changed = bool(missing)
+    if name == "recordio":
+        changed |= finish_recordio(plan, journal)
+    described = describe(plan, name, journal)
+    return write_manifest(folder / MANIFEST, described) or changed, described
+
+
+def refuse_foreign_files(folder: Path, journal: Journal) -> None:
+    """Refuse a folder with files of which no journal knows.
+
+    Raises:
+        StagingError: It has some.
+    """
     if not journal.done and not journal.known and folder.is_dir() and any(folder.iterdir()):
         journal.path.unlink()
         raise StagingError(
             f"{folder} holds files that are not from here: take them away, or name another --data"
         )
-    for part in PARTS:
-        (folder / part if name == "images" else folder).mkdir(parents=True, exist_ok=True)
-    total = sum(len(one) for one in plan.images.values())
-    if name == "recordio":
-        begin_drafts(plan, journal)
-    missing = [unit for unit in plan.units(name) if not is_made(plan, unit, journal)]
-    if missing and journal.encoder != plan.encoder(name):
+
+
+def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -> None:
+    """Make the units that are missing, with progress.
+
+    Raises:
+        StagingError: The others were made by another encoder, or a unit could not be made.
+    """
+    folder = plan.data / name
+    if journal.encoder != plan.encoder(name):
         raise StagingError(
             f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images "
             f"may differ: go on with that version, or take {folder} and {journal.path} away"
         )
-    done = total - sum(unit.last - unit.first for unit in missing)
-    if missing:
-        Shared.progress.begin(name, total, done)
-        # Pieces of one .rec file are placed one behind the other: a part is ended before the next begins.
-        for part in PARTS:
-            units = [unit for unit in missing if unit.part == part]
-            if name == "recordio":
-                begin_places(
-                    {
-                        number: (one["offset"], one["size"])
-                        for (which, number), one in journal.done.items()
-                        if which == part
-                    }
-                )
-            if units:
-                run_units(plan, units, journal)
-        Shared.progress.show(force=True)
-    changed = bool(missing)
-    if name == "recordio":
-        changed |= finish_recordio(plan, journal)
-    described = describe(plan, name, journal)
+    total = sum(len(one) for one in plan.images.values())
+    Shared.progress.begin(name, total, total - sum(unit.last - unit.first for unit in missing))
+    # Pieces of one .rec file are placed one behind the other: a part is ended before the next begins.
+    for part in PARTS:
+        units = [unit for unit in missing if unit.part == part]
+        if name == "recordio":
+            begin_places({one["number"]: (one["offset"], one["size"]) for one in journal.of_part(part)})
+        if units:
+            run_units(plan, units, journal)
+    Shared.progress.show(force=True)
+
+
+def write_manifest(path: Path, described: dict[str, Any]) -> bool:
+    """Write what a format holds; return whether it was not there yet."""
     text = json.dumps(described, indent=1) + "\n"
-    manifest = folder / MANIFEST
-    if not manifest.is_file() or manifest.read_text() != text:
-        write_file(manifest, iter([text.encode()]))
-        changed = True
-    return changed, described
+    if path.is_file() and path.read_text() == text:
+        return False
+    write_file(path, iter([text.encode()]))
+    return True
 
 
 def is_made(plan: Plan, unit: Unit, journal: Journal) -> bool:
@@ -629,10 +650,7 @@ def begin_drafts(plan: Plan, journal: Journal) -> None:
     """Have a file for the pieces of each .rec file; one that is no longer whole is a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
-        size = max(
-            (one["offset"] + one["size"] for (which, _), one in journal.done.items() if which == part),
-            default=0,
-        )
+        size = max((one["offset"] + one["size"] for one in journal.of_part(part)), default=0)
         if path.exists() and path.stat().st_size != size:
             path.rename(draft_of(path))
         if not path.exists():
@@ -643,11 +661,8 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
     """Write index and list, and give the .rec files their names; return whether anything was done."""
     folder, changed = plan.data / "recordio", False
     for part in PARTS:
-        pieces = sorted(
-            (one for (which, _), one in journal.done.items() if which == part), key=lambda one: one["number"]
-        )
         order, images = plan.order("recordio", part), plan.images[part]
-        sizes = [size for one in pieces for size in one["sizes"]]
+        sizes = [size for one in journal.of_part(part) for size in one["sizes"]]
 
         def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
             at = 0
@@ -834,18 +849,20 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
             changed |= differs
     keys = ("objects", "size_bytes", "sha256")
     formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
-    for name, one in made.items():
-        if one["odd_images"] and options.progress == "text":
-            how = (
-                "kept as they are"
-                if name != "tfrecord" and not options.resize
-                else "encoded again as RGB JPEG"
-            )
-            print(
-                f"{name}: {len(one['odd_images'])} images that are no RGB JPEG were {how}: "
-                f"{', '.join(one['odd_images'][:3])} ... ({MANIFEST} has all)"
-            )
+    if options.progress == "text":
+        for name, one in made.items():
+            print_odd_images(name, one["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
     return {"changed": changed, "path": str(plan.data), "formats": formats}
+
+
+def print_odd_images(name: str, odd: list[str], *, encoded: bool) -> None:
+    """Print which images of a format are no RGB JPEG, and what became of them."""
+    if odd:
+        how = "encoded again as RGB JPEG" if encoded else "kept as they are"
+        print(
+            f"{name}: {len(odd)} images that are no RGB JPEG were {how}: {', '.join(odd[:3])} ... "
+            f"({MANIFEST} has all)"
+        )
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.logs.log_samples import IDLE_GPU
+from tests.workloads.programs import load_program
 
 UUID, OTHER = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1", "GPU-0bd2a7c1-6d5f-51a0-b4f2-8f1e7c0a2d33"
 IDLE = f"{UUID}, 0, 0, 345, 31, 77.36, 0x0000000000000001\n"
@@ -22,13 +22,8 @@ BUSY = f"{UUID}, 723, 45, 1980, 58, 473.11, 0x0000000000000000\n"
 
 
 @pytest.fixture(scope="module")
-def gpu_state(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_state", root / "workloads/gpu_state.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def gpu_state() -> Any:
+    return load_program("gpu_state")
 
 
 class FakeNvidiaSmi:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -19,6 +18,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.workloads.programs import load_program
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 COMPLETE = "first==1.0\nsecond==2.0\n"
@@ -149,14 +150,9 @@ def runtime(root: Path, tmp_path: Path) -> Runtime:
 
 
 @pytest.fixture(scope="module")
-def make_runtime(root: Path) -> ModuleType:
+def make_runtime() -> Any:
     """Return the program as a module."""
-    spec = importlib.util.spec_from_file_location("make_runtime", root / "workloads" / "make_runtime.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program("make_runtime")
 
 
 @pytest.mark.slow

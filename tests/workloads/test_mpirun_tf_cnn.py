@@ -7,7 +7,6 @@ test_tf_cnn_for_real.py.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -15,22 +14,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.workloads.programs import load_program
 
-def _load() -> Any:
-    path = Path(__file__).parents[2] / "workloads/mpirun_tf_cnn.py"
-    spec = importlib.util.spec_from_file_location("mpirun_tf_cnn", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-launcher = _load()
+launcher = load_program("mpirun_tf_cnn")
 
 
 def lines(*words: str, nodes: str = "n1,n2") -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import threading
@@ -16,16 +15,12 @@ import pytest
 from rackproof.core.records import Run
 from rackproof.logs import parse
 from rackproof.report.charts import run_charts
+from tests.workloads.programs import load_program
 
 
 @pytest.fixture(scope="module")
-def samples(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("samples", root / "workloads/samples.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def samples() -> Any:
+    return load_program("samples")
 
 
 class StandInNvml:

@@ -73,9 +73,9 @@ def staged(stage: Stage, archives: Path, tmp_path_factory: pytest.TempPathFactor
     data = tmp_path_factory.mktemp("staged")
     done = stage(archives, data, *SHARDS, "--processes", 2, "--every", 0)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["changed"] is True
-    assert {name: one["objects"] for name, one in told["formats"].items()} == dict.fromkeys(FORMATS, 350)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["changed"] is True
+    assert {name: one["objects"] for name, one in answer["formats"].items()} == dict.fromkeys(FORMATS, 350)
     assert "recordio · 350 of 350 images" in done.stdout
     assert "tfrecord: 3 images that are no RGB JPEG were encoded again as RGB JPEG" in done.stdout
     return data

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.workloads.programs import load_program
 
 FILES = {"tf_cnn_benchmarks.py": b"print(1)\n", "models/model.py": b"MODEL = 1\n", "README.md": b"Read.\n"}
 
 
-def _load() -> Any:
-    path = Path(__file__).parents[2] / "workloads/stage_tf_cnn.py"
-    spec = importlib.util.spec_from_file_location("stage_tf_cnn", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-staging = _load()
+staging = load_program("stage_tf_cnn")
 PART = staging.PART
 SHA256 = staging.checksum(FILES)
 

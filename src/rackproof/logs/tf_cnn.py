@@ -252,23 +252,32 @@ class TfCnnParser(LogParser):
             "devices" in tags and self._workers() == len(self.ranks)
         )
 
-    def finish(self) -> ParsedLog:
-        """Judge by the total."""
-        log = self.log
+    def _tag_devices_and_clock(self) -> None:
+        """Keep how many GPUs TensorFlow created, and when the last step ended."""
         if self.gpus:
             # Horovod gives each rank one GPU, which all ranks call by the same name.
             ranks = {rank for rank, _ in self.gpus}
-            log.tag("gpus_created", len(ranks if log.tags.get("variables") == "horovod" else self.gpus))
+            of_horovod = self.log.tags.get("variables") == "horovod"
+            self.log.tag("gpus_created", len(ranks if of_horovod else self.gpus))
         if self.clock is not None:
-            log.tag("last_step_time", int(self.clock[3]))
+            self.log.tag("last_step_time", int(self.clock[3]))
+
+    def _find_other_runs(self) -> None:
+        """Note further totals, and steps of a run that did not end."""
+        if self.totals > 1:
+            self.log.find("several_runs", f"{self.totals} totals in one log; the last one counts")
+        if self.total and len(self.ranks) < 2 and self.last_step_at > self.total[1]:
+            message = "steps after the total: another run began, and did not end"
+            self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.last_step_at)
+
+    def finish(self) -> ParsedLog:
+        """Judge by the total."""
+        log = self.log
+        self._tag_devices_and_clock()
         self.join_ranks()
         measurements: list[Measurement] = []
         proven = self._judge_total(measurements)
-        if self.totals > 1:
-            log.find("several_runs", f"{self.totals} totals in one log; the last one counts")
-        if self.total and len(self.ranks) < 2 and self.last_step_at > self.total[1]:
-            message = "steps after the total: another run began, and did not end"
-            log.find("several_runs", message, Verdict.UNPROVEN, line=self.last_step_at)
+        self._find_other_runs()
         ended_at = self.total[1] if proven and self.total else None
         log.marks_as_findings(ended_at, frozenset({"out_of_memory"}))
         if self.memory is not None:

@@ -437,15 +437,20 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
 )
 """What Slurm has to report of a job; workloads/slurm_run.py asks it."""
 
-RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
-    _of_output(
+
+def _launcher_report(job: str, remedy: str) -> RequiredEvidence[SlurmJob]:
+    return _of_output(
         "launcher_report",
         "no_end",
         _was_taken,
         lambda output: state_of_value(output.end),
-        remedy=_ASK_SLURM,
-        without="the launcher reported no end of the Slurm job",
-    ),
+        remedy=remedy,
+        without=f"the launcher reported no end of {job}",
+    )
+
+
+RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
+    _launcher_report("the Slurm job", _ASK_SLURM),
     *SLURM_RECORD,
     _of_output(
         "times",
@@ -515,14 +520,7 @@ def _ended_on_one_node(job: SlurmJob) -> bool:
 
 
 RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
-    _of_output(
-        "launcher_report",
-        "no_end",
-        _was_taken,
-        lambda output: state_of_value(output.end),
-        remedy=_AGAIN,
-        without="the launcher reported no end of run.sub",
-    ),
+    _launcher_report("run.sub", _AGAIN),
     RequiredEvidence(
         "docker.status",
         "workloads/docker_run.py",

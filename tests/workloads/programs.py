@@ -1,0 +1,18 @@
+"""Programs of workloads/, loaded as modules: they are files, and no package."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+
+def load_program(name: str) -> Any:
+    """Return the module of workloads/NAME.py."""
+    path = Path(__file__).parents[2] / f"workloads/{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
