@@ -62,9 +62,8 @@ suites: venv  ## Show which suites are green for the files as they are, and what
 
 # What they boot from; of what it is made stands in testrack/vms/vars.yml.
 vms-image: venv
-	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
-	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client >/dev/null
+	tools/apt-install qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
+	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client
 	mkdir -p .rackproof && openssl rsa -in /usr/share/ovmf/PkKek-1-snakeoil.key -passin pass:snakeoil -out .rackproof/snakeoil.key
 	rm -rf .rackproof/vms-overlay && testrack/vms/overlay .rackproof/vms-overlay
 	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @testrack/vms/vars.yml

@@ -11,6 +11,7 @@ import pytest
 
 NOT_ROOT = {"id": "echo 1000"}
 ROOT = {"id": "echo 0"}
+INSTALL = "-qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends"
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -154,7 +155,35 @@ def test_make_venv_installs_what_debian_splits_off_when_root(tool: Tool, tmp_pat
     programs = {**ROOT, "python3": python("3.13", venv=False), "apt-get": f'echo "$@" >> {marker}'}
     done = tool("make-venv", str(tmp_path / "venv"), programs=programs)
     assert done.returncode == 0, done
-    assert marker.read_text() == "install -y -qq --no-install-recommends python3.13-venv\n"
+    assert marker.read_text() == f"{INSTALL} python3.13-venv\n"
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 2879 (apt-get)",
+        "E: Unable to lock directory /var/lib/apt/lists/",
+        "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?",
+    ],
+)
+def test_an_installation_waits_for_another_apt(tool: Tool, tmp_path: Path, lock: str) -> None:
+    held, marker = tmp_path / "held", tmp_path / "apt"
+    held.touch()
+    apt = f'if [ -e {held} ]; then echo "{lock}" >&2; exit 100; fi; echo "$@" >> {marker}'
+    done = tool("apt-install", "gcc", programs={"apt-get": apt, "sleep": f"rm {held}"})
+    assert done.returncode == 0, done
+    assert marker.read_text() == f"{INSTALL} gcc\n"
+
+
+def test_an_installation_renews_lists_that_lack_a_package_and_says_what_apt_said(
+    tool: Tool, tmp_path: Path
+) -> None:
+    marker = tmp_path / "apt"
+    apt = f'echo "$@" >> {marker}; case "$*" in *install*) echo "E: Unable to locate package gcc" >&2; exit 100;; esac'
+    done = tool("apt-install", "gcc", programs={"apt-get": apt})
+    assert done.returncode != 0
+    assert done.stderr == "E: Unable to locate package gcc\n"
+    assert [line.split()[-1] for line in marker.read_text().splitlines()] == ["gcc", "update", "gcc"]
 
 
 @pytest.mark.parametrize("browser", ["chromium", "chromium-browser", "google-chrome"])

@@ -206,11 +206,15 @@ def run_suites() -> int:
         if part.state in ("green", "red"):
             keep(part.name, inputs[part.name], part.state, part.seconds, [part])
 
+    # Before the suites: apt serves one at a time, and both lanes would ask it.
+    packages = proof.part("packages", "tools/install-test-packages", minutes=5)
+    if not proof.lanes.run([[packages]]):
+        return 1
     lanes = [
         [suite_part(proof, suite) for suite in suites if not suite.rack],
         [suite_part(proof, suite) for suite in suites if suite.rack],
     ]
-    parts = [part for lane in lanes for part in lane]
+    parts = [packages, *(part for lane in lanes for part in lane)]
     if lanes[1]:
         with claim(ROOT, proof.console):
             green = proof.lanes.run(lanes, after)
