@@ -18,6 +18,13 @@ BEFORE_SLOWER = 512
 """After so many samples the time between two doubles, so that a week's log stays short."""
 
 _SM_CLOCK, _TEMPERATURE_GPU = 1, 0
+_SLOWDOWN_THRESHOLD = 1
+_CORRECTED, _UNCORRECTED, _SINCE_BOOT = 0, 1, 0
+_MOST_LINKS = 18
+_LINK_COUNTERS = (0, 1, 3)
+"""NVML's numbers of what an NVLink repeated, recovered from, and got with a wrong checksum."""
+COUNTERS = ("ecc_corrected", "ecc_uncorrected", "pcie_replay", "nvlink")
+"""Keys of :meth:`Nvml.read_counters` that only grow."""
 _NETWORK = Path("/sys/class/net")
 
 
@@ -63,6 +70,43 @@ class Nvml:
                 if answer is not None:
                     sample[key] = answer.value * factor
             found.append(sample)
+        return found
+
+    def read_counters(self) -> dict[str, float]:
+        """Return what grows or never changes of the first GPU: errors, energy (J), the temperature that slows it
+        down (°C).
+
+        ``nvlink`` are errors of all its links together; it is left out where there is none.
+        """
+        if not self._devices:
+            return {}
+        device = self._devices[0][1]
+        found: dict[str, float] = {}
+        for key, name, held, factor, more in (
+            ("ecc_corrected", "nvmlDeviceGetTotalEccErrors", ctypes.c_ulonglong(), 1, (_CORRECTED, _SINCE_BOOT)),
+            ("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", ctypes.c_ulonglong(), 1, (_UNCORRECTED, _SINCE_BOOT)),
+            ("pcie_replay", "nvmlDeviceGetPcieReplayCounter", ctypes.c_uint(), 1, ()),
+            ("energy", "nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong(), 1e-3, ()),
+            (
+                "slowdown_temperature",
+                "nvmlDeviceGetTemperatureThreshold",
+                ctypes.c_uint(),
+                1,
+                (_SLOWDOWN_THRESHOLD,),
+            ),
+        ):
+            answer = self._ask(name, held, device, *more)
+            if answer is not None:
+                found[key] = answer.value * factor
+        errors = [
+            answer.value
+            for link in range(_MOST_LINKS)
+            for counter in _LINK_COUNTERS
+            if (answer := self._ask("nvmlDeviceGetNvLinkErrorCounter", ctypes.c_ulonglong(), device, link, counter))
+            is not None
+        ]
+        if errors:
+            found["nvlink"] = sum(errors)
         return found
 
 

@@ -178,6 +178,8 @@ _SAMPLED = {
     "temperature": ("gpu_temperature", "°C"),
     "clock": ("gpu_clock", "MHz"),
     "throttle": ("gpu_throttle", ""),
+    "rate": ("soak_rate", "TFLOP/s"),
+    "stalls": ("stalled_steps", ""),
 }
 """What a ``gpu_sample`` of Rackproof's workloads holds for each GPU: the curve and its unit."""
 _SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
