@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from typing import Any
 def load_program(name: str) -> Any:
     """Return the module of workloads/NAME.py."""
     path = Path(__file__).parents[2] / f"workloads/{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(f"workloads_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Where a dataclass looks up the types of its fields.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module

@@ -65,6 +65,20 @@ def test_probe(
             assert one["direction"] == "higher"
 
 
+def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -> None:
+    done = run(torch_python, root, "probe_soak.py", "--seconds", "8")
+    assert done.returncode == 0, done.stderr
+    measured = {one["name"]: one["value"] for one in values(done.stdout, "measurement")}
+    # Neither readings nor counters of a GPU: a node without one does not show them.
+    assert set(measured) == {
+        "soak", "soak_seconds", "soak_stalls", "soak_step_p50", "soak_step_p99", "wrong_values",
+    }  # fmt: skip
+    assert measured["wrong_values"] == 0
+    assert measured["soak_seconds"] >= 8
+    assert measured["soak"] > 0
+    assert len(values(done.stdout, "gpu_sample")) >= 3
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "status", "message"),
     [

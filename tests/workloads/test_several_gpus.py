@@ -158,6 +158,22 @@ def test_a_straggler_is_named(
         assert [found[str(rank)] for rank in range(3)] == pytest.approx(lags, abs=1e-6)
 
 
+WRONG = """
+real = program.Load.compare
+def compare(self):
+    real(self)
+    self.out[0, 0] += 1
+    self.differ += (self.out.view(self.bits) != self.first.view(self.bits)).sum()
+program.Load.compare = compare
+"""
+
+
+def test_a_held_load_counts_values_that_differ(root: Path, torch_python: str, tmp_path: Path) -> None:
+    measured = with_fault(torch_python, root, tmp_path, "probe_soak", WRONG, "--seconds", "6")
+    (wrong,) = [one["value"] for one in measured if one["name"] == "wrong_values"]
+    assert wrong >= 3
+
+
 OTHER_BITS = """
 real = program.products
 def products(dtype, size, device, seed, seconds):
