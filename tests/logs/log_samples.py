@@ -218,6 +218,18 @@ NVIDIA_SMI_XML = b"""\
 <remapped_rows><remapped_row_pending>No</remapped_row_pending>
 <remapped_row_failure>No</remapped_row_failure></remapped_rows>
 <gpu_power_readings><current_power_limit>700.00 W</current_power_limit></gpu_power_readings>
+<performance_state>P0</performance_state>
+<gpu_recovery_action>None</gpu_recovery_action>
+<mig_mode><current_mig>Disabled</current_mig></mig_mode>
+<pci><pci_bus>00</pci_bus></pci>
+<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
+<utilization><gpu_util>0 %</gpu_util></utilization>
+<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>
+<retired_pages><pending_retirement>N/A</pending_retirement></retired_pages>
+<clocks><sm_clock>1980 MHz</sm_clock></clocks>
+<fabric><state>N/A</state><status>N/A</status></fabric>
+<processes>
+</processes>
 </gpu>
 </nvidia_smi_log>
 """
@@ -241,6 +253,7 @@ GPU 00000000:00:06.0
     GPU UUID                              : GPU-00000000-0000-4000-8000-000000000001
     VBIOS Version                         : 96.00.A5.00.1A
     GPU Recovery Action                   : None
+    Performance State                     : P0
     PCI
         Bus                               : 0x00
         Bus Id                            : 00000000:00:06.0
@@ -272,6 +285,13 @@ GPU 00000000:00:06.0
         Aggregate
             SRAM Uncorrectable Parity     : 0
             SRAM Threshold Exceeded       : No
+    Retired Pages
+        Pending Page Blacklist            : N/A
+    Utilization
+        GPU                               : 0 %
+    Fabric
+        State                             : N/A
+        Status                            : N/A
     Remapped Rows
         Correctable Error                 : 0
         Uncorrectable Error               : 0

@@ -47,7 +47,7 @@ def links(speed: float | str, count: int = 4) -> str:
     return "".join(f"\t Link {at}: {speed} GB/s\n" for at in range(count))
 
 
-H200, UP = "NVIDIA H200", links("26.562")
+H200, UP = "NVIDIA H200", links("26.562", 18)
 DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
 
 
@@ -309,8 +309,8 @@ GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
         (table("remapped_rows.failure", "Yes"), FAIL, "remap_failure"),
         (table("gpu_recovery_action", "Reset"), FAIL, "recovery_action"),
         (table("inforom.checksum_validation", "invalid"), FAIL, "inforom_corrupted"),
-        ("clocks_event_reasons.active\n0x0000000000000048\n", DEGRADED, "slowed_down"),
-        ("temperature.gpu, power.draw [W]\n-40, 77.49 W\n", UNPROVEN, "impossible_value"),
+        ("index, clocks_event_reasons.active\n0, 0x0000000000000048\n", DEGRADED, "slowed_down"),
+        ("index, temperature.gpu, power.draw [W]\n0, -40, 77.49 W\n", UNPROVEN, "impossible_value"),
     ],
 )
 def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
@@ -325,12 +325,12 @@ def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
     [
         CSV,
         *(table("clocks_event_reasons.active", mask)
-          for mask in ("0x0000000000000000", "0x1", "0x17", "0x104", "[N/A]")),
+          for mask in ("0x0000000000000000", "0x1", "0x17", "0x104")),
         table("clocks_event_reasons.sw_power_cap", "Active"),
         table("clocks_event_reasons.supported", "0x00000000000001FF"),
-        table("power.draw [W]", "[N/A]"),
+        table("temperature.gpu, power.draw [W]", "31, [N/A]"),
         table("temperature.gpu.tlimit", "-1"),
-        table("power.management", "Enabled"),
+        table("temperature.gpu, power.management", "31, Enabled"),
         # A query that was started once more, into the same file.
         (LOOP := table("timestamp, temperature.gpu", "2026/01/31 12:00:00.000, 31"))
         + LOOP.replace("12:00:00", "12:00:05"),
@@ -338,9 +338,9 @@ def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
         table(GENERATIONS, "5, 5, 99 %"),
         # A workstation's card is sold with ECC off.
         table("ecc.mode.current", "Disabled", "Disabled", name="NVIDIA RTX A6000"),
-        table("ecc.mode.current", "[N/A]", name="NVIDIA GeForce RTX 3090"),
+        table("temperature.gpu, ecc.mode.current", "31, [N/A]", name="NVIDIA GeForce RTX 3090"),
         table("memory.total [MiB]", "143771 MiB", "143500 MiB"),
-        "name, memory.total [MiB]\nNVIDIA H200, 143771 MiB\nTesla T4, 15360 MiB\n",
+        "index, name, memory.total [MiB]\n0, NVIDIA H200, 143771 MiB\n1, Tesla T4, 15360 MiB\n",
         "timestamp, index, temperature.gpu\n" + "".join(
             f"2026/01/31 12:00:{at:02d}.000, {gpu}, 5{at}\n" for at in range(9) for gpu in (0, 1)),
     ],
@@ -415,6 +415,134 @@ def test_a_bad_value_of_the_text(old: str, new: str, verdict: Verdict, code: str
     assert judged(text) == (PASS, set())
     assert old in text
     assert judged(text.replace(old, new, 1)) == (verdict, {code})
+
+
+# What is missing, unlike the rest, or said by the table itself.
+
+WHOLE_XML = lzma.decompress((REAL / "nvidia-smi/qx-h100.xml.xz").read_bytes()).decode()
+"""Eight H100 of one machine."""
+
+
+@pytest.mark.parametrize("first_alone", [True, False], ids=["of one GPU", "of all"])
+@pytest.mark.parametrize(
+    "section",
+    [
+        *("ecc_errors", "ecc_mode", "remapped_rows", "temperature", "gpu_recovery_action", "fabric", "pci"),
+        *("clocks_event_reasons", "fb_memory_usage", "product_name", "utilization", "processes", "mig_mode"),
+    ],
+)
+def test_a_section_taken_out_of_the_xml_is_never_a_pass(section: str, first_alone: bool) -> None:
+    assert judged(WHOLE_XML) == (PASS, set())
+    pattern = rf"\n\t\t<{section}>.*?</{section}>"
+    verdict, codes = judged(re.sub(pattern, "", WHOLE_XML, count=int(first_alone), flags=re.DOTALL))
+    assert (verdict, "cut_off" in codes) == (UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "verdict", "code"),
+    [
+        ("current_power_limit", "200.00 W", UNPROVEN, "gpus_unlike"),
+        ("max_link_gen", "3", UNPROVEN, "gpus_unlike"),
+        ("current_mig", "Enabled", UNPROVEN, "gpus_unlike"),
+        ("product_name", "NVIDIA H200", UNPROVEN, "gpus_unlike"),
+        ("compute_mode", "Prohibited", UNPROVEN, "compute_prohibited"),
+        ("serial", "1650000000008", UNPROVEN, "gpu_twice"),
+        ("row_remapper_histogram_none", "12 bank(s)", DEGRADED, "remap_spent"),
+        ("remapped_row_unc", "512", DEGRADED, "remap_spent"),
+        ("product_name", "NVIDIA H100 160GB HBM3", UNPROVEN, "gpu_memory"),
+    ],
+)
+def test_a_gpu_that_is_unlike_its_neighbours(tag: str, value: str, verdict: Verdict, code: str) -> None:
+    found, codes = judged(with_value(tag, value, WHOLE_XML))
+    assert (found, code in codes) == (verdict, True), codes
+
+
+def test_all_gpus_below_their_default_power_are_degraded() -> None:
+    text = WHOLE_XML.replace("<current_power_limit>700.00 W", "<current_power_limit>500.00 W")
+    assert judged(text) == (DEGRADED, {"power_limit"})
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (HEAD.format(column="count") + f"0, {H200}, {UUIDS[0]}, 8\n1, {H200}, {UUIDS[1]}, 8\n", "gpu_missing"),
+        (f"index, uuid, temperature.gpu\n0, {UUIDS[0]}, 33\n3, {UUIDS[1]}, 33\n", "gpu_missing"),
+        ("temperature.gpu, power.draw [W]\n38, 77.49 W\n", "gpu_missing"),
+        (table("temperature.gpu", "[N/A]"), "no_rows"),
+        ("timestamp, index, name\n2026/01/31 12:00:00.000, 0, NVIDIA H200\n", "no_rows"),
+        (
+            "gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"
+            f"{UUIDS[0]}, 4711, python, 500 MiB\n",
+            "no_rows",
+        ),
+        (
+            "gpu_uuid, retired_pages.address, retired_pages.cause\n"
+            f"{UUIDS[0]}, [N/A], Single Bit ECC\n{UUIDS[0]}, [N/A], Double Bit ECC\n",
+            "no_rows",
+        ),
+    ],
+)
+def test_tables_that_prove_nothing_of_all_gpus(text: str, code: str) -> None:
+    verdict, codes = judged(text)
+    assert (verdict, code in codes) == (UNPROVEN, True), codes
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "code"),
+    [
+        ("fabric.state, fabric.status", "In Progress, Success", "fabric_incomplete"),
+        ("fabric.state, fabric.status", "Completed, Insufficient Resources", "fabric_failed"),
+        ("retired_pages.pending", "Yes", "remap_pending"),
+    ],
+)
+def test_words_of_a_table_that_state_a_fault(column: str, cell: str, code: str) -> None:
+    assert judged(table(column, cell)) == (FAIL, {code})
+
+
+def test_a_table_of_all_columns_is_read() -> None:
+    more = ", ".join(f"clocks.someNew{at}" for at in range(230))
+    text = f"index, uuid, pci.baseClass, temperature.gpu, {more}\n0, {UUIDS[0]}, 0x3, 31, {', '.join(['7'] * 230)}\n"
+    assert judged(text) == (PASS, set())
+
+
+@pytest.mark.parametrize(
+    ("gpus", "code"),
+    [
+        ([(H200, links("26.562", 1))], "nvlink_unclear"),
+        ([(H200, links("26.562", 17))] * 8, "nvlink_unclear"),
+        ([("NVIDIA A100-SXM4-40GB", links(25, 11))] * 4, "nvlink_unclear"),
+        ([(H200, links("26.562", 19))], "nvlink_unclear"),
+        ([(H200, UP.replace("\t Link 5: 26.562 GB/s\n", ""))] * 2, "nvlink_unclear"),
+        ([(H200, UP + ALL_INACTIVE)], "nvlink_unclear"),
+        ([(H200, UP + ALL_INACTIVE.replace("\t NVML: ", ""))], "nvlink_unclear"),
+        ([(H200, links("9999", 18))], "impossible_value"),
+        ([("NVIDIA B200", links("106", 18))], "impossible_value"),
+        ([(H200, UP), ("NVIDIA H100 80GB HBM3", UP)], "gpus_unlike"),
+    ],
+)
+def test_lists_of_links_that_contradict_their_model(gpus: list[tuple[str, str]], code: str) -> None:
+    verdict, codes = judged(listed(*gpus))
+    assert (verdict, code in codes) == (UNPROVEN, True), codes
+
+
+def test_a_list_of_links_that_begins_with_another_gpu_lacks_the_first() -> None:
+    text = listed((H200, UP), (H200, UP)).replace("GPU 1:", "GPU 3:").replace("GPU 0:", "GPU 2:")
+    assert judged(text) == (UNPROVEN, {"gpu_missing"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("NV18", "NV0", "topology_unknown"),
+        ("X ", "NV18", "topology_unknown"),
+        ("GPU3", "GPU7", "gpu_missing"),
+    ],
+)
+def test_matrices_that_no_driver_prints(old: str, new: str, code: str) -> None:
+    text = (REAL / "h200-x4/topo.txt").read_text()
+    assert judged(text) == (PASS, set())
+    verdict, codes = judged(text.replace(old, new))
+    assert (verdict, code in codes) == (UNPROVEN, True), codes
 
 
 # Lines beside the answer.

@@ -80,6 +80,13 @@ SLOW_LINK_SHARE = 0.98
 """Drivers round the speed of a link; one that has less than this share of another runs at another rate."""
 _SLOWEST_LINK_GB_S = 14.0
 """Any NVLink carries more: GA102's is the slowest, and shown as 14.062 GB/s."""
+_LINKS: Mapping[str, int] = {
+    **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
+    "A100": 12,
+}
+"""NVLinks of a module, by its data sheet; each model that is built into boards with fewer is left out."""
+FASTEST_LINK_SHARE = 1.2
+"""Drivers show up to 6 % more than a link's data sheet; far more it does not carry."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
 """Models without NVLink."""
 
@@ -167,6 +174,21 @@ def least_link_gb_s(product_name: str) -> float:
         if is_model(product_name, model):
             return speed
     return _SLOWEST_LINK_GB_S
+
+
+def links_of(product_name: str) -> int | None:
+    """Return how many NVLinks a module has, None where its model is not known, or is a card."""
+    if is_card(product_name):
+        return None
+    return next((links for model, links in _LINKS.items() if is_model(product_name, model)), None)
+
+
+def most_link_gb_s(product_name: str) -> float | None:
+    """Return the GB/s that an NVLink of a product is shown with at most, None where its model is not known."""
+    for model, speed in _LINK_GB_S.items():
+        if is_model(product_name, model):
+            return FASTEST_LINK_SHARE * speed
+    return None
 
 
 def has_own_links(product_name: str) -> bool | None:

@@ -11,6 +11,7 @@ from rackproof.core.gpu_models import (
     HOTTEST_GPU_C,
     HOTTEST_MEMORY_C,
     MODELS_WITH_ECC,
+    has_own_links,
     is_one_of,
 )
 from rackproof.core.records import Verdict
@@ -25,6 +26,13 @@ _BUSY_PERCENT = 10.0
 """A resting PCIe link is slow on purpose; from here on the GPU is at work."""
 _MEMORY_SHARE = 0.98
 """The driver's own share of the memory differs between equal GPUs by less than the rest."""
+MOST_REMAPPED_ROWS = 512
+"""More rows no GPU can remap (NVIDIA, GPU memory error management)."""
+_NAMED_GB = re.compile(r"(?<![A-Za-z0-9])(\d{1,4}) ?GB(?![A-Za-z0-9])")
+_NAMED_SHARE = 0.9
+"""ECC and the driver take up to a tenth of what a product's name states."""
+_TWO_OF_ONE_SERIAL = ("GB300", "GB200", "K80", "M60", "M10")
+"""Boards with several GPUs, all of which report the board's serial number."""
 INFOROM_REMEDY = "inspect the GPU, have its infoROM written again or return it"
 MEMORY_FAILS_C = HOTTEST_MEMORY_C + 10
 
@@ -79,7 +87,7 @@ def find_remark(log: Log, at: int, text: str) -> bool:
     return False
 
 
-def find_twice(log: Log, at: int, what: str, text: str) -> None:
+def find_twice(log: Log, at: int | None, what: str, text: str) -> None:
     """Note a GPU or a link that a list has twice: it hides another one, or two lists were put together."""
     log.find("gpu_twice", f"{what} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
 
@@ -120,10 +128,27 @@ class GpuReadings:
     utilisation: float | None = None
     temperature_c: float | None = None
     memory_c: float | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    clock_max_mhz: float | None = None
+    mig: str = ""
+    compute_mode: str = ""
+    serial: str = ""
+    spent_banks: float | None = None
+    """Banks of memory that have no spare row left."""
+    remapped_rows: float | None = None
+    fabric_state: str = ""
+    fabric_status: str = ""
 
 
 def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge what needs no other GPU: heat, PCIe generation under load, ECC of a model that has it on."""
+    """Judge what needs no other GPU: heat, PCIe generation under load, ECC of a model that has it on, settings.
+    """
+    _judge_settings(log, gpu, at)
+    _judge_memory(log, gpu, at)
+    if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
+        code, words = fault
+        log.find(code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
     if gpu.temperature_c is not None and HOTTEST_GPU_C <= gpu.temperature_c <= HOTTEST_C:
         log.find("too_hot", f"{gpu.label}: at {gpu.temperature_c:g} °C", Verdict.FAIL, line=at)
     if gpu.memory_c is not None and gpu.memory_c >= HOTTEST_MEMORY_C:
@@ -134,6 +159,39 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
         log.find("pcie_generation", message, Verdict.FAIL, line=at)
     if "Disabled" in (gpu.ecc, gpu.ecc_next) and is_one_of(gpu.name, MODELS_WITH_ECC):
         _find_ecc_off(log, gpu, at)
+
+
+def fabric_fault(state: str, status: str) -> tuple[str, str] | None:
+    """Return code and words of what keeps a GPU out of its NVLink fabric, None where nothing does."""
+    if state not in ("", "Completed", "Not Supported"):
+        return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
+    if status not in ("", "Success", "Not Supported"):
+        return "fabric_failed", f"the fabric's status is {status:.40}"
+    return None
+
+
+def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
+    """Judge settings with which a sound GPU does not do its work."""
+    if gpu.compute_mode == "Prohibited":
+        message = f"{gpu.label}: no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"
+        log.find("compute_prohibited", message, Verdict.UNPROVEN, line=at)
+    if gpu.power_limit_w is not None and gpu.power_limit_w < (gpu.power_default_w or 0):
+        message = f"{gpu.label}: its power is limited to {gpu.power_limit_w:g} W of {gpu.power_default_w:g} W"
+        log.find("power_limit", message, Verdict.DEGRADED, line=at)
+
+
+def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:
+    """Judge what is left of a GPU's spare memory, and whether its size is what its name states."""
+    if gpu.spent_banks:
+        message = f"{gpu.label}: {gpu.spent_banks:g} banks of its memory have no spare row left: plan its return"
+        log.find("remap_spent", message, Verdict.DEGRADED, line=at)
+    elif (gpu.remapped_rows or 0) >= MOST_REMAPPED_ROWS:
+        message = f"{gpu.label}: {gpu.remapped_rows:g} rows of its memory are remapped: plan its return"
+        log.find("remap_spent", message, Verdict.DEGRADED, line=at)
+    named = _NAMED_GB.search(gpu.name)
+    if named and gpu.memory_mib is not None and gpu.memory_mib < _NAMED_SHARE * int(named[1]) * 1000**3 / 2**20:
+        message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, and its name states {named[1]} GB"
+        log.find("gpu_memory", message, Verdict.UNPROVEN, line=at)
 
 
 def _find_ecc_off(log: Log, gpu: GpuReadings, at: int | None) -> None:
@@ -154,6 +212,44 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
         _judge_ecc_beside(log, gpu, at, alike)
         _judge_memory_beside(log, gpu, at, alike)
         _judge_width(log, gpu, at, alike)
+        _judge_settings_beside(log, gpu, at, alike)
+    _judge_serials(log, gpus)
+    _judge_models(log, gpus)
+
+
+def _judge_models(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
+    """Note GPUs of several models in a machine that is built of one: two of its halves, or two machines."""
+    names = sorted({gpu.name for gpu, _at in gpus if has_own_links(gpu.name)})
+    if len(names) > 1:
+        message = f"GPUs of several models in one machine: {', '.join(names[:4])}"
+        log.find("gpus_unlike", message, Verdict.UNPROVEN)
+
+
+def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
+    """Note GPUs with one serial number that are not of one board."""
+    seen: set[str] = set()
+    for gpu, at in gpus:
+        if not gpu.serial or is_one_of(gpu.name, _TWO_OF_ONE_SERIAL):
+            continue
+        if gpu.serial in seen:
+            find_twice(log, at, f"the serial number {gpu.serial}", gpu.label)
+        seen.add(gpu.serial)
+
+
+def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
+    """Note settings and limits in which GPUs of one product name differ: the lower one is not whole."""
+    for what, value, unit, beside in (
+        ("PCIe generation at most", gpu.generation_max, "", [one.generation_max for one in alike]),
+        ("SM clock at most", gpu.clock_max_mhz, " MHz", [one.clock_max_mhz for one in alike]),
+        ("power limit", gpu.power_limit_w, " W", [one.power_limit_w for one in alike]),
+    ):
+        most = max((one for one in beside if one is not None), default=0.0)
+        if value is not None and value < _MEMORY_SHARE * most:
+            message = f"{gpu.label}: {what} {value:g}{unit}, {most:g}{unit} beside it"
+            log.find("gpus_unlike", message, Verdict.UNPROVEN, line=at)
+    if gpu.mig == "Enabled" and any(one.mig == "Disabled" for one in alike):
+        message = f"{gpu.label}: MIG is on, and off beside it: nvidia-smi -i INDEX -mig 0"
+        log.find("gpus_unlike", message, Verdict.UNPROVEN, line=at)
 
 
 def _different(gpu: GpuReadings) -> Verdict:

@@ -13,6 +13,7 @@ from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdi
 from rackproof.logs._nvidia_smi import (
     MAX_GPUS,
     GpuReadings,
+    fabric_fault,
     find_remark,
     find_twice,
     is_no_answer,
@@ -209,15 +210,6 @@ def recovery_verdict(action: str) -> Verdict | None:
     return Verdict.FAIL if any(word in action.lower() for word in RECOVERY_WORDS) else Verdict.UNPROVEN
 
 
-def fabric_fault(state: str, status: str) -> tuple[str, str] | None:
-    """Return code and words of what keeps a GPU out of its NVLink fabric, None where nothing does."""
-    if state not in ("", "Completed", "Not Supported"):
-        return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
-    if status not in ("", "Success", "Not Supported"):
-        return "fabric_failed", f"the fabric's status is {status:.40}"
-    return None
-
-
 def is_fabric_unhealthy(summary: str) -> bool:
     """Return whether the fabric's health is none that a GPU at work has."""
     return summary not in ("", "Healthy", "Not Supported")
@@ -363,8 +355,12 @@ class NvidiaSmiXmlParser(_Whole):
             log.find(
                 "gpu_missing", f"{len(gpus)} GPUs described, {attached or 0:.0f} attached", Verdict.UNPROVEN
             )
+        driver = top.get("driver_version")
         seen: set[str] = set()
         for gpu, element in gpus:
+            if missing := missing_sections(element, driver):
+                message = f"GPU {gpu.index} {gpu.uuid}: its description is not whole: no {', '.join(missing)}"
+                log.find("cut_off", message, Verdict.UNPROVEN, line=element.line)
             if gpu.uuid in seen:
                 find_twice(log, element.line, gpu.uuid, gpu.uuid)
             seen.add(gpu.uuid)
@@ -454,7 +450,70 @@ def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
         utilisation=leading(element.get("utilization/gpu_util")),
         temperature_c=leading(element.get("temperature/gpu_temp")),
         memory_c=leading(element.get("temperature/memory_temp")),
+        power_limit_w=gpu.power_limit_w,
+        power_default_w=_first_number(element, _DEFAULT_LIMITS),
+        clock_max_mhz=_first_number(element, ("max_clocks/sm_clock", "max_clocks/sm")),
+        mig=element.get("mig_mode/current_mig"),
+        compute_mode=element.get("compute_mode"),
+        serial=gpu.serial,
+        spent_banks=_first_number(element, _SPENT_BANKS),
+        remapped_rows=sum(_first_number(element, paths) or 0 for paths in _REMAPPED),
     )
+
+
+_DEFAULT_LIMITS = ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")
+_SPENT_BANKS = (
+    "remapped_rows/row_remapper_histogram/row_remapper_histogram_none",
+    "remapped_rows/bank_remap_availability_histogram/none",
+)
+_REMAPPED = (
+    ("remapped_rows/remapped_row_corr", "remapped_rows/correctable_error"),
+    ("remapped_rows/remapped_row_unc", "remapped_rows/uncorrectable_error"),
+)
+
+
+def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
+    """Return the number at the first path that has one."""
+    found = _first_value(element, paths)
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A part of a GPU's description that every driver from a version on prints, whatever the model."""
+
+    tags: tuple[str, ...]
+    since_driver: float = 0
+
+
+_SECTIONS = (
+    *(
+        _Section((tag,))
+        for tag in (
+            *("product_name", "uuid", "serial", "vbios_version", "performance_state", "pci", "fb_memory_usage"),
+            *("utilization", "ecc_mode", "ecc_errors", "retired_pages", "temperature", "clocks", "processes"),
+        )
+    ),
+    _Section(("clocks_event_reasons", "clocks_throttle_reasons")),
+    _Section(("gpu_power_readings", "power_readings")),
+    _Section(("mig_mode",), 510),
+    _Section(("remapped_rows",), 510),
+    _Section(("fabric",), 525),
+    _Section(("gpu_recovery_action",), 570),
+)
+"""Found in every answer of drivers 418 to 595, of GeForce, Quadro and data center GPUs, that were looked at. What a
+GPU does not have reads N/A there: a section that is missing was not printed, or taken out."""
+
+
+def missing_sections(gpu: _Element, driver: str) -> list[str]:
+    """Return which parts of a GPU's description are missing; a driver without version is one of the newest."""
+    version = leading(driver.replace(".", " ", 1).split(" ")[0]) if driver else None
+    tags = {child.tag for child in gpu.children}
+    return [
+        one.tags[0]
+        for one in _SECTIONS
+        if not tags & set(one.tags) and (version is None or version >= one.since_driver)
+    ]
 
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
@@ -540,6 +599,8 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         "a row remap waits for a reset",
     ),
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
+    ("retired_pages/pending_retirement", "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired"),
+    ("retired_pages/pending_blacklist", "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired"),
 )
 
 _TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
@@ -622,7 +683,6 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
             for lines in reports:
                 root = _read_text(lines)
                 gpus = _gpus_of(root)
-                self._judge_whole(gpus)
                 self.report(root, gpus, measurements)
         except ValueError as error:
             log.find("damaged_text", str(error), Verdict.UNPROVEN)
@@ -642,10 +702,3 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         if len(self.data) > MAX_XML:
             self.log.find("too_large", "more text than is read", Verdict.UNPROVEN)
         return reports
-
-    def _judge_whole(self, gpus: list[tuple[Gpu, _Element]]) -> None:
-        """Every GPU has the same sections, up to the last one: nothing else marks the end."""
-        sections = {frozenset(one.tag for one in element.children) for _gpu, element in gpus}
-        if len(sections) > 1 or not all("processes" in tags for tags in sections):
-            message = "a GPU's description is not whole (of `nvidia-smi -q` without -d)"
-            self.log.find("cut_off", message, Verdict.UNPROVEN)

@@ -25,6 +25,8 @@ from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of,
 from rackproof.logs.nvidia_smi import recovery_verdict
 
 _LOWER = Direction.LOWER
+MAX_COLUMNS = 1000
+"""Drivers of today know 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
 _NAMED = re.compile(r"[0-9A-Za-z]")
 """How what names a GPU begins, unlike `[N/A]`."""
@@ -47,14 +49,27 @@ _NUMBER_COLUMN = re.compile(
     r"[a-z0-9_.]*"
 )
 """Columns whose cells are numbers, where the GPU has the reading."""
+_OTHER_LISTS = {
+    "pid": "processes (--query-compute-apps)",
+    "process_name": "processes (--query-compute-apps)",
+    "retired_pages.address": "retired pages (--query-retired-pages)",
+    "retired_pages.cause": "retired pages (--query-retired-pages)",
+}
+"""Columns of lists that are not of GPUs, and what they are lists of."""
+_NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
+_HEALTH_WORDS = re.compile(
+    r"ecc\.mode\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
+    r"|clocks_(?:event|throttle)_reasons\."
+)
+"""Columns of words that show something of a GPU's state, besides those of numbers."""
 _NOTHING = re.compile(r"\[?(?:N/A|Not Supported|Requested functionality has been deprecated)\]?")
 _REASONS = re.compile(r"clocks_(?:event|throttle)_reasons\.([a-z_]+)")
-_CELL = rb"[a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?"
+_CELL = rb"[A-Za-z0-9_.]+(?: \[[^\]\n]{1,20}\])?"
 _HEAD = re.compile(
-    rb"(?:\A|\n)(?:(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)(?:, " + _CELL + rb"){1,200}|"
+    rb"(?:\A|\n)(?:(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)(?:, " + _CELL + rb"){1,1000}|"
     rb"(?:temperature|power|clocks|clocks_event_reasons|clocks_throttle_reasons|utilization|memory|ecc|pcie|pci"
     rb"|fabric|retired_pages|remapped_rows|mig|driver_version|serial|vbios_version|pstate)(?:\.[a-z0-9_.]+)?"
-    rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,200})\r?\n"
+    rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,1000})\r?\n"
 )
 # Atomic: of a long row that is none, each cell would be tried in every way.
 _VALUE = (
@@ -102,6 +117,13 @@ class NvidiaSmiCsvParser(LogParser):
         self.lasting: set[tuple[str, ...]] = set()
         """Cells from which these were read: most rows of a loop have the same."""
         self.rows = 0
+        self.other_list = ""
+        """What the table is a list of, where that is not GPUs."""
+        self.shows_health = False
+        self.gpus: set[str] = set()
+        self.indexes: set[int] = set()
+        self.counted: set[float] = set()
+        """How many GPUs there are, by the table itself (column count)."""
         self.last_line = 0
         self.is_headless = False
 
@@ -119,6 +141,8 @@ class NvidiaSmiCsvParser(LogParser):
             if not find_remark(self.log, at, text):
                 message = f"{len(cells)} values for {len(self.columns)} columns"
                 self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        elif self.other_list:
+            find_no_answer(self.log, at, text)
         else:
             find_no_answer(self.log, at, text)
             self.rows += 1
@@ -131,10 +155,12 @@ class NvidiaSmiCsvParser(LogParser):
         line = text.encode("utf-8", "replace") + b"\n"
         if "uuid" in cells or "index" in cells or "name" in cells or _HEAD.match(line):
             self.header = cells
-            for cell in cells[:200]:
-                found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+            for cell in cells[:MAX_COLUMNS]:
+                found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
                 # Kept without a name, so that the cells of each row stay in their places.
                 self.columns.append((found[1], found[2] or "") if found else ("", ""))
+            names = {name for name, _unit in self.columns}
+            self.other_list = next((words for name, words in _OTHER_LISTS.items() if name in names), "")
             for place, (name, _unit) in enumerate(self.columns):
                 if reason := _REASONS.fullmatch(name):
                     self.reasons.append((place, reason[1]))
@@ -156,6 +182,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.tag("device", values["name"])
         if values.get("driver_version"):
             self.log.tag("driver_version", values["driver_version"])
+        self._count(values)
         numbers = {}
         for place in self.numbers:
             name, unit = self.columns[place]
@@ -171,6 +198,19 @@ class NvidiaSmiCsvParser(LogParser):
         if lasting not in self.lasting and len(self.readings) < MAX_GPUS:
             self.lasting.add(lasting)
             self.readings.setdefault(_lasting(readings), at)
+
+    def _count(self, values: Mapping[str, str]) -> None:
+        """Count the GPUs that rows name, and note what rows show of their state."""
+        named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
+        if named and len(self.gpus) <= MAX_GPUS:
+            self.gpus.add(named)
+        if (index := values.get("index", "")).isdecimal() and len(self.indexes) <= MAX_GPUS:
+            self.indexes.add(int(index[:9]))
+        if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
+            self.counted.add(counted)
+        self.shows_health = self.shows_health or any(
+            bool(_HEALTH_WORDS.match(name)) and not _NOTHING.fullmatch(text) for name, text in values.items()
+        )
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
         """Note a GPU that a table has twice; a query in a loop lists it again, at another second."""
@@ -188,6 +228,7 @@ class NvidiaSmiCsvParser(LogParser):
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
         """Return the number of a cell, None where what stands in its place is none, which is judged."""
         value = leading(cell)
+        self.shows_health = self.shows_health or not _NOTHING.fullmatch(cell)
         if value is None:
             if not _NOTHING.fullmatch(cell):
                 message = f"GPU {gpu}: {name} is {cell or 'empty':.60}, no number"
@@ -229,6 +270,8 @@ class NvidiaSmiCsvParser(LogParser):
         log = self.log
         if values.get("remapped_rows.pending") in _YES:
             log.find("remap_pending", f"GPU {gpu}: a row remap waits for a reset", Verdict.FAIL, line=at)
+        if values.get("retired_pages.pending") in _YES:
+            log.find("remap_pending", f"GPU {gpu}: a page waits for a reset to be retired", Verdict.FAIL, line=at)
         if values.get("remapped_rows.failure") in _YES:
             log.find("remap_failure", f"GPU {gpu}: a row could not be remapped", Verdict.FAIL, line=at)
         action = values.get("gpu_recovery_action", "")
@@ -241,14 +284,36 @@ class NvidiaSmiCsvParser(LogParser):
     def finish(self) -> ParsedLog:
         """Return the values."""
         judge_neighbours(self.log, list(self.readings.items()))
-        if not self.rows and not self.is_headless:
+        if self.other_list:
+            message = f"a list of {self.other_list}, which shows nothing of the GPUs' state"
+            self.log.find("no_rows", message, Verdict.UNPROVEN)
+        elif not self.rows and not self.is_headless:
             self.log.find("no_rows", "no GPU in the table", Verdict.UNPROVEN)
-        elif self.log.ends_in_line:
+        elif self.rows:
+            self._judge_content()
+        if self.rows and self.log.ends_in_line:
             self.log.find("cut_off", "the table ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
         self.log.tag("gpus", self.rows)
         return self.log.parsed(
             self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, self.measurements
         )
+
+
+    def _judge_content(self) -> None:
+        """Note rows that name no GPU, show nothing of its state, or are fewer than the GPUs that there are."""
+        if not self.gpus:
+            message = "no column names a GPU: ask for uuid or index, too"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        elif any(count != len(self.gpus) for count in self.counted):
+            counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
+            message = f"rows of {len(self.gpus)} GPUs, and {counted} counted"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        if self.indexes and len(self.indexes) <= max(self.indexes):
+            message = f"rows of GPU {', '.join(map(str, sorted(self.indexes)[:8]))}, and none of those before"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        if not self.shows_health:
+            message = "no value shows anything of the GPUs' state: ask for temperature.gpu, ecc.errors.…, pcie.link.…"
+            self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 
 _YES = ("Yes", "1")
@@ -277,12 +342,31 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         utilisation=numbers.get("utilization.gpu"),
         temperature_c=numbers.get("temperature.gpu"),
         memory_c=numbers.get("temperature.memory"),
+        power_limit_w=numbers.get("power.limit"),
+        power_default_w=numbers.get("power.default_limit"),
+        clock_max_mhz=numbers.get("clocks.max.sm"),
+        mig=values.get("mig.mode.current", ""),
+        compute_mode=values.get("compute_mode", ""),
+        serial=_word(values, "serial", "gpu_serial"),
+        spent_banks=leading(values.get("remapped_rows.histogram.none", "")),
+        remapped_rows=sum(
+            leading(values.get(f"remapped_rows.{kind}", "")) or 0 for kind in ("correctable", "uncorrectable")
+        ),
+        fabric_state=_word(values, "fabric.state"),
+        fabric_status=_word(values, "fabric.status"),
     )
+
+
+def _word(values: Mapping[str, str], *columns: str) -> str:
+    """Return the first cell of some columns that says anything."""
+    cells = (values.get(column, "") for column in columns)
+    return next((cell for cell in cells if cell and not _NOTHING.fullmatch(cell)), "")
 
 
 _LASTING = (
     *("name", "gpu_name", "ecc.mode.current", "ecc.mode.pending", "memory.total"),
-    *("pcie.link.width.current", "pcie.link.width.max"),
+    *("pcie.link.width.current", "pcie.link.width.max", "pcie.link.gen.max", "power.limit", "clocks.max.sm"),
+    *("mig.mode.current", "serial", "gpu_serial"),
 )
 """Columns that stay the same from row to row of a loop."""
 
@@ -297,4 +381,9 @@ def _lasting(readings: GpuReadings) -> GpuReadings:
         memory_mib=readings.memory_mib,
         width=readings.width,
         width_max=readings.width_max,
+        generation_max=readings.generation_max,
+        power_limit_w=readings.power_limit_w,
+        clock_max_mhz=readings.clock_max_mhz,
+        mig=readings.mig,
+        serial=readings.serial,
     )

@@ -8,14 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rackproof.core.gpu_models import SLOW_LINK_SHARE, has_own_links, least_link_gb_s
+from rackproof.core.gpu_models import (
+    SLOW_LINK_SHARE,
+    has_own_links,
+    least_link_gb_s,
+    links_of,
+    most_link_gb_s,
+)
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._nvidia_smi import MAX_GPUS, find_remark, find_twice
 from rackproof.logs._reading import Log, LogParser, clean, number
 
 _GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
-_NO_LINK_LINE = re.compile(r"NVML: .{0,80}(?:links are inactive|NVLink)", re.IGNORECASE)
+_NO_LINK_LINE = re.compile(
+    r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)", re.IGNORECASE
+)
 """``NVML: Unable to retrieve NVLink information as all links are inActive``, below a heading."""
 _NVLINK_HEAD = re.compile(
     rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)[ \t\r]*\n"
@@ -32,6 +40,8 @@ class _Gpu:
     """GB/s of each link that is up."""
     down: list[tuple[str, int, str]] = field(default_factory=list)
     """Links that are not: number, line and text."""
+    numbers: set[int] = field(default_factory=set)
+    """Numbers of all links that are listed."""
 
 
 class NvlinkStatusParser(LogParser):
@@ -61,6 +71,9 @@ class NvlinkStatusParser(LogParser):
             self._link(at, text, found[1], number(found[2]))
         elif not _NO_LINK_LINE.search(text):
             self._other(at, text)
+        elif self.of_gpu:
+            message = f"links of {self.uuid} are listed, and none of them can be retrieved"
+            self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _other(self, at: int, text: str) -> None:
         is_heading = text.startswith("GPU ")
@@ -87,6 +100,8 @@ class NvlinkStatusParser(LogParser):
             find_twice(self.log, at, f"{self.uuid}, link {link}", text)
         self.of_gpu.add(link)
         gpu = self.gpus[self.uuid]
+        if len(gpu.numbers) < 200:
+            gpu.numbers.add(int(link))
         if speed is None or speed <= 0:
             if len(gpu.down) < 200:
                 gpu.down.append((link, at, text))
@@ -98,6 +113,10 @@ class NvlinkStatusParser(LogParser):
                     f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} has {least:g} or more"
                 )
                 self.log.find("nvlink_slow", message, Verdict.FAIL, line=at, excerpt=text)
+            most = most_link_gb_s(gpu.name)
+            if most is not None and speed > most:
+                message = f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} carries {most:g} at most"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:
         """Return the number of links and their bandwidth (one direction) per GPU."""
@@ -113,6 +132,7 @@ class NvlinkStatusParser(LogParser):
         if self.log.ends_in_line:
             self.log.find("cut_off", "the list ends in mid-line", Verdict.UNPROVEN)
         self._judge_numbers()
+        self._judge_whole()
         self._judge_speeds()
         return self.log.parsed(self.format, Verdict.PASS if self.gpus else Verdict.UNPROVEN, measurements)
 
@@ -141,6 +161,27 @@ class NvlinkStatusParser(LogParser):
             message = f"GPUs have different numbers of links: {sorted({count for _name, count in counts})}"
             self.log.find("nvlink_uneven", message, Verdict.FAIL)
 
+    def _judge_whole(self) -> None:
+        """Note links and GPUs that the list lacks: it is cut off, filtered, or something is missing."""
+        for uuid, gpu in self.gpus.items():
+            wanted = links_of(gpu.name) or 0
+            if not gpu.numbers or (gpu.numbers == set(range(len(gpu.numbers))) and len(gpu.numbers) == wanted):
+                continue
+            lacking = sorted(set(range(max(wanted, *(one + 1 for one in gpu.numbers)))) - gpu.numbers)
+            if lacking or (wanted and len(gpu.numbers) > wanted):
+                missing = f"no link {', '.join(map(str, lacking[:6]))}" if lacking else f"more than {wanted}"
+                message = f"{uuid} ({gpu.name}): {len(gpu.numbers)} links are listed, {missing}"
+                self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=gpu.line)
+        indexes = sorted(map(int, self.indexes))
+        if indexes != list(range(len(indexes))):
+            lacking = sorted(set(range(indexes[-1])) - set(indexes))
+            message = f"the list has no GPU {', '.join(map(str, lacking[:6]))}"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        names = sorted({gpu.name for gpu in self.gpus.values() if has_own_links(gpu.name)})
+        if len(names) > 1:
+            message = f"GPUs of several models in one machine: {', '.join(names[:4])}"
+            self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
+
     def _judge_speeds(self) -> None:
         fastest: dict[str, float] = {}
         for gpu in self.gpus.values():
@@ -158,7 +199,7 @@ _TOPO_HEAD = re.compile(
     # A copy of a terminal has blanks: only at the begin, as logs of programs have such tables, too.
     rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
 )
-_KINDS = re.compile(r"NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
+_KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
 """How two GPUs can be connected; SOC is what old drivers print for SYS."""
 _MOST_LINKS = 18
 """NVLinks that a GPU has at most: with more on its pairs together it reaches them through switches."""
@@ -182,6 +223,8 @@ class NvidiaSmiTopoParser(LogParser):
         self.columns: list[str] = []
         self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
         self.rows: set[int] = set()
+        self.own: set[str] = set()
+        """What stands where a GPU meets itself."""
 
     def block(self, data: bytes) -> None:
         """Read the lines; the columns are kept apart by tabs, in copies of a terminal by blanks."""
@@ -203,7 +246,9 @@ class NvidiaSmiTopoParser(LogParser):
         # The columns behind those of the GPUs are of NICs and of CPU affinity.
         for name, cell in zip(self.columns, cells, strict=False):
             other = re.fullmatch(r"GPU(\d{1,4})", name)
-            if other and int(other[1]) != row and len(self.pairs) < 70_000:
+            if other and int(other[1]) == row:
+                self.own.add(clean(cell, 20))
+            elif other and len(self.pairs) < 70_000:
                 self.pairs[row, int(other[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
@@ -225,6 +270,11 @@ class NvidiaSmiTopoParser(LogParser):
         """Note a matrix that is not whole, and pairs that are connected as in no sound machine."""
         wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         unknown = sorted({kind for kind, _at in self.pairs.values() if not _KINDS.fullmatch(kind)})
+        unknown += sorted(self.own - {"X"})
+        if self.rows and self.rows != set(range(len(self.rows))):
+            lacking = sorted(set(range(max(self.rows))) - self.rows)
+            message = f"the matrix has no GPU {', '.join(map(str, lacking[:6]))}"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
         elif unknown:

@@ -19,7 +19,8 @@ from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.kernel_events import verdict_of
-from rackproof.logs.nvidia_smi import fabric_fault, is_fabric_unhealthy, recovery_verdict
+from rackproof.logs._nvidia_smi import fabric_fault
+from rackproof.logs.nvidia_smi import is_fabric_unhealthy, recovery_verdict
 from rackproof.nodes.health_subjects import (
     Action,
     Confidence,
