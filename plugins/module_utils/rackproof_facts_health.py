@@ -51,6 +51,8 @@ FAULT_WORDS = (
     "dpc: ",
     "pciehp",
     "pcie ",
+    "dmar: ",
+    "amd-vi",
     "memory failure",
     "mlx5_core",
     "bnxt_en",

@@ -44,6 +44,7 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/nodes/health_checks.py", "*_lacking_finding(lacking)"): lambda: EVIDENCE_CODES,
     ("rackproof/nodes/health_checks.py", "fabric_code"): lambda: ["fabric_failed", "fabric_incomplete"],
     ("rackproof/logs/nvidia_smi.py", "fabric_code"): lambda: ["fabric_failed", "fabric_incomplete"],
+    ("rackproof/logs/_nvidia_smi.py", "fabric_code"): lambda: ["fabric_failed", "fabric_incomplete"],
     ("rackproof/nodes/health_checks.py", "f'ecc_{memory.lower()}_correctable'"): lambda: [
         "ecc_sram_correctable",
         "ecc_dram_correctable",

@@ -162,6 +162,15 @@ def run_sub_log() -> str:
 PROLOG_START 1700000000
 NCCL_TEST = 1
 NCCL_TEST_START 1700000005
+# nThread 1 nGpus 1 minBytes 1073741824 maxBytes 1073741824 step: 2(factor) validation: 1 graph: 0
+#  Rank  0 Group  0 Pid   4000 on n1 device  0 [0x1b] NVIDIA GB300
+#  Rank  1 Group  0 Pid   4001 on n1 device  1 [0x3b] NVIDIA GB300
+#  Rank  2 Group  0 Pid   4002 on n1 device  2 [0x5b] NVIDIA GB300
+#  Rank  3 Group  0 Pid   4003 on n1 device  3 [0x7b] NVIDIA GB300
+#  Rank  4 Group  0 Pid   4004 on n2 device  0 [0x1b] NVIDIA GB300
+#  Rank  5 Group  0 Pid   4005 on n2 device  1 [0x3b] NVIDIA GB300
+#  Rank  6 Group  0 Pid   4006 on n2 device  2 [0x5b] NVIDIA GB300
+#  Rank  7 Group  0 Pid   4007 on n2 device  3 [0x7b] NVIDIA GB300
 #       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
 {row}
 # Out of bounds values : 0 OK

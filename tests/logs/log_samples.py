@@ -329,14 +329,10 @@ index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volat
 1, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000002, 33, 78.17 W, 0
 """
 
-NVLINK = b"""\
-GPU 0: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000001)
-\t Link 0: 26.562 GB/s
-\t Link 1: 26.562 GB/s
-GPU 1: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000002)
-\t Link 0: 26.562 GB/s
-\t Link 1: 26.562 GB/s
-"""
+_LINKS = b"".join(b"\t Link %d: 26.562 GB/s\n" % link for link in range(18))
+NVLINK = b"".join(
+    b"GPU %d: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-00000000000%d)\n" % (at, at + 1) + _LINKS for at in (0, 1)
+)
 
 TOPO = b"""\
 \t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m

@@ -21,7 +21,7 @@ from rackproof.logs.kernel_events import (
 )
 from rackproof.logs.known_kernel_lines import HARMLESS_LINES, unknown_error
 
-FAIL, DEGRADED, UNPROVEN = Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
+PASS, FAIL, DEGRADED, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
 
 LINES = [
     # XIDs of a GPU that is shared out (MIG), of old drivers, with and without text.
@@ -353,6 +353,44 @@ def test_a_node_sends_every_line_that_a_reader_takes(root: Path) -> None:
     assert ast.literal_eval(listed) == FAULT_WORDS
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xdf000000 [fault reason 0x05]", UNPROVEN),
+        ("nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0010 address=0xf0]", UNPROVEN),
+        ("mlx5_core 0000:43:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
+         "0000:42:01.0 (capable of 126.016 Gb/s with 8.0 GT/s PCIe x16 link)", UNPROVEN),
+        ("pci 0000:3b:00.0: 31.504 Gb/s available PCIe bandwidth, limited by 2.5 GT/s PCIe x16 link at "
+         "0000:3a:00.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)", UNPROVEN),
+        ("NVRM: No NVIDIA GPU found.", FAIL),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_says_of_devices_that_lack_something(line: str, verdict: Verdict) -> None:
+    event = read_kernel_line(f"[   12.500000] {line}")
+    assert event is not None
+    assert event.verdict is verdict
+
+
+def test_a_disk_in_a_slot_of_its_own_speed_is_no_finding() -> None:
+    line = "nvme 0000:01:00.0: 63.012 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at "
+    assert read_kernel_line(f"[ 2.5] {line}0000:00:01.1 (capable of 126.024 Gb/s with 32.0 GT/s PCIe x4 link)") is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "[    0.000000] Linux version 6.8.0-48-generic (buildd@lcy02-amd64-010)\n",
+        "Nov 25 02:00:01 n01 kernel: Linux version 6.8.0-48-generic (buildd@lcy02-amd64-010)\n",
+        "<6>[    5.429675] nvidia-nvlink: Nvlink Core is being initialized\n" * 3,
+        "kern  :info  : [    5.429675] nvidia-nvlink: Nvlink Core is being initialized\n" * 3,
+    ],
+)
+def test_a_kernels_log_without_a_fault_is_known_and_passes(head: str) -> None:
+    quiet = "[   60.000000] IPv6: ADDRCONF(NETDEV_CHANGE): ib0: link becomes ready\n"
+    result = logs.parse(io.BytesIO((head + quiet).encode()))
+    assert (result.format, result.verdict) == ("xid", PASS)
+
+
 # Lines that no rule knows.
 
 UNKNOWN = [
@@ -447,6 +485,18 @@ HARMLESS_OF_LEVEL_ERROR = [
     "Error: Driver 'pcspkr' is already registered, aborting...",
     "EDAC amd64: Error: F0 not found, device 0x1650 (broken BIOS?)",
     "hpet_acpi_add: no address or irqs in _CRS",
+    "check: Scanning 1 areas for low memory corruption",
+    "Scanning for low memory corruption every 60 seconds",
+    "ERST: Failed to get Error Log Address Range.",
+    "ACPI: _OSC evaluation for CPUs failed, trying _PDC",
+    "Intel machine check architecture supported.",
+    "Intel machine check reporting enabled on CPU#0.",
+    "pci 0000:0b:00.0: BAR 13: failed to assign [io  size 0x1000]",
+    "pci 0000:e1:00.0: DOE: [2c8] ABORT timed out",
+    "pci 0000:e1:00.0: DOE: [2c8] failed to create mailbox: -5",
+    "ACPI: \\: failed to evaluate _DSM (0x1001)",
+    "[Firmware Warn]: GHES: Poll interval is 0 for generic hardware error source: 1, disabled.",
+    "ipmi_si IPI0001:00: Error clearing flags: cc",
 ]
 # Of healthy H100 and H20 boots: no level error, and words that could be taken for one.
 HEALTHY_BOOT = [

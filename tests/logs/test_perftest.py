@@ -143,12 +143,19 @@ def test_rows_that_show_nothing(header: str, row: str, code: str) -> None:
     assert code in codes(parsed)
 
 
-ROW = "65536 5000 395.10 394.20 0.751895"
+
+
+def row_of(gbit: float, size: int = 65536) -> str:
+    """Return a row whose figures agree: size, iterations, peak, average, message rate."""
+    return f"{size} 5000 {gbit * 1.002:.2f} {gbit:.2f} {gbit * 1e3 / 8 / size:.6f}"
+
+
+ROW = row_of(394.2)
 
 
 def test_every_table_of_a_file_must_end() -> None:
     """The rules above the next test's table are no end of the one that was killed."""
-    whole, slow = printed(WRITE, BW, ROW), printed(WRITE, BW, ROW.replace("394.20", "12.00"))
+    whole, slow = printed(WRITE, BW, ROW), printed(WRITE, BW, row_of(12))
     killed = slow[: slow.rindex(RULE)]
     assert read(whole + slow).verdict is PASS
     assert read(slow + "\n" + whole).verdict is PASS
@@ -162,9 +169,9 @@ def test_every_table_of_a_file_must_end() -> None:
 
 
 def test_rows_are_told_apart_by_more_than_their_size() -> None:
-    bidirectional = printed("RDMA_Write Bidirectional BW Test", BW, ROW.replace("394.20", "748.00"))
+    bidirectional = printed("RDMA_Write Bidirectional BW Test", BW, row_of(748))
     latency = printed("RDMA_Write Latency Test", LAT, "65536 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90")
-    read_bw = printed("RDMA_Read BW Test", BW, ROW.replace("394.20", "380.00"))
+    read_bw = printed("RDMA_Read BW Test", BW, row_of(380))
     parsed = read(printed(WRITE, BW, ROW) + bidirectional + latency + read_bw)
     assert parsed.verdict is PASS, codes(parsed)
     assert {(one.name, one.labels.get("bidirectional"), one.value) for one in parsed.measurements} >= {
@@ -176,7 +183,7 @@ def test_rows_are_told_apart_by_more_than_their_size() -> None:
 
 
 def test_devices_of_one_file() -> None:
-    slow = ROW.replace("394.20", "197.00")
+    slow = row_of(197)
     parsed = read(
         "".join(printed(WRITE, BW, row, device=name) for name, row in (("mlx5_0", ROW), ("mlx5_7", slow)))
     )
@@ -187,11 +194,11 @@ def test_devices_of_one_file() -> None:
 
 
 def test_no_size_is_lost_silently() -> None:
-    rows = [f"{size} 5000 5.10 4.20 0.751895" for size in range(1, 1001)]
+    rows = [row_of(4.2, size) for size in range(1, 1001)]
     parsed = read(printed(WRITE, BW, *rows))
     assert parsed.verdict is PASS
     assert sum(one.name == "ib_write_bw" for one in parsed.measurements) == 1000
-    assert codes(read(printed(WRITE, BW, *rows, rows[0].replace("1 ", "1001 ", 1)))) == {"too_many_rows"}
+    assert codes(read(printed(WRITE, BW, *rows, row_of(4.2, 1001)))) == {"too_many_rows"}
 
 
 @pytest.mark.parametrize(

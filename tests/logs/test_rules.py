@@ -733,7 +733,7 @@ def test_nvbandwidth(data: bytes, verdict: Verdict, code: str) -> None:
         ("nvidia_smi_csv", b"78.17 W, 0", b"[GPU is lost], 0", FAIL, "gpu_lost"),
         ("nvidia_smi_csv", b"78.17 W, 0", b"78.17 W", UNPROVEN, "damaged_line"),
         ("nvlink_status", b"Link 1: 26.562 GB/s", b"Link 1: <inactive>", FAIL, "nvlink_down"),
-        ("nvlink_status", b"GB/s\n\t Link 1: 26.562 GB/s\nGPU 1", b"GB/s\nGPU 1", FAIL, "nvlink_uneven"),
+        ("nvlink_status", b"GB/s\n\t Link 17: 26.562 GB/s\nGPU 1", b"GB/s\nGPU 1", FAIL, "nvlink_uneven"),
         ("nvidia_smi_topo", b"GPU1\tNV18", b"GPU1\tSYS", DEGRADED, "topology_uneven"),
         ("nvidia_smi_topo", b"GPU1\tNV18", b"GPX1\tSYS", UNPROVEN, "cut_off"),
     ],

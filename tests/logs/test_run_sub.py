@@ -53,9 +53,15 @@ END: dict[str, Any] = {
         },
     ],
 }
-TABLE = """\
+DEVICES = "".join(
+    f"#  Rank {rank:2} Group  0 Pid {4000 + rank} on n{rank // 4 + 1} device {rank % 4} [0x{1 + rank % 4}b] NVIDIA GB300\n"
+    for rank in range(12)
+)
+SIZES = "# nThread 1 nGpus 1 minBytes 1073741824 maxBytes 1073741824 step: 2(factor) validation: 1 graph: 0\n"
+TABLE = f"""\
+{SIZES}{DEVICES}\
 #       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
-  1073741824     536870912    half     sum     -1 2473.5  434.10  759.67      0   2449.0  438.44  767.27    0
+  1073741824     536870912    half     sum     -1 2591.3  414.36  759.67      0   2565.6  418.51  767.27    0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 763.470
 """
@@ -139,7 +145,7 @@ def table(kind: str, sizes: tuple[int, ...], ranks: int, width: int) -> str:
         f"   1000.0  400.00  {690 + at}.00      0\n"
         for at, size in enumerate(sizes)
     )
-    heading, _row, *end = TABLE.splitlines(keepends=True)
+    heading, _row, *end = TABLE.removeprefix(SIZES + DEVICES).splitlines(keepends=True)
     return "".join([devices, heading, rows, *end])
 
 

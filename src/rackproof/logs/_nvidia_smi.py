@@ -147,8 +147,8 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
     _judge_settings(log, gpu, at)
     _judge_memory(log, gpu, at)
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
-        code, words = fault
-        log.find(code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
+        fabric_code, words = fault
+        log.find(fabric_code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
     if gpu.temperature_c is not None and HOTTEST_GPU_C <= gpu.temperature_c <= HOTTEST_C:
         log.find("too_hot", f"{gpu.label}: at {gpu.temperature_c:g} °C", Verdict.FAIL, line=at)
     if gpu.memory_c is not None and gpu.memory_c >= HOTTEST_MEMORY_C:

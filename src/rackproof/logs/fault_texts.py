@@ -207,7 +207,8 @@ _RULES = (
     ),
     _rule(
         "network_failed",
-        b"n with error|etry count|IBV_WC_",
+        b"n with error|etry count|IBV_WC_|async event",
+        rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error)|path migration failed)",
         rb"got completion with error|(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
     ),
     _rule(
@@ -226,7 +227,8 @@ _RULES = (
     ),
     _rule(
         "task_failed",
-        b"exitcode|non-zero|BAD TERMINATION|daemon",
+        b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step",
+        rb"error while loading shared libraries: |srun: error: Unable to create step",
         rb"failed \(exitcode: (?!0\))|exitcode *: (?!0\b)-?\d{1,3} *\(pid",
         rb"process(?:es)? (?:returned a|exited with) non-zero|BAD TERMINATION OF ONE",
         rb"[Aa] daemon (?:\(pid|died|on node .{1,200} failed)",
@@ -248,7 +250,8 @@ _RULES = (
         b"Stale |No such device|endpoint",
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
-        rb"Transport endpoint is not connected|after transport endpoint shutdown",
+        # A program that asks who is at the other end of a connection which is gone has met no fault.
+        rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected|after transport endpoint shutdown",
     ),
 )
 

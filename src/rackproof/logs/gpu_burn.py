@@ -7,17 +7,26 @@ import re
 import statistics
 from typing import ClassVar
 
+from rackproof.core.gpu_models import HOTTEST_GPU_C, physics_of
 from rackproof.core.records import Direction, ParsedLog, Verdict
+from rackproof.logs._nvidia_smi import HOTTEST_C, find_twice
 from rackproof.logs._reading import Log, LogParser, number
 
 _GPU = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _PROGRESS = re.compile(r"^(\d[\d.]{0,9})%\s+proc'd: ")
 _SPEED = re.compile(r"(-?\d{1,15}) \((-?(?:\d{1,12}|nan|inf)) Gflop/s\)")
 _ERRORS = re.compile(r"errors: ([-0-9 ()A-Za-z!]{1,4000}?)\s+temps:")
+_MEMORY = re.compile(
+    r"^Initialized device (\d{1,4}) with (\d{1,9}) MB of memory \(\d{1,9} MB available, using (\d{1,9}) MB"
+)
 _TEMPERATURE = re.compile(r"\s*(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
+_FASTEST_GFLOP_S = 1e7
+"""No GPU computes as fast, in any format."""
+_ALIKE = 0.98
+"""What equal GPUs have of memory, and use of it, is equal within the driver's own share."""
 _WHOLE = 100.0
 """The last progress line of a test that ended by itself, in percent."""
 _SLOW, _BROKEN = 0.8, 0.5
@@ -45,25 +54,43 @@ class GpuBurnParser(LogParser):
         self.done = 0.0
         """How far the test had come at its last progress line, in percent."""
         self.models: dict[int, str] = {}
+        self.memory: dict[int, tuple[float, float]] = {}
+        """MB of each GPU, and how many of them the test uses."""
+        self.shown = 0
+        """GPUs in a progress line, at most."""
         self.tested: int | None = None
         self.results: dict[int, str] = {}
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         if progress := _PROGRESS.match(text):
+            if self.tested is not None:
+                # Another test begins in the same file: what it does not end with is not known.
+                self.tested, self.results, self.speeds = None, {}, {}
             self.done = number(progress[1]) or 0.0
             self.progress(at, text)
+            if _BAD.search(text):
+                self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
         elif found := _GPU.match(text):
-            if len(self.uuids) < 1024:
-                self.uuids[int(found[1])] = found[3]
-                self.models[int(found[1])] = found[2]
-            self.log.tag("device", found[2])
+            self._take_gpu(at, text, int(found[1]), found[2], found[3])
+        elif found := _MEMORY.match(text):
+            if len(self.memory) < 1024:
+                self.memory[int(found[1])] = float(found[2]), float(found[3])
         elif found := _TESTED.match(text):
             self.tested = int(found[1])
         elif self.tested is not None and (found := _RESULT.match(text)):
             self._take_result(at, text, found[1], found[2])
         elif _BAD.search(text):
             self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+
+    def _take_gpu(self, at: int, text: str, index: int, model: str, uuid: str) -> None:
+        """Take a GPU of the list at the begin, which another test in the file may repeat."""
+        if any(one == uuid and other != index for other, one in self.uuids.items()):
+            find_twice(self.log, at, uuid, text)
+        if len(self.uuids) < 1024:
+            self.uuids[index] = uuid
+            self.models[index] = model
+        self.log.tag("device", model)
 
     def _take_result(self, at: int, text: str, index: str, word: str) -> None:
         """Take the program's own verdict of one GPU."""
@@ -74,7 +101,9 @@ class GpuBurnParser(LogParser):
 
     def progress(self, at: int, text: str) -> None:
         """Take speeds, errors and temperatures."""
-        for index, (done, speed) in enumerate(_SPEED.findall(text)[:1024]):
+        speeds = _SPEED.findall(text)[:1024]
+        self.shown = max(self.shown, len(speeds))
+        for index, (done, speed) in enumerate(speeds):
             if int(done) < 0:
                 # gpu_burn goes on without a GPU that died and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
@@ -113,6 +142,8 @@ class GpuBurnParser(LogParser):
                     self.measure(name, value, unit, direction, at, labels={"index": str(index), "gpu": gpu})
                 )
         self._compare_speeds()
+        self._judge_bounds()
+        self._compare_memory()
         proven = self._every_gpu_passed()
         log.marks_as_findings(log.line_after_last if proven else None)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
@@ -130,6 +161,31 @@ class GpuBurnParser(LogParser):
                 message = f"GPU {index} reaches {speed:.0f} Gflop/s, and the others {usual:.0f}"
                 self.log.find("gpu_slow", message, verdict, line=self.speeds[index][1])
 
+    def _judge_bounds(self) -> None:
+        """Find temperatures that no GPU may have, and figures that none can have."""
+        for index, (degrees, at) in sorted(self.hottest.items()):
+            if degrees > HOTTEST_C:
+                message = f"GPU {index}: {degrees:g} °C, which cannot be"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+            elif degrees >= HOTTEST_GPU_C:
+                self.log.find("too_hot", f"GPU {index}: at {degrees:g} °C", Verdict.FAIL, line=at)
+        for index, (speed, at) in sorted(self.speeds.items()):
+            physics = physics_of(self.models.get(index, ""))
+            most = 1e3 * max(physics.tflops.values()) if physics else _FASTEST_GFLOP_S
+            if most < speed < math.inf:
+                message = f"GPU {index}: {speed:.0f} Gflop/s, and {most:.0f} are the most that it can do"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+
+    def _compare_memory(self) -> None:
+        """Find a GPU with less memory than others of its model, or of which less is tested."""
+        for index, figures in sorted(self.memory.items()):
+            model = self.models.get(index)
+            alike = [other for one, other in self.memory.items() if self.models.get(one) == model]
+            for what, value, most in zip(("has", "uses"), figures, map(max, zip(*alike, strict=True)), strict=True):
+                if value < _ALIKE * most:
+                    message = f"GPU {index} {what} {value:.0f} MB of memory, another one {most:.0f}"
+                    self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
+
     def _every_gpu_passed(self) -> bool:
         """Whether the log proves that the test ended and found every GPU good; note what is missing."""
         log, results, listed = self.log, len(self.results), len(self.uuids)
@@ -137,10 +193,11 @@ class GpuBurnParser(LogParser):
             log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
             return False
         # The list at the beginning may be absent; where it is there, it must agree.
-        if not self.tested or results != self.tested or listed not in (0, self.tested):
+        agree = results == self.tested == max(self.shown, self.tested) and listed in (0, self.tested)
+        if not self.tested or not agree:
             log.find(
                 "gpu_missing",
-                f"{results} results for {self.tested} tested and {listed} listed GPUs",
+                f"{results} results for {self.tested} tested, {listed} listed and {self.shown} shown GPUs",
                 Verdict.UNPROVEN,
             )
             return False

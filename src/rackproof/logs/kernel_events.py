@@ -66,7 +66,10 @@ _LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) los
 _INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
 _GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\b")
 
-_MACHINE_CHECK = re.compile(r"Hardware Error\]|machine check", re.IGNORECASE)
+# What a processor of 2005 says of itself at each start is no check.
+_MACHINE_CHECK = re.compile(
+    r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))", re.IGNORECASE
+)
 _MEMORY = re.compile(r"\bEDAC \w{1,20}: .{0,20}?\b(?:CE|UE)\b|\bMemory failure: 0x")
 _DECODED = re.compile(
     r"\bEDAC .{1,40}: CPU \d{1,5}: Machine Check \w{5,9}: \S{1,20} Bank \d{1,3}: (?:0x)?([0-9a-f]{16})"
@@ -101,6 +104,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         # Discovery of NVLinks that does not come to an end: nvidia-smi hangs from then on.
         r"NVRM: knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
         r"NVRM: .{0,100}Memory Subsystem Error detected|"
+        r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
         r"nvidia(?:-nvswitch)?: probe of \S+ failed|nvidia \S+: probe with driver nvidia failed",
     ),
@@ -126,6 +130,9 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
+    # A device that reached for memory that is not its own; or a slot that gives a fast card less than it can have.
+    ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
+    ("pcie_error", Verdict.UNPROVEN, r"available PCIe bandwidth, limited by .{0,160}[1-9]\d\d[.\d]* Gb/s with .{1,20}x16 link"),
     # mlx5 counts severities as syslog does: 3 is an error.
     (
         "network_card_error",
@@ -200,6 +207,8 @@ FAULT_WORDS = (
     "dpc: ",
     "pciehp",
     "pcie ",
+    "dmar: ",
+    "amd-vi",
     "memory failure",
     "mlx5_core",
     "bnxt_en",

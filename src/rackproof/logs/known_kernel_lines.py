@@ -40,6 +40,43 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "the kernel's mailing list, patches of Xuesong Chen on EINJ, 2021; boot logs with BERT",
     ),
     (
+        r"^(?:check: )?Scanning (?:\d{1,4} areas )?for low memory corruption",
+        "arch/x86/kernel/check.c: each start of Ubuntu; boot log of a healthy machine, Ubuntu 20.04",
+    ),
+    (
+        r"^ERST: (?:Failed to get Error Log Address Range|Error Record Serialization Table \(ERST\) support)",
+        "drivers/acpi/apei/erst.c: firmware without a log of errors; boot log of a Supermicro server, Rocky Linux",
+    ),
+    (
+        r"^ACPI: _OSC evaluation for CPUs failed, trying _PDC",
+        "drivers/acpi/acpi_processor.c: older firmware; boot log of a Supermicro server, Rocky Linux",
+    ),
+    (
+        r"^Intel machine check (?:architecture supported|reporting enabled)",
+        "loghub, Linux_2k.log: a processor of 2005 at each start",
+    ),
+    (
+        r"^pci [0-9a-f:.]+: (?:BAR \d{1,2}|bridge window|VF BAR \d{1,2})\b.{0,60}: (?:failed to|can't) assign|"
+        r"^pci [0-9a-f:.]+: (?:BAR \d{1,2}: )?failed to assign \[io ",
+        "drivers/pci/setup-bus.c: ports of a bridge that nothing needs; boot log of a server, Ubuntu 20.04",
+    ),
+    (
+        r"^pci [0-9a-f:.]+: DOE: \[\w+\] (?:ABORT timed out|failed to (?:reset|create) mailbox)",
+        "drivers/pci/doe.c: a mailbox that a card announces and lacks; boot log of a Supermicro server",
+    ),
+    (
+        r"^ACPI: \S{0,60}: failed to evaluate _DSM",
+        "drivers/acpi/utils.c: firmware without the method; boot log of a server with persistent memory",
+    ),
+    (
+        r"^\[Firmware Warn\]: ",
+        "the same boot log: GHES without a poll interval, which the kernel then leaves out",
+    ),
+    (
+        r"^ipmi_si \S{1,40}: Error clearing flags: ",
+        "drivers/char/ipmi/ipmi_si_intf.c: a management controller that does not know the command",
+    ),
+    (
         r"^hpet_acpi_add: no address or irqs in _CRS",
         "drivers/char/hpet.c; boot logs of Ubuntu and Debian",
     ),
@@ -110,7 +147,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/NVIDIA/open-gpu-kernel-modules/issues/421 and 489: the GPUs work",
     ),
     (
-        r"^nvidia: module verification failed: signature and/or required key missing",
+        r"^\w{1,60}: module verification failed: signature and/or required key missing",
         "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200",
     ),
     (

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import orjson
 
+from rackproof.core.gpu_models import physics_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs._nccl_checks import Devices, Figures, count_sizes
@@ -56,6 +57,7 @@ _IN_NAME = re.compile(
     r"(?P<broadcast>broadcast|bcast)|(?P<sendrecv>send[-_. ]?recv)|(?P<reduce>reduce)|(?P<gather>gather)|"
     r"(?P<scatter>scatter)|(?P<hypercube>hypercube))(?![a-z])"
 )
+_CONCLUDED = re.compile(r"^# Collective test concluded: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
 _HEADER = re.compile(r"^#\s+size\s+count\s+.*algbw\s+busbw")
 _ROW = re.compile(r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z][a-z0-9_]{1,20}\s")
 _NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
@@ -74,9 +76,22 @@ _RATIO_TOLERANCE = 0.03
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
+_NOT_VALIDATED = re.compile(r"\bvalidation: 0\b")
+_FASTEST_GB_S = 10_000.0
+"""No collective is as fast, between whatever GPUs."""
+_LINK_SHARE = 1.5
+"""Switches that reduce by themselves (NVLS) let an all-reduce have more than its link's bandwidth: up to 1.1."""
+_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("half", "bfloat16"), 2),
+    **dict.fromkeys(("float", "int32", "uint32"), 4),
+    **dict.fromkeys(("double", "int64", "uint64"), 8),
+}
+"""Bytes of a value by the name of its type."""
 _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
 )
+_MOST_RANKS_OF_NODE = 16
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
@@ -96,6 +111,11 @@ class BandwidthTable:
 
     program: str = ""
     """The collective that was named for this very table."""
+    device: str = ""
+    """Product name of a GPU."""
+    validates: bool = True
+    off_count: int | None = None
+    """Line of the first row whose count is not its size by its type."""
     candidates: tuple[str, ...] = ()
     """Collectives that were named for another table, or several at once."""
     ranks: int = 0
@@ -207,6 +227,12 @@ class LabelledLines:
     step: int = 0
     """By how many bytes they grow; 0 where they grow by a factor."""
     devices: Devices = field(default_factory=Devices)
+    device: str = ""
+    """Product name of a GPU."""
+    validates: bool = True
+    """Whether the program was asked to check its results."""
+    concluded: str = ""
+    """The collective of the last table."""
     ended: BandwidthTable | None = None
     """The table whose average is still to come."""
 
@@ -236,6 +262,7 @@ class NcclTestsParser(LogParser):
         self.named: tuple[str, ...] = ()
         """Collectives that a command names outside of a table."""
         self.named_is_new = False
+        self.named_after_table = False
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
         self.row_count = 0
         self.wrong = 0.0
@@ -287,6 +314,7 @@ class NcclTestsParser(LogParser):
         """Read a line that is not of a table: a command, or an error."""
         if not stream.open and (names := dict.fromkeys(_PROGRAM.findall(text))):
             self.named, self.named_is_new = tuple(names), True
+            self.named_after_table = self.tables > 0
         if _FAILED.search(text):
             self.log.find("nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text)
 
@@ -303,7 +331,7 @@ class NcclTestsParser(LogParser):
         """Take the line above a table's rows."""
         table = BandwidthTable(
             ranks=0 if stream.split else stream.ranks,
-            with_root=" root " in text,
+            with_root=re.search(r"\sroot\s", text) is not None,
             per_iteration="i_min" in text,
             deviations=" error" in text,
         )
@@ -314,6 +342,13 @@ class NcclTestsParser(LogParser):
         else:
             table.candidates = self.named
         self._judge_devices(at, stream.devices)
+        if not stream.most_bytes:
+            message = "the line with the sizes asked for (# nThread …) is missing: rows may be, too"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        if not stream.devices.ranks:
+            message = "no list of the ranks' devices above the table"
+            self.log.find("devices_contradict", message, Verdict.UNPROVEN, line=at)
+        table.device, table.validates = stream.device, stream.validates
         before = stream.table
         if stream.open and before is not None and before.program != table.program:
             message = "a table begins before another collective's has ended: whose rows follow is not known"
@@ -331,6 +366,7 @@ class NcclTestsParser(LogParser):
             self._judge_last_size(at, stream, stream.table)
             self._judge_sizes(at, stream.sizes, stream.table)
             stream.ended = stream.table
+        stream.concluded = stream.table.program if stream.table else ""
         stream.without_average += min(1, stream.open)
         stream.open = max(0, stream.open - 1)
         if count != "0" or word != "OK":
@@ -379,6 +415,7 @@ class NcclTestsParser(LogParser):
         step = _STEP.search(text)
         stream.factor = int(step[1]) if step and step[2] == "factor" else 0
         stream.step = int(step[1]) if step and step[2] == "bytes" else 0
+        stream.validates = _NOT_VALIDATED.search(text) is None
         self.log.tag("min_bytes", config[3])
         self.log.tag("max_bytes", config[4])
 
@@ -387,6 +424,7 @@ class NcclTestsParser(LogParser):
         stream.split = stream.split or int(device[2] or 0) > 0
         where = device[3] or "", device[4] or "", device[5], device[6]
         stream.devices.take(at, int(device[1]), where, device[7])
+        stream.device = device[7]
         self.log.tag("device", device[7])
 
     def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
@@ -401,6 +439,10 @@ class NcclTestsParser(LogParser):
             self._take_config_line(text, stream, config)
         elif starting := _STARTING.match(text):
             stream.stated = starting[1]
+        elif concluded := _CONCLUDED.match(text):
+            if stream.concluded and concluded[1] != stream.concluded:
+                message = f"the table of {stream.concluded} is concluded as one of {concluded[1]}"
+                self.log.find("mixed_tables", message, Verdict.UNPROVEN, line=at, excerpt=text)
         else:
             return False
         return True
@@ -420,6 +462,8 @@ class NcclTestsParser(LogParser):
             halves = {PLACES[1]: figures[:width]}
         labels = {"size_bytes": words[0], "dtype": words[2]}
         table.figures.take_row((words[2], redop, root))
+        if int(words[0]) != int(words[1]) * _BYTES.get(words[2], 0) and words[2] in _BYTES:
+            table.off_count = table.off_count or at
         for place, values in halves.items():
             numbers = _figures(values)
             if numbers is None:
@@ -617,6 +661,7 @@ class NcclTestsParser(LogParser):
     def _judge_tables(self, names: Mapping[BandwidthTable, str]) -> None:
         """Find tables whose figures contradict each other, and values that were not checked."""
         for table, name in names.items():
+            self._judge_table(table, name)
             if not table.fastest:
                 message = "no row has a bandwidth above 0: nothing was exchanged, or too little to measure"
                 self.log.find("no_bandwidth", message, Verdict.UNPROVEN)
@@ -634,12 +679,35 @@ class NcclTestsParser(LogParser):
             message = f"{self.unchecked} results were not checked for right values"
             self.log.find("not_checked", message, Verdict.UNPROVEN if partly else None)
 
+    def _judge_table(self, table: BandwidthTable, name: str) -> None:
+        """Find figures that cannot be, and checks that the program was told to leave out."""
+        physics = physics_of(table.device)
+        one_node = physics is not None and table.ranks <= _MOST_RANKS_OF_NODE
+        most = _LINK_SHARE * physics.nvlink if physics and one_node else _FASTEST_GB_S
+        if table.fastest > most:
+            message = f"a bus bandwidth of {table.fastest:g} GB/s, and {most:g} are the most there can be"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN)
+        if table.off_count is not None and name == "all_reduce":
+            message = "a row whose count is not its size by the bytes of its type"
+            self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=table.off_count)
+        if not table.validates and table.checked:
+            message = "wrong values are counted, though the program was asked for no validation"
+            self.log.find("not_checked", message, Verdict.UNPROVEN)
+
     def _tables_ended(self) -> bool:
         """Whether there is a table, and every one has its end; note what is missing."""
         log, streams = self.log, self.streams.values()
         # Half of the last line may lack the word that the average was too low.
         half = log.ends_in_line and self.average_line == log.lines + 1
         without_average = half or any(stream.without_average for stream in streams)
+        if started := next((stream.stated for stream in streams if stream.stated and self.tables), ""):
+            message = f"{started} was started and has no table"
+            log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
+            return False
+        if self.tables and self.named_is_new and self.named_after_table:
+            message = f"{', '.join(self.named)} is named below the last table and has none: did it start?"
+            log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
+            return False
         if self.tables > 0 and not without_average and not any(stream.open for stream in streams):
             return True
         reason = "the table has no end" if self.tables else "no table"

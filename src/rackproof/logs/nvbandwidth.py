@@ -31,9 +31,13 @@ _ERROR = re.compile(r"\[?ERROR\]?|CUDA_ERROR_\w+|error .{0,60}in file", re.IGNOR
 _FACT = re.compile(
     r"^\s*(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
 )
-_DEVICE = re.compile(r"^\s*Device \d{1,4}: (.{1,100})$")
+_DEVICE = re.compile(r"^\s*Device (\d{1,4}): (.{1,100})$")
 _BETWEEN_GPUS = re.compile(r"(?:^|_)device_to_device_")
 """Tests with a row and a column for each GPU."""
+_WITH_HOST = re.compile(r"(?:^|_)(?:host|all)_")
+"""Tests of the way to the host's memory; ``all_to_host`` is one, too."""
+_FASTEST_GB_S, _FASTEST_TO_HOST_GB_S = 10_000.0, 1_000.0
+"""No cell shows more: memory of 8 TB/s, and NVLink-C2C of 450 GB/s in two directions."""
 MAX_JSON = 32 << 20
 MAX_CELLS = 4000
 
@@ -71,6 +75,10 @@ class NvbandwidthParser(LogParser):
         self.total = 0.0
         self.sums = self.waived = 0
         self.noted = self.note_first = False
+        self.devices: set[str] = set()
+        """Numbers of the devices that the heading lists."""
+        self.absent: set[tuple[str, str]] = set()
+        """Rows and columns of the present matrix whose cells are N/A."""
 
     def block(self, data: bytes) -> None:
         """Read text, or gather the document."""
@@ -109,9 +117,14 @@ class NvbandwidthParser(LogParser):
         elif text.lstrip().startswith("NOTE: This tool reports current measured bandwidth"):
             self.note_first = True
         elif found := _FACT.match(text):
+            if found[1] == "nvbandwidth Version":
+                # Another run begins in the same file, and has to have an end of its own.
+                self.noted = self.note_first = False
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
         elif found := _DEVICE.match(text):
-            self.log.tag("device", found[1])
+            if len(self.devices) < MAX_CELLS:
+                self.devices.add(found[1])
+            self.log.tag("device", found[2])
         else:
             return False
         return True
@@ -170,6 +183,7 @@ class NvbandwidthParser(LogParser):
             name = f"{cell.name}_{part}" if part else cell.name
             self.cells.append(cell.model_copy(update={"name": name}))
         self.matrix, self.columns, self.row_names, self.total = [], [], [], 0.0
+        self.absent.clear()
 
     def _judge_parts(self, test: str, line: int | None) -> None:
         """A bidirectional test has both directions and their total."""
@@ -214,9 +228,18 @@ class NvbandwidthParser(LogParser):
             message = f"a matrix of {self.test} has the columns {', '.join(columns)[:100]}: one is missing"
         elif _BETWEEN_GPUS.search(self.test) and len(rows) != len(columns) and "->" not in "".join(rows):
             message = f"a matrix of {self.test} has {len(rows)} rows and {len(columns)} columns"
+        elif self._is_by_device() and len(columns) < len(self.devices):
+            message = f"a matrix of {self.test} has {len(columns)} columns for {len(self.devices)} devices"
+        elif lost := next((pair for pair in sorted(self.absent) if pair[0] != pair[1]), None):
+            message = f"a matrix of {self.test} has no value from {lost[0]} to {lost[1]}: no access between them?"
         else:
             return
         self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
+
+    def _is_by_device(self) -> bool:
+        """Return whether the present matrix has a column for each device of one node."""
+        is_known = _BETWEEN_GPUS.search(self.test) or _WITH_HOST.search(self.test)
+        return bool(is_known) and "->" not in "".join(self.row_names)
 
     def _part_of(self, name: str) -> str | None:
         """Return the part that a sum is of, None where it is of another test."""
@@ -228,6 +251,8 @@ class NvbandwidthParser(LogParser):
     def cell(self, at: int, test: str, row: str, column: str, raw: str) -> None:
         """Take one cell of a matrix."""
         if raw == "N/A":
+            if _BETWEEN_GPUS.search(test) and len(self.absent) < MAX_CELLS:
+                self.absent.add((row, column))
             return
         value = number(raw)
         if value is None or not math.isfinite(value) or value <= 0:
@@ -235,6 +260,10 @@ class NvbandwidthParser(LogParser):
                 "impossible_value", f"{test} {row},{column} is {raw:.40}", Verdict.UNPROVEN, line=at
             )
             return
+        most = _FASTEST_TO_HOST_GB_S if _WITH_HOST.search(test) else _FASTEST_GB_S
+        if self.unit == "GB/s" and value > most:
+            message = f"{test} {row},{column} is {raw:.40} GB/s, and {most:g} are the most there can be"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
         self.total += value
         direction = Direction.LOWER if self.unit == "ns" else Direction.HIGHER
         if len(self.cells) + len(self.matrix) < MAX_CELLS:
@@ -334,8 +363,8 @@ class NvbandwidthParser(LogParser):
                 message = "the closing note is missing"
                 if self.note_first:
                     message = (
-                        "versions before 0.5 print no end: tests that did not run would not show; "
-                        "use nvbandwidth 0.5 or newer"
+                        "this version prints no end: tests that did not run would not show; "
+                        "use nvbandwidth 0.6 or newer"
                     )
                 log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
         if not self.cells:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +49,10 @@ _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send", "Atomic": 
 # perftest's "MB" is 2**20 bytes (its own message rate times the size confirms it).
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
 _FEWEST_SIZES, _FEWEST_ROWS, _LAST_POWER, _LARGEST_PACKET = 2, 5, 23, 4096
+_FASTEST_GBIT_S = 4000.0
+"""No port carries as much, in both directions together."""
+_AGREE = 0.05
+"""Within this share figures of a row agree that are taken at slightly different moments."""
 MAX_ROWS = 1000
 MAX_JSON = 1 << 20
 _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
@@ -293,6 +297,9 @@ class PerftestParser(LogParser):
                 self._impossible(at, text, column)
                 return
             values.append((column, value * column.factor))
+        figures = {column.suffix: value for column, value in values if column.suffix is not None}
+        if contradiction := _contradiction(figures, number(words[0]) or 0.0, self.test.name):
+            self.log.find("figures_contradict", contradiction, Verdict.UNPROVEN, line=at, excerpt=text)
         self._keep(at, words, columns, values)
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
@@ -379,6 +386,33 @@ class PerftestParser(LogParser):
         if not proven:
             self.log.find("cut_off", "the table has no end", Verdict.UNPROVEN, line=max(1, self.log.lines))
         return proven
+
+
+def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
+    """Return what in a row cannot be, or contradicts the rest of it; "" where nothing does.
+
+    Args:
+        figures: Values by the end of their name: Gbit/s or microseconds, and Mpps.
+        size: Bytes of a message.
+        test: Its name.
+    """
+    main = figures.get("", 0.0)
+    if test.endswith("_lat") or "_min" in figures:
+        ordered = [figures[key] for key in ("_min", "", "_max") if figures.get(key)]
+        typical = figures.get("_typical", figures.get("_min", 0.0))
+        bounds = figures.get("_min", 0.0), figures.get("_max", math.inf)
+        if ordered != sorted(ordered) or not bounds[0] <= typical <= bounds[1]:
+            return f"latencies out of order: min {bounds[0]:g}, typical {typical:g}, average {main:g}, max {bounds[1]:g}"
+        return ""
+    peak, rate = figures.get("_peak", 0.0), figures.get("_message_rate", 0.0)
+    if main > _FASTEST_GBIT_S:
+        return f"{main:g} Gbit/s, which no port carries"
+    if peak and main > peak * (1 + _AGREE):
+        return f"an average of {main:g} Gbit/s above its peak of {peak:g}"
+    by_rate, half = rate * size * 8 / 1e3, 0.5e-6 * size * 8 / 1e3 + 0.006
+    if rate and abs(by_rate - main) > _AGREE * main + half:
+        return f"{rate:g} million messages of {size:g} bytes are {by_rate:.2f} Gbit/s, not {main:.2f}"
+    return ""
 
 
 def _in_order(key: tuple[str, ...]) -> tuple[tuple[str, ...], int]:

@@ -31,13 +31,18 @@ TRACE = """\
                  sudo /sbin/sysctl vm.drop_caches=3
             '
 """
+ASKED = "# nThread 1 nGpus 1 minBytes 1073741824 maxBytes 1073741824 step: 2(factor) validation: 1\n"
+RANKS = "".join(
+    f"#  Rank {rank} Group  0 Pid {4000 + rank} on {node} device {gpu} [0x{1 + gpu}b] NVIDIA GB300\n"
+    for rank, (node, gpu) in enumerate((node, gpu) for node in NODES for gpu in range(4))
+)
 DRAFT = """\
 :::RACKPROOF {{"image": "r/x", "digest": "sha256:{digest}"}}
 PROLOG_START {start}
 NCCL_TEST = 1
 NCCL_TEST_START {start}
-#       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
-  1073741824     536870912    half     sum     -1 2473.5  434.10  759.67      0   2449.0  438.44  767.27    0
+{devices}#       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
+  1073741824     536870912    half     sum     -1 2787.6  385.18  759.67      0   2760.0  389.04  767.27    0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 763.470
 NCCL_TEST_STOP {start}
@@ -86,7 +91,7 @@ class SlurmRun:
         real = real.replace(f"+ echo 'RUNANDTIME_START {begun}'", f"{cleared}+ true")
         marker, ranks = f"RUNANDTIME_START {begun}\n", "0: All registered. Starting with 72 processes\n"
         real = real.replace(marker, marker + ranks)
-        self.log = DRAFT.format(start=int(begun) - 60, digest="ab" * 32) + real
+        self.log = DRAFT.format(start=int(begun) - 60, digest="ab" * 32, devices=ASKED + RANKS) + real
         self.end: dict[str, Any] = {
             "job": self.number,
             "name": self.planned.run_id,
@@ -383,7 +388,11 @@ def test_a_size_that_the_script_does_not_print_is_asked_for_by_no_reference_of_t
     shipped = yaml.safe_load((root / "inventory/group_vars/sku_gb300.yml").read_text())
     references = [parse_sku_reference(one) for one in shipped["bench_sku_references"]]
     run = SlurmRun(root, tmp_path, benchmark_name)
+    size = int(row.split()[0])
+    run.replace("minBytes 1073741824 maxBytes 1073741824", f"minBytes {size} maxBytes {size}")
     run.replace("  1073741824     536870912    half", row)
+    run.replace("2787.6", f"{size / 385.18e3:.1f}")
+    run.replace("2760.0", f"{size / 389.04e3:.1f}")
     recorded = run.record(references)
     assert recorded.verdict == "pass", recorded.reasons
 
@@ -415,7 +424,7 @@ def test_a_preflight_that_names_its_gpus_names_all_of_them(run: SlurmRun, gpus: 
         f"#  Rank {rank} Group 0 Pid 4 on {NODES[rank // 4 % 18]} device {rank % 4} [0x1b] NVIDIA GB300\n"
         for rank in range(gpus)
     ]
-    run.replace("#       size ", "".join(ranks) + "#       size ")
+    run.replace(RANKS, "".join(ranks))
     assert ("nccl_preflight" not in gating(run.record())) == passes
 
 
@@ -426,7 +435,7 @@ def test_a_death_counts_where_the_marker_is_missing(run: SlurmRun) -> None:
 
 
 def test_a_job_that_ended_before_its_training_shows_the_cause_and_no_more(run: SlurmRun) -> None:
-    run.log = DRAFT.format(start=run.start_s, digest="ab" * 32)
+    run.log = DRAFT.format(start=run.start_s, digest="ab" * 32, devices=ASKED + RANKS)
     run.end.update(state="FAILED", exit_code="1:0", steps=[])
     recorded = run.record()
     assert "slurm_state" in gating(recorded)
@@ -543,7 +552,7 @@ def training_step(run: SlurmRun, nodes: str) -> dict[str, Any]:
 def test_ranks_of_the_preflight_that_sit_elsewhere_are_unproven(
     run: SlurmRun, hosts: list[str], words: str
 ) -> None:
-    run.replace("#       size ", placed(hosts) + "#       size ")
+    run.replace(RANKS, placed(hosts))
     recorded = run.record()
     assert (recorded.verdict, gating(recorded)) == ("unproven", {"wrong_ranks"})
     assert words in " ".join(recorded.reasons)
@@ -568,7 +577,7 @@ def test_ranks_of_the_training_that_sit_elsewhere_are_unproven(run: SlurmRun, no
 @pytest.mark.parametrize("name", ["{}", "{}.cluster.example", "10-0-0-{}"])
 def test_ranks_in_their_places_pass_whatever_the_hosts_call_themselves(run: SlurmRun, name: str) -> None:
     hosts = [name.format(node).partition(".")[0] for node in NODES for _ in range(4)]
-    run.replace("#       size ", placed(hosts) + "#       size ")
+    run.replace(RANKS, placed(hosts))
     assert gating(run.record()) == set()
 
 

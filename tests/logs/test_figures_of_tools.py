@@ -1,0 +1,144 @@
+"""Figures, lists and tables of tools that cannot be, contradict each other, or lack what would show a fault."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import Verdict
+
+from .log_samples import GPU_BURN, NCCL, PERFTEST
+
+PASS, UNPROVEN, FAIL = Verdict.PASS, Verdict.UNPROVEN, Verdict.FAIL
+REAL = Path(__file__).parents[1] / "data/real"
+Change = Callable[[str], str]
+
+
+def judged(text: str) -> tuple[Verdict, set[str]]:
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
+
+
+def without(pattern: str) -> Change:
+    """Return what leaves out the lines with a pattern."""
+    return lambda text: "".join(line for line in text.splitlines(True) if not re.search(pattern, line))
+
+
+def instead(old: str, new: str) -> Change:
+    """Return what puts one text in the place of another that has to be there."""
+
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new)
+
+    return change
+
+
+def more(words: str) -> Change:
+    """Return what writes something below."""
+    return lambda text: text + words
+
+
+B200 = (REAL / "nccl/b200-8gpu-all_reduce.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (without("nThread"), "rows_missing"),
+        (lambda text: without("nThread")(without("2224200 556050")(text)), "rows_missing"),
+        (without("#  Rank "), "devices_contradict"),
+        (more("# Collective test starting: alltoall_perf\n"), "cut_off"),
+        (more("# Collective test starting: alltoall_perf\n# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)\n"),
+         "cut_off"),
+        (more("bash: ./build/all_gather_perf: No such file or directory\n"), "cut_off"),
+        (more("all_gather_perf: error while loading shared libraries: libnccl.so.2: cannot open\n"), "task_failed"),
+        (more("srun: error: Unable to create step for job 4711: More processors requested than permitted\n"),
+         "task_failed"),
+        (more("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"), "network_failed"),
+        (more("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event: device fatal\n"), "network_failed"),
+        (more("# Collective test concluded: all_gather_perf\n"), "mixed_tables"),
+        (instead("validation: 1", "validation: 0"), "not_checked"),
+        (instead("2224200 556050", "2224200 278025"), "busbw_contradicts"),
+        (instead("10.00  222.42  222.42", "0.10  22242.00  22242.00"), "impossible_value"),
+    ],
+)  # fmt: skip
+def test_a_run_of_nccl_tests_that_proves_less_is_no_pass(change: Change, code: str) -> None:
+    assert judged(NCCL.decode()) == (PASS, set())
+    verdict, codes = judged(change(NCCL.decode()))
+    # A program that could not be loaded has failed, wherever its line stands.
+    assert (verdict in (UNPROVEN, FAIL), code in codes) == (True, True), codes
+
+
+def test_tabs_in_the_place_of_blanks_move_no_column() -> None:
+    assert judged(B200)[0] is PASS
+    tabs = "".join(line if line.startswith("# ") else re.sub(" +", "\t", line) for line in B200.splitlines(True))
+    heading = re.sub("(?m)^#( +)size.*$", lambda found: re.sub(" +", "\t", found[0]), tabs)
+    assert "wrong_values" not in judged(heading)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "code"),
+    [
+        (without(r"^GPU \d|GPU 1: "), UNPROVEN, "gpu_missing"),
+        (lambda text: text + text[: len(text) // 2], UNPROVEN, "cut_off"),
+        (lambda text: re.sub(r"temps: \d+ C", "temps: 149 C", text), FAIL, "too_hot"),
+        (lambda text: re.sub(r"temps: \d+ C", "temps: 1490 C", text), UNPROVEN, "impossible_value"),
+        (lambda text: re.sub(r"\(\d+ Gflop", "(99999999 Gflop", text), UNPROVEN, "impossible_value"),
+        (lambda text: re.sub(r"\(\d+ Gflop", "(2000000 Gflop", text), UNPROVEN, "impossible_value"),
+        (lambda text: re.sub(r"UUID: GPU-\S+", "UUID: GPU-0)", text), UNPROVEN, "gpu_twice"),
+        (instead("proc'd:", "DIED! proc'd:"), FAIL, ""),
+        (lambda text: "Initialized device 0 with 81251 MB of memory (80837 MB available, using 72753 MB of it), x\n"
+         "Initialized device 1 with 81251 MB of memory (80837 MB available, using 1343 MB of it), x\n" + text,
+         UNPROVEN, "gpus_unlike"),
+    ],
+)  # fmt: skip
+def test_a_burn_that_proves_less_is_no_pass(change: Change, verdict: Verdict, code: str) -> None:
+    assert judged(GPU_BURN.decode()) == (PASS, set())
+    found, codes = judged(change(GPU_BURN.decode()))
+    if code:
+        assert (found, code in codes) == (verdict, True), codes
+    else:
+        assert found is not PASS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("395.10             394.20", "100.00             394.20"),
+        ("395.10             394.20             0.751895", "99999.00             99999.00             190.732956"),
+        ("0.751895", "0.000001"),
+        ("0.751895", "7.518950"),
+        ("0.751895", "1.503790"),
+    ],
+)
+def test_a_row_of_perftest_that_contradicts_itself_is_no_pass(old: str, new: str) -> None:
+    assert judged(PERFTEST.decode()) == (PASS, set())
+    assert judged(instead(old, new)(PERFTEST.decode())) == (UNPROVEN, {"figures_contradict"})
+
+
+LATENCY = (
+    "                    RDMA_Write Latency Test\n"
+    " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"
+    "   99% percentile[usec]   99.9% percentile[usec] \n"
+    " 2       1000          {figures}    0.06   2.05    5.90\n" + "-" * 87 + "\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ("1.85 6.20 1.89 1.90", PASS),
+        ("5.00 1.00 1.89 1.90", UNPROVEN),
+        ("1.85 6.20 1.89 0.01", UNPROVEN),
+        ("1.85 6.20 1.89 7.10", UNPROVEN),
+        ("1.85 6.20 9.86 1.90", UNPROVEN),
+    ],
+)
+def test_latencies_are_in_their_order(figures: str, verdict: Verdict) -> None:
+    assert judged(LATENCY.format(figures=figures))[0] is verdict
