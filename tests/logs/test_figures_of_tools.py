@@ -142,3 +142,55 @@ LATENCY = (
 )
 def test_latencies_are_in_their_order(figures: str, verdict: Verdict) -> None:
     assert judged(LATENCY.format(figures=figures))[0] is verdict
+
+
+SECOND = {
+    "gpu_burn": "Tested 2 GPUs:\n\tGPU 0: OK\n\tGPU 1: FAULTY\n",
+    "nvlink_status": "GPU 0: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: <inactive>\n\t Link 1: 26.562 GB/s\n",
+    "nvidia_smi_csv": "index, uuid, ecc.errors.uncorrected.volatile.total\n0, GPU-1, 7\n",
+    "nvbandwidth": "nvbandwidth Version: v0.8\n\nRunning host_to_device_memcpy_ce.\n",
+    "ib_write_bw": " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n",
+    "nvidia_smi_topo": "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n",
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_a_second_tools_output_is_not_passed_over(name: str) -> None:
+    verdict, codes = judged(NCCL.decode() + "\n" + SECOND[name])
+    assert (verdict is PASS, "second_tool" in codes) == (False, True), codes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "| Memory                    | Fail - GPU: 3                                  |\n",
+        "timeout: sending signal TERM to command 'all_gather_perf'\n",
+        "+ exit 139\n",
+    ],
+)
+def test_a_failure_below_a_good_end_is_no_pass(words: str) -> None:
+    assert judged(NCCL.decode() + words)[0] is not PASS
+
+
+def loop(*samples: tuple[int, ...]) -> str:
+    """Return a table of a query in a loop: the GPUs that each sample has."""
+    rows = (
+        f"2026/11/24 10:00:{at:02d}.000, {gpu}, GPU-0000000{gpu}, 33\n"
+        for at, gpus in enumerate(samples)
+        for gpu in gpus
+    )
+    return "timestamp, index, uuid, temperature.gpu\n" + "".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("samples", "verdict"),
+    [
+        ([(0, 1)] * 6, PASS),
+        ([(0, 1)] * 5 + [(0,)], PASS),  # ended within a sample
+        ([(0, 1)] * 3 + [(0,)] * 3, UNPROVEN),
+        ([(0,)] * 3 + [(0, 1)] * 3, UNPROVEN),
+        ([(0, 1)] * 2 + [(0,)] * 2 + [(0, 1)] * 2, UNPROVEN),
+    ],
+)
+def test_a_gpu_that_vanishes_in_a_loop_is_found(samples: list[tuple[int, ...]], verdict: Verdict) -> None:
+    assert judged(loop(*samples))[0] is verdict

@@ -28,6 +28,7 @@ from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
 from rackproof.logs.nvidia_smi_links import NvidiaSmiTopoParser, NvlinkStatusParser
 from rackproof.logs.opening import LogStream, open_log, with_problem
 from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
+from rackproof.logs.other_tools import other_tools
 from rackproof.logs.perftest import PerftestParser
 from rackproof.logs.plain_lines import PlainLinesParser
 from rackproof.logs.tf_cnn import TfCnnParser
@@ -139,6 +140,8 @@ def parse(
         if watching:
             parser = _watch(log, parser, block)
             watching = not isinstance(parser, _STRONG)
+            if parser is not None:
+                _find_other_tools(log, parser.format, block)
         # After the choice: a kernel's log is read by rules of its own.
         log.scan(block)
         if parser is not None:
@@ -155,6 +158,13 @@ def parse(
         return log.parsed("unknown", Verdict.UNPROVEN, [])
     parsed = parser.finish()
     return parsed if chosen == MlperfHpcParser.format else named_by_suite(parsed)
+
+
+def _find_other_tools(log: Log, own: str, block: bytes) -> None:
+    """Note the output of other tools than the one that the log is judged as."""
+    for name, at in other_tools(block, own).items():
+        message = f"judged as {own}; what {name} printed is not: give each tool's output as a file of its own"
+        log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
 
 
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:

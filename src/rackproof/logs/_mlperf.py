@@ -214,6 +214,8 @@ _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "l
 """Benchmarks whose blocks hold the training and no evaluation, and whose evaluations count samples."""
 CLOCK_S = 0.5
 """What clocks of milliseconds make of many short steps: a fake of a tenth of a second is no contradiction."""
+NOISE_S = 2.0
+"""What a busy processor makes of a training of seconds; no benchmark is one."""
 AFTER_STOP_S = 60.0
 """What ranks still report after run_stop comes soon: in 1,900 logs of rounds 2.1, 4.1 and 5.0 within 14 s."""
 SEEDS_S = 120.0
@@ -1239,7 +1241,8 @@ class Events(LogParser):
             return
         share = samples / self.course.trained_s / rate
         least, most = SHARES_OF_RATE
-        if not least <= share <= most:
+        is_short = abs(samples / rate - self.course.trained_s) < NOISE_S
+        if not least <= share <= most and not is_short:
             message = (
                 f"{samples:g} samples in {self.course.trained_s:.0f} s of training are {share:.3g} times the "
                 f"throughput of {rate:.4g} samples/s that the log states"

@@ -184,7 +184,9 @@ _RULES = (
     ),
     _rule(
         "dcgm_fault",
-        b"fatal|Fatal|Link error|faulty mem|uncontained error|no error was|errors and row",
+        b"fatal|Fatal|Link error|faulty mem|uncontained error|no error was|errors and row| Fail",
+        # A row of dcgmi diag's table.
+        rb"^\|[^|]{1,60}\| Fail\b",
         rb"(?i:(?<!no )(?<!0 )\bnv-?link fatal(?! ?(?:errors?|count)? *[:=]? *(?:0|none|no|ok|pass)\b))",
         rb"(?i:(?<!no )(?<!non-)\bfatal (?:nvlink|nvswitch)(?! errors? *[:=] *(?:0|none)\b))",
         rb"Detected [1-9]\d* [\w ]{1,60} NvLink errors on GPU|fatal errors? on NvSwitch",
@@ -227,7 +229,8 @@ _RULES = (
     ),
     _rule(
         "task_failed",
-        b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step",
+        b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step|sending signal|+ exit ",
+        rb"^timeout: sending signal \w{1,10} to command|^\++ exit (?!0\b)\d{1,3}\s*$",
         rb"error while loading shared libraries: |srun: error: Unable to create step",
         rb"failed \(exitcode: (?!0\))|exitcode *: (?!0\b)-?\d{1,3} *\(pid",
         rb"process(?:es)? (?:returned a|exited with) non-zero|BAD TERMINATION OF ONE",

@@ -120,7 +120,8 @@ class NvidiaSmiCsvParser(LogParser):
         self.other_list = ""
         """What the table is a list of, where that is not GPUs."""
         self.shows_health = False
-        self.gpus: set[str] = set()
+        self.gpus: dict[str, int] = {}
+        """Rows of each GPU."""
         self.indexes: set[int] = set()
         self.counted: set[float] = set()
         """How many GPUs there are, by the table itself (column count)."""
@@ -202,8 +203,8 @@ class NvidiaSmiCsvParser(LogParser):
     def _count(self, values: Mapping[str, str]) -> None:
         """Count the GPUs that rows name, and note what rows show of their state."""
         named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
-        if named and len(self.gpus) <= MAX_GPUS:
-            self.gpus.add(named)
+        if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
+            self.gpus[named] = self.gpus.get(named, 0) + 1
         if (index := values.get("index", "")).isdecimal() and len(self.indexes) <= MAX_GPUS:
             self.indexes.add(int(index[:9]))
         if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
@@ -307,6 +308,11 @@ class NvidiaSmiCsvParser(LogParser):
         elif any(count != len(self.gpus) for count in self.counted):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
             message = f"rows of {len(self.gpus)} GPUs, and {counted} counted"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        # A query in a loop that is ended has the row of one GPU more than of another.
+        fewest = min(self.gpus, key=lambda gpu: self.gpus[gpu], default="")
+        if self.gpus and self.gpus[fewest] + 1 < (most := max(self.gpus.values())):
+            message = f"{self.gpus[fewest]} rows of GPU {fewest}, and {most} of another: it was not there all the time"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         if self.indexes and len(self.indexes) <= max(self.indexes):
             message = f"rows of GPU {', '.join(map(str, sorted(self.indexes)[:8]))}, and none of those before"

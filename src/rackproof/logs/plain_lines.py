@@ -39,6 +39,10 @@ class _Reading:
             self.value, self.line = value, at
 
 
+_GOES_ON = re.compile(r"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
+"""What makes another number of one that stands before it."""
+
+
 class PlainLinesParser(LogParser):
     """Reads lines by the patterns of a definition."""
 
@@ -70,7 +74,11 @@ class PlainLinesParser(LogParser):
                 self.log.find("tool_error", message, Verdict.FAIL, line=at, excerpt=text)
         for name, reading in self.readings.items():
             if found := reading.pattern.search(text):
-                self._take(name, reading, at, found[reading.group] or "", text)
+                shown = found[reading.group] or ""
+                if _GOES_ON.match(text, max(0, found.end(reading.group))):
+                    # The pattern ends within a number: 1 of 1,234.
+                    shown = f"{shown}…"
+                self._take(name, reading, at, shown, text)
         if self.good_end.search(text):
             self.ended_at = at
 

@@ -144,7 +144,7 @@ def test_a_fault_is_seen_in_the_kernels_files(
             "nvidia-smi -q -x",
             "nvidia_smi_xml",
             "remap_pending",
-            Verdict.DEGRADED,
+            Verdict.FAIL,
         ),
         (
             "ecc-uncorrectable --gpu 1",

@@ -1,0 +1,40 @@
+"""Outputs of several tools in one log: what of it is not judged. No I/O.
+
+A log is judged as the output of the tool that it shows first. What another tool printed below may be the very fault
+that was looked for, so that such a log proves nothing until each output is a file of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+MARKS: Mapping[str, re.Pattern[bytes]] = {
+    "nccl_tests": re.compile(rb"(?m)^# (?:Collective test starting: |nThread \d+ nGpus \d+ minBytes )"),
+    "nvbandwidth": re.compile(rb"(?m)^nvbandwidth Version: "),
+    "gpu_burn": re.compile(rb"(?m)^(?:Tested \d+ GPUs:|\d[\d.]*%\s+proc'd: )"),
+    "ib_write_bw": re.compile(rb"(?m)^ *#bytes +#iterations +(?:BW |t_min)"),
+    "nvidia_smi_xml": re.compile(rb"<nvidia_smi_log>"),
+    "nvidia_smi_text": re.compile(rb"(?m)^=+NVSMI LOG=+"),
+    "nvidia_smi_csv": re.compile(
+        rb"(?m)^(?:timestamp|index|name|uuid|gpu_uuid|count)(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?)*, "
+        rb"(?:temperature|power|clocks|clocks_\w+|utilization|memory|ecc|pcie|remapped_rows|retired_pages|fabric)\."
+    ),
+    "nvlink_status": re.compile(rb"(?m)^\s+Link \d+: (?:[\d.]+ GB/s|<inactive>)"),
+    "nvidia_smi_topo": re.compile(rb"(?m)^GPU0\t *X *\t"),
+}
+"""What only the output of a tool has, by the tool's format. Logs of trainings may hold any of them: there they are read
+with the launcher that printed them."""
+
+
+def other_tools(block: bytes, own: str) -> dict[str, int]:
+    """Return the formats of other tools that a part of a log shows, with where each begins.
+
+    Args:
+        block: Whole lines.
+        own: The format as which the log is judged; of one that is no tool's, nothing is returned.
+    """
+    if own not in MARKS:
+        return {}
+    found = ((name, mark.search(block)) for name, mark in MARKS.items() if name != own)
+    return {name: place.start() for name, place in found if place}
