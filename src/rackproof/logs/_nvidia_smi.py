@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from rackproof.core.gpu_models import (
     HOTTEST_GPU_C,
@@ -85,6 +86,17 @@ def find_remark(log: Log, at: int, text: str) -> bool:
         )
         return True
     return False
+
+
+def tag_moment(log: Log, text: str) -> None:
+    """Keep when nvidia-smi answered, as it states that; in the node's own time, whose zone it does not state."""
+    for form in ("%a %b %d %H:%M:%S %Y", "%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
+        try:
+            moment = datetime.strptime(text.strip()[:40], form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        log.tags["ended"] = moment.isoformat()
+        return
 
 
 def find_twice(log: Log, at: int | None, what: str, text: str) -> None:

@@ -21,6 +21,7 @@ from rackproof.logs._nvidia_smi import (
     judge_gpu,
     judge_neighbours,
     leading,
+    tag_moment,
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS
@@ -345,6 +346,7 @@ class NvidiaSmiXmlParser(_Whole):
         """Add measurements and findings of one report on all GPUs."""
         log = self.log
         top = root.find("nvidia_smi_log") or root
+        tag_moment(log, top.get("timestamp"))
         log.tag("driver_version", top.get("driver_version"))
         log.tag("cuda_version", top.get("cuda_version"))
         log.tag("gpus", len(gpus))

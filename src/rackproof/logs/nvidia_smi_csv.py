@@ -19,6 +19,7 @@ from rackproof.logs._nvidia_smi import (
     judge_gpu,
     judge_neighbours,
     leading,
+    tag_moment,
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
@@ -292,6 +293,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("no_rows", "no GPU in the table", Verdict.UNPROVEN)
         elif self.rows:
             self._judge_content()
+        tag_moment(self.log, self.moment)
         if self.rows and self.log.ends_in_line:
             self.log.find("cut_off", "the table ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
         self.log.tag("gpus", self.rows)

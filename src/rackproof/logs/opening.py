@@ -90,8 +90,11 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
     """Open a log for reading.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is a device, which may have no end.
     """
+    mode = Path(path).stat().st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise OSError(f"{path} is a device, and no log")
     with open(path, "rb") as raw:
         # What cannot be read twice is no compressed file either: `rackproof parse /dev/stdin`.
         yield LogStream(raw) if raw.seekable() else cast("LogStream", _Plain(raw))

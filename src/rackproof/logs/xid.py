@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
@@ -25,6 +26,10 @@ _LINE = re.compile(
     r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 )
 """How dmesg, journalctl and syslog begin a line."""
+_MOMENT = re.compile(
+    r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] |^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
+)
+"""The date of a line of `dmesg -T` and of journalctl; syslog's has no year, and dmesg's own is since the start."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
@@ -67,9 +72,13 @@ class XidParser(LogParser):
         self.first: dict[tuple[str, str], int] = {}
         self.details: dict[tuple[str, int | None], int] = {}
         self.kernel_lines = 0
+        self.moment: re.Match[str] | None = None
+        """The date of the last line that has one."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line of the kernel's log."""
+        if moment := _MOMENT.match(text):
+            self.moment = moment
         event = read_kernel_line(text)
         if event is None and _OF_KERNEL.search(text[:300].encode()):
             event = read_unknown_line(text, level_is_error(text), self.log.declared)
@@ -101,6 +110,21 @@ class XidParser(LogParser):
         if len(self.log.findings) > 50:
             self.log.find("more_xids", "more kinds of XID than are listed", Verdict.FAIL, line=at)
 
+    def _tag_moment(self) -> None:
+        """Keep when the log ends, where its lines state that."""
+        if self.moment is None:
+            return
+        of_dmesg, day, time = self.moment.groups()
+        try:
+            moment = (
+                datetime.strptime(of_dmesg, "%b %d %H:%M:%S %Y")
+                if of_dmesg
+                else datetime.fromisoformat(f"{day}T{time}")
+            )
+        except ValueError:
+            return
+        self.log.tags["ended"] = moment.replace(tzinfo=UTC).isoformat()
+
     def finish(self) -> ParsedLog:
         """Return how often each XID occurs; a kernel log without any is a pass, other text is not."""
         measurements = [
@@ -114,6 +138,7 @@ class XidParser(LogParser):
             )
             for (kind, code), times in sorted(self.xids.items())
         ]
+        self._tag_moment()
         for (bus_id, code), at in self.details.items():
             message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
             self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=at)
