@@ -120,6 +120,8 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
+# What only asks keeps no files: a check of what would be done leaves none behind.
+NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 SHORT_S = 120
 LARGEST_CLOSURE = 500
@@ -204,6 +206,8 @@ class Apt:
             "Acquire::https::Timeout=20",
             "APT::Install-Recommends=false",
         ]
+        if "-s" in arguments:
+            fixed += NO_FILES
         argv = ["apt-get", "-y", "-q", *(part for one in fixed for part in ("-o", one)), *arguments]
         return ask(argv, timeout_s + self.options["lock_timeout_s"], bounded=False, environment=ENVIRONMENT)
 
@@ -242,9 +246,14 @@ class Apt:
         advice = f" {meant}" if meant else ""
         return f"{self.node}: {what}.{advice} apt said: {' | '.join(said[:4]) or tail(text)}"
 
+    def known(self, *arguments):
+        """Return what apt-cache prints."""
+        argv = ["apt-cache", *(part for one in NO_FILES for part in ("-o", one)), *arguments]
+        return ask(argv, SHORT_S, environment=ENVIRONMENT).get("stdout", "")
+
     def versions(self, name):
         """Return the versions of a package that the repositories have."""
-        listed = ask(["apt-cache", "madison", name], SHORT_S, environment=ENVIRONMENT).get("stdout", "")
+        listed = self.known("madison", name)
         return list(dict.fromkeys(line.split("|")[1].strip() for line in listed.splitlines() if "|" in line))
 
     def newest(self, name, pattern):
@@ -265,8 +274,7 @@ class Apt:
             named = [f"{name}={version}" for name, version in sorted(level.items()) if version]
             if not named:
                 break
-            shown = ask(["apt-cache", "show", *named], SHORT_S, environment=ENVIRONMENT).get("stdout", "")
-            needed = exact_dependencies(shown)
+            needed = exact_dependencies(self.known("show", *named))
             level = {name: version for name, version in needed.items() if name not in found}
             found.update(level)
         return found

@@ -19,7 +19,7 @@ from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.kernel_events import verdict_of
-from rackproof.logs._nvidia_smi import fabric_fault
+from rackproof.logs._nvidia_smi import MOST_REMAPPED_ROWS, fabric_fault
 from rackproof.logs.nvidia_smi import is_fabric_unhealthy, recovery_verdict
 from rackproof.nodes.health_subjects import (
     Action,
@@ -635,12 +635,41 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
         )
 
 
+ALIKE_CLOCK = 0.98
+"""GPUs of one product name have the same highest clock."""
+
+
 def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
     limit_w = subject.gpu.power_limit_w
     wanted_w = subject.node.expected.power_limit_w or subject.gpu.power_default_w or 0
     if limit_w is not None and wanted_w and limit_w < 0.99 * wanted_w:
         evidence = f"limited to {number(limit_w)} W of {number(wanted_w)} W"
         yield subject.finding("power_limit", Verdict.FAIL, "configure", evidence)
+
+
+def _compute_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.gpu.compute_mode == "Prohibited" and subject.node.expected.gpus:
+        evidence = "no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"
+        yield subject.finding("compute_prohibited", Verdict.FAIL, "configure", evidence)
+
+
+def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
+    gpu = subject.gpu
+    if gpu.spent_banks:
+        evidence = f"{gpu.spent_banks} banks of its memory have no spare row left"
+    elif (gpu.remapped_rows or 0) >= MOST_REMAPPED_ROWS:
+        evidence = f"{gpu.remapped_rows} rows of its memory are remapped, the most that a GPU can"
+    else:
+        return
+    yield subject.finding("remap_spent", Verdict.DEGRADED, "rma", evidence)
+
+
+def _clock_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+    alike = [one.clock_max_mhz or 0 for one in subject.node.snapshot.gpus if one.name == subject.gpu.name]
+    most, own = max(alike, default=0), subject.gpu.clock_max_mhz
+    if own is not None and own < ALIKE_CLOCK * most:
+        evidence = f"its SM clock is {number(own)} MHz at most, {number(most)} beside it"
+        yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
 def _links_down(gpu: GpuSnapshot) -> list[str]:
@@ -1211,6 +1240,9 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _absolute_temperature,
     _memory_temperature,
     _power_limit,
+    _compute_mode,
+    _spare_memory,
+    _clock_beside,
     _nvlinks,
     _slow_nvlinks,
     _nvlink_errors,

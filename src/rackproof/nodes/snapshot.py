@@ -132,6 +132,11 @@ class GpuSnapshot(Record):
     memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
+    clock_max_mhz: float | None = None
+    compute_mode: str = ""
+    spent_banks: int | None = None
+    """Banks of memory without a spare row."""
+    remapped_rows: int | None = None
     memory_used_bytes: int | None = None
     fabric_state: str = ""
     fabric_status: str = ""
@@ -523,6 +528,10 @@ def _read_gpu(
         memory_c=leading_number(text("temperature/memory_temp")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=leading_number(text("gpu_power_readings/default_power_limit")),
+        clock_max_mhz=leading_number(text("max_clocks/sm_clock")),
+        compute_mode=text("compute_mode"),
+        spent_banks=_whole_sum(text, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none"),
+        remapped_rows=_whole_sum(text, "remapped_rows/remapped_row_corr", "remapped_rows/remapped_row_unc"),
         memory_used_bytes=None if used_mib is None else used_mib << 20,
         fabric_state=text("fabric/state"),
         fabric_status=text("fabric/status"),

@@ -376,6 +376,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
             node
         ),
     ),
+    _row("compute_mode", "nvidia-smi -q, compute mode", _values("compute_mode")),
     _row("nvlinks", "nvidia-smi nvlink -s", _nvlinks),
     _row("fabric_state", _FABRIC, _gpus(lambda gpu: gpu.fabric_state == "Completed")),
     _row("fabric_status", _FABRIC, _gpus(lambda gpu: gpu.fabric_status == "Success")),
@@ -427,6 +428,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     # What corrects it is loaded with the driver alone, and a call that does not warn may not look.
     "inforom_corrupted": ("gpus", "driver_tools", "booted"),
     "mig_on": ("mig",),
+    "compute_prohibited": ("compute_mode",),
     "recovery_needed": ("recovery",),
     "pcie_width": ("pcie_width", "pcie_width_as_before"),
     "pcie_generation": ("pcie_generation", "pcie_generation_as_before"),
