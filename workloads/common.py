@@ -148,7 +148,7 @@ class Log:
 
 
 def say(text: str) -> None:
-    """Write a line for people, in one write: without a buffer print() takes two, between which another rank's fits."""
+    """Write a line for people, in one write: between two of print() fits another rank's line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

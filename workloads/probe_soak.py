@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Hold a training-like load, and watch each GPU second by second.
 
-One process per GPU. A step computes bf16 products, attention and memory traffic while the host sends data; of
-several GPUs it ends with an all-reduce, which is not part of the step's computing time, so that a slow GPU is
-named and not all of them. Steps are queued ahead: a host that is late shows in no figure. Each second the clocks'
-reasons, temperature and power are read, and the last product is compared with the first one bit by bit.
+One process per GPU. A step computes bf16 products, attention and memory traffic while the host sends data;
+of several GPUs it ends with an all-reduce, which is not part of the step's computing time, so that a slow GPU
+is named and not all of them. Steps are queued ahead: a host that is late shows in no figure. Each second the
+reasons for low clocks, temperature and power are read, and the last product is compared with the first one.
 """
 
 from __future__ import annotations
@@ -299,9 +299,7 @@ def report_readings(watch: Watch, before: dict[str, float], log: Log, labels: di
         log.measurement("energy_per_step", joules, "J", LOWER, **labels)
     for name in samples.COUNTERS:
         if name in before and name in after:
-            log.measurement(
-                "counter_growth", after[name] - before[name], "1", LOWER, counter=name, **labels
-            )
+            log.measurement("counter_growth", after[name] - before[name], "1", LOWER, counter=name, **labels)
 
 
 def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> None:

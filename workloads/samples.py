@@ -73,8 +73,7 @@ class Nvml:
         return found
 
     def read_counters(self) -> dict[str, float]:
-        """Return what grows or never changes of the first GPU: errors, energy (J), the temperature that slows it
-        down (°C).
+        """Return what grows or never changes of the first GPU: errors, energy (J), slowdown (°C).
 
         ``nvlink`` are errors of all its links together; it is left out where there is none.
         """
@@ -83,8 +82,20 @@ class Nvml:
         device = self._devices[0][1]
         found: dict[str, float] = {}
         for key, name, held, factor, more in (
-            ("ecc_corrected", "nvmlDeviceGetTotalEccErrors", ctypes.c_ulonglong(), 1, (_CORRECTED, _SINCE_BOOT)),
-            ("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", ctypes.c_ulonglong(), 1, (_UNCORRECTED, _SINCE_BOOT)),
+            (
+                "ecc_corrected",
+                "nvmlDeviceGetTotalEccErrors",
+                ctypes.c_ulonglong(),
+                1,
+                (_CORRECTED, _SINCE_BOOT),
+            ),
+            (
+                "ecc_uncorrected",
+                "nvmlDeviceGetTotalEccErrors",
+                ctypes.c_ulonglong(),
+                1,
+                (_UNCORRECTED, _SINCE_BOOT),
+            ),
             ("pcie_replay", "nvmlDeviceGetPcieReplayCounter", ctypes.c_uint(), 1, ()),
             ("energy", "nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong(), 1e-3, ()),
             (
@@ -102,7 +113,11 @@ class Nvml:
             answer.value
             for link in range(_MOST_LINKS)
             for counter in _LINK_COUNTERS
-            if (answer := self._ask("nvmlDeviceGetNvLinkErrorCounter", ctypes.c_ulonglong(), device, link, counter))
+            if (
+                answer := self._ask(
+                    "nvmlDeviceGetNvLinkErrorCounter", ctypes.c_ulonglong(), device, link, counter
+                )
+            )
             is not None
         ]
         if errors:

@@ -1,7 +1,7 @@
 """What the seconds of a held load say of a GPU: sagging speed, stalls, lowered clocks, gaps. No I/O.
 
-Standard library only. A window is about a second. Everything is judged against the same run: the speed that the GPU
-should have is another question, which its SKU's reference and its history answer.
+Standard library only. A window is about a second. Everything is judged against the same run: the speed that
+the GPU should have is another question, which its SKU's reference and its history answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ BLOCK_S = 60.0
 SETTLE_S = 120.0
 """So long after the start a GPU warms up, and its clocks fall: no loss of a healthy GPU."""
 STALL_FACTOR = 1.5
-"""A step that takes so many times its usual time is a stall: 99 of 100 healthy ones take 1.01 times at most."""
+"""A step that takes so many times its usual time stalls: 99 of 100 healthy ones take 1.05 times at most."""
 STALL_LEAST_S = 0.02
 STALLS_WITHIN_S = 600.0
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
-"""NVML's reasons for a lower clock that no healthy GPU has: hardware, heat (two kinds) and the power brake. The power
-limit is none of them: a load that is held reaches it."""
+"""NVML's reasons for a lower clock that no healthy GPU has: hardware, heat (two kinds), the power brake. The
+power limit is none of them: a load that is held reaches it."""
 CLOSE_ENOUGH = 1e-9
 """Of seconds that are sums of floating-point numbers."""
 
@@ -82,7 +82,7 @@ def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
 
 def largest_sag(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
-    """Return by what share the slowest minute is below the fastest; None with fewer than two whole minutes."""
+    """Return by what share the slowest minute is below the fastest; None below two whole minutes."""
     rates = minute_rates(windows, settle_s)
     if len(rates) < 2 or max(rates) <= 0:
         return None

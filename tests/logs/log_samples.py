@@ -331,7 +331,8 @@ index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volat
 
 _LINKS = b"".join(b"\t Link %d: 26.562 GB/s\n" % link for link in range(18))
 NVLINK = b"".join(
-    b"GPU %d: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-00000000000%d)\n" % (at, at + 1) + _LINKS for at in (0, 1)
+    b"GPU %d: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-00000000000%d)\n" % (at, at + 1) + _LINKS
+    for at in (0, 1)
 )
 
 TOPO = b"""\

@@ -1,4 +1,4 @@
-"""Figures, lists and tables of tools that cannot be, contradict each other, or lack what would show a fault."""
+"""Figures, lists and tables of tools that cannot be, contradict each other, or lack what shows a fault."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ B200 = (REAL / "nccl/b200-8gpu-all_reduce.txt").read_text()
         (lambda text: without("nThread")(without("2224200 556050")(text)), "rows_missing"),
         (without("#  Rank "), "devices_contradict"),
         (more("# Collective test starting: alltoall_perf\n"), "cut_off"),
-        (more("# Collective test starting: alltoall_perf\n# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)\n"),
+        (more("# Collective test starting: alltoall_perf\n# nThread 1 nGpus 2 minBytes 8 maxBytes 8\n"),
          "cut_off"),
         (more("bash: ./build/all_gather_perf: No such file or directory\n"), "cut_off"),
-        (more("all_gather_perf: error while loading shared libraries: libnccl.so.2: cannot open\n"), "task_failed"),
+        (more("all_gather_perf: error while loading shared libraries: libnccl.so.2\n"), "task_failed"),
         (more("srun: error: Unable to create step for job 4711: More processors requested than permitted\n"),
          "task_failed"),
         (more("n1:77:99 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"), "network_failed"),
@@ -77,7 +77,9 @@ def test_a_run_of_nccl_tests_that_proves_less_is_no_pass(change: Change, code: s
 
 def test_tabs_in_the_place_of_blanks_move_no_column() -> None:
     assert judged(B200)[0] is PASS
-    tabs = "".join(line if line.startswith("# ") else re.sub(" +", "\t", line) for line in B200.splitlines(True))
+    tabs = "".join(
+        line if line.startswith("# ") else re.sub(" +", "\t", line) for line in B200.splitlines(True)
+    )
     heading = re.sub("(?m)^#( +)size.*$", lambda found: re.sub(" +", "\t", found[0]), tabs)
     assert "wrong_values" not in judged(heading)[1]
 
@@ -93,9 +95,9 @@ def test_tabs_in_the_place_of_blanks_move_no_column() -> None:
         (lambda text: re.sub(r"\(\d+ Gflop", "(2000000 Gflop", text), UNPROVEN, "impossible_value"),
         (lambda text: re.sub(r"UUID: GPU-\S+", "UUID: GPU-0)", text), UNPROVEN, "gpu_twice"),
         (instead("proc'd:", "DIED! proc'd:"), FAIL, ""),
-        (lambda text: "Initialized device 0 with 81251 MB of memory (80837 MB available, using 72753 MB of it), x\n"
-         "Initialized device 1 with 81251 MB of memory (80837 MB available, using 1343 MB of it), x\n" + text,
-         UNPROVEN, "gpus_unlike"),
+        (lambda text: "".join(
+            f"Initialized device {gpu} with 81251 MB of memory (80837 MB available, using {used} MB of it)\n"
+            for gpu, used in enumerate((72753, 1343))) + text, UNPROVEN, "gpus_unlike"),
     ],
 )  # fmt: skip
 def test_a_burn_that_proves_less_is_no_pass(change: Change, verdict: Verdict, code: str) -> None:
@@ -111,7 +113,10 @@ def test_a_burn_that_proves_less_is_no_pass(change: Change, verdict: Verdict, co
     ("old", "new"),
     [
         ("395.10             394.20", "100.00             394.20"),
-        ("395.10             394.20             0.751895", "99999.00             99999.00             190.732956"),
+        (
+            "395.10             394.20             0.751895",
+            "99999.00             99999.00             190.732956",
+        ),
         ("0.751895", "0.000001"),
         ("0.751895", "7.518950"),
         ("0.751895", "1.503790"),

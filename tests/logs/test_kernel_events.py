@@ -356,7 +356,7 @@ def test_a_node_sends_every_line_that_a_reader_takes(root: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "verdict"),
     [
-        ("DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xdf000000 [fault reason 0x05]", UNPROVEN),
+        ("DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xdf000000", UNPROVEN),
         ("nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0010 address=0xf0]", UNPROVEN),
         ("mlx5_core 0000:43:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
          "0000:42:01.0 (capable of 126.016 Gb/s with 8.0 GT/s PCIe x16 link)", UNPROVEN),
@@ -373,7 +373,10 @@ def test_what_a_kernel_says_of_devices_that_lack_something(line: str, verdict: V
 
 def test_a_disk_in_a_slot_of_its_own_speed_is_no_finding() -> None:
     line = "nvme 0000:01:00.0: 63.012 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at "
-    assert read_kernel_line(f"[ 2.5] {line}0000:00:01.1 (capable of 126.024 Gb/s with 32.0 GT/s PCIe x4 link)") is None
+    assert (
+        read_kernel_line(f"[ 2.5] {line}0000:00:01.1 (capable of 126.024 Gb/s with 32.0 GT/s PCIe x4 link)")
+        is None
+    )
 
 
 @pytest.mark.parametrize(

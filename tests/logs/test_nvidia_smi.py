@@ -465,14 +465,16 @@ def test_all_gpus_below_their_default_power_are_degraded() -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (HEAD.format(column="count") + f"0, {H200}, {UUIDS[0]}, 8\n1, {H200}, {UUIDS[1]}, 8\n", "gpu_missing"),
+        (
+            HEAD.format(column="count") + f"0, {H200}, {UUIDS[0]}, 8\n1, {H200}, {UUIDS[1]}, 8\n",
+            "gpu_missing",
+        ),
         (f"index, uuid, temperature.gpu\n0, {UUIDS[0]}, 33\n3, {UUIDS[1]}, 33\n", "gpu_missing"),
         ("temperature.gpu, power.draw [W]\n38, 77.49 W\n", "gpu_missing"),
         (table("temperature.gpu", "[N/A]"), "no_rows"),
         ("timestamp, index, name\n2026/01/31 12:00:00.000, 0, NVIDIA H200\n", "no_rows"),
         (
-            "gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"
-            f"{UUIDS[0]}, 4711, python, 500 MiB\n",
+            f"gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n{UUIDS[0]}, 4711, python, 500 MiB\n",
             "no_rows",
         ),
         (
@@ -501,7 +503,8 @@ def test_words_of_a_table_that_state_a_fault(column: str, cell: str, code: str) 
 
 def test_a_table_of_all_columns_is_read() -> None:
     more = ", ".join(f"clocks.someNew{at}" for at in range(230))
-    text = f"index, uuid, pci.baseClass, temperature.gpu, {more}\n0, {UUIDS[0]}, 0x3, 31, {', '.join(['7'] * 230)}\n"
+    values = ", ".join(["7"] * 230)
+    text = f"index, uuid, pci.baseClass, temperature.gpu, {more}\n0, {UUIDS[0]}, 0x3, 31, {values}\n"
     assert judged(text) == (PASS, set())
 
 

@@ -143,8 +143,6 @@ def test_rows_that_show_nothing(header: str, row: str, code: str) -> None:
     assert code in codes(parsed)
 
 
-
-
 def row_of(gbit: float, size: int = 65536) -> str:
     """Return a row whose figures agree: size, iterations, peak, average, message rate."""
     return f"{size} 5000 {gbit * 1.002:.2f} {gbit:.2f} {gbit * 1e3 / 8 / size:.6f}"

@@ -53,7 +53,10 @@ def test_a_good_run_passes_with_its_numbers_and_its_program() -> None:
 @pytest.mark.parametrize("shown", ["1,234,567.5", "1.5e-300", "9e999", "6.964.4", "6'964"])
 def test_a_number_that_goes_on_behind_the_pattern_is_not_read_in_part(shown: str) -> None:
     log = read(STREAM.replace("6964.4", shown), pattern="^Triad: +([0-9]+[.]?[0-9]?)")
-    assert (log.verdict.value, {one.code for one in log.findings}) == ("unproven", {"impossible_value", "metric_missing"})
+    assert (log.verdict.value, {one.code for one in log.findings}) == (
+        "unproven",
+        {"impossible_value", "metric_missing"},
+    )
     assert log.measurement("triad") is None
 
 

@@ -54,7 +54,8 @@ END: dict[str, Any] = {
     ],
 }
 DEVICES = "".join(
-    f"#  Rank {rank:2} Group  0 Pid {4000 + rank} on n{rank // 4 + 1} device {rank % 4} [0x{1 + rank % 4}b] NVIDIA GB300\n"
+    f"#  Rank {rank:2} Group  0 Pid {4000 + rank} on n{rank // 4 + 1} device {rank % 4} "
+    f"[0x{1 + rank % 4}b] NVIDIA GB300\n"
     for rank in range(12)
 )
 SIZES = "# nThread 1 nGpus 1 minBytes 1073741824 maxBytes 1073741824 step: 2(factor) validation: 1 graph: 0\n"

@@ -1,4 +1,4 @@
-"""What the seconds of a held load say: sag, stalls, lowered clocks, gaps; simulated from an H100's recorded noise."""
+"""What the seconds of a held load say: sag, stalls, lowered clocks, gaps; with an H100's noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def series() -> Any:
 
 
 def windows(
-    series: Any, minutes: int, dice: random.Random, loss: float = 0.0, onset_s: float = math.inf, **changes: Any
+    series: Any,
+    minutes: int,
+    dice: random.Random,
+    loss: float = 0.0,
+    onset_s: float = math.inf,
+    **changes: Any,
 ) -> list[Any]:
     """Return seconds of a GPU that warms up, and that loses a share of its speed from a moment on."""
     made, drift = [], 0.0
@@ -97,7 +102,10 @@ def test_stalls_are_counted_by_ten_minutes(series: Any) -> None:
 )
 def test_seconds_with_lowered_clocks(series: Any, bits: int, slowed_s: float) -> None:
     read = {"throttle": bits, "temperature": 78, "power": 700}
-    held = [series.Window(float(at), 1.0, USUAL, 1.0, 0, read if at > 50 else {"throttle": 4}) for at in range(1, 61)]
+    held = [
+        series.Window(float(at), 1.0, USUAL, 1.0, 0, read if at > 50 else {"throttle": 4})
+        for at in range(1, 61)
+    ]
     assert series.slowed_seconds(held) == slowed_s
     assert series.unread_seconds(held) == 50
 

@@ -184,7 +184,7 @@ def links_of(product_name: str) -> int | None:
 
 
 def most_link_gb_s(product_name: str) -> float | None:
-    """Return the GB/s that an NVLink of a product is shown with at most, None where its model is not known."""
+    """Return the most GB/s that an NVLink of a product is shown with, None where its model is not known."""
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return FASTEST_LINK_SHARE * speed

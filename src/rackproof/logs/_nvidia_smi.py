@@ -89,7 +89,7 @@ def find_remark(log: Log, at: int, text: str) -> bool:
 
 
 def tag_moment(log: Log, text: str) -> None:
-    """Keep when nvidia-smi answered, as it states that; in the node's own time, whose zone it does not state."""
+    """Keep when nvidia-smi answered, in the node's own time, whose zone it does not state."""
     for form in ("%a %b %d %H:%M:%S %Y", "%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
         try:
             moment = datetime.strptime(text.strip()[:40], form).replace(tzinfo=UTC)
@@ -154,8 +154,7 @@ class GpuReadings:
 
 
 def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge what needs no other GPU: heat, PCIe generation under load, ECC of a model that has it on, settings.
-    """
+    """Judge what needs no other GPU: heat, PCIe generation under load, ECC where it belongs on, settings."""
     _judge_settings(log, gpu, at)
     _judge_memory(log, gpu, at)
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
@@ -185,7 +184,9 @@ def fabric_fault(state: str, status: str) -> tuple[str, str] | None:
 def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
     """Judge settings with which a sound GPU does not do its work."""
     if gpu.compute_mode == "Prohibited":
-        message = f"{gpu.label}: no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"
+        message = (
+            f"{gpu.label}: no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"
+        )
         log.find("compute_prohibited", message, Verdict.UNPROVEN, line=at)
     if gpu.power_limit_w is not None and gpu.power_limit_w < (gpu.power_default_w or 0):
         message = f"{gpu.label}: its power is limited to {gpu.power_limit_w:g} W of {gpu.power_default_w:g} W"
@@ -195,13 +196,19 @@ def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
 def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:
     """Judge what is left of a GPU's spare memory, and whether its size is what its name states."""
     if gpu.spent_banks:
-        message = f"{gpu.label}: {gpu.spent_banks:g} banks of its memory have no spare row left: plan its return"
+        message = (
+            f"{gpu.label}: {gpu.spent_banks:g} banks of its memory have no spare row left: plan its return"
+        )
         log.find("remap_spent", message, Verdict.DEGRADED, line=at)
     elif (gpu.remapped_rows or 0) >= MOST_REMAPPED_ROWS:
         message = f"{gpu.label}: {gpu.remapped_rows:g} rows of its memory are remapped: plan its return"
         log.find("remap_spent", message, Verdict.DEGRADED, line=at)
     named = _NAMED_GB.search(gpu.name)
-    if named and gpu.memory_mib is not None and gpu.memory_mib < _NAMED_SHARE * int(named[1]) * 1000**3 / 2**20:
+    if (
+        named
+        and gpu.memory_mib is not None
+        and gpu.memory_mib < _NAMED_SHARE * int(named[1]) * 1000**3 / 2**20
+    ):
         message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, and its name states {named[1]} GB"
         log.find("gpu_memory", message, Verdict.UNPROVEN, line=at)
 

@@ -210,7 +210,7 @@ _RULES = (
     _rule(
         "network_failed",
         b"n with error|etry count|IBV_WC_|async event",
-        rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error)|path migration failed)",
+        rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error))",
         rb"got completion with error|(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
     ),
     _rule(
@@ -254,7 +254,8 @@ _RULES = (
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
         # A program that asks who is at the other end of a connection which is gone has met no fault.
-        rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected|after transport endpoint shutdown",
+        rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected",
+        rb"after transport endpoint shutdown",
     ),
 )
 

@@ -181,7 +181,9 @@ class GpuBurnParser(LogParser):
         for index, figures in sorted(self.memory.items()):
             model = self.models.get(index)
             alike = [other for one, other in self.memory.items() if self.models.get(one) == model]
-            for what, value, most in zip(("has", "uses"), figures, map(max, zip(*alike, strict=True)), strict=True):
+            for what, value, most in zip(
+                ("has", "uses"), figures, map(max, zip(*alike, strict=True)), strict=True
+            ):
                 if value < _ALIKE * most:
                     message = f"GPU {index} {what} {value:.0f} MB of memory, another one {most:.0f}"
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)

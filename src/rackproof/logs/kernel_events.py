@@ -130,9 +130,13 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
-    # A device that reached for memory that is not its own; or a slot that gives a fast card less than it can have.
+    # A device that reached for memory that is not its own; a slot that gives a fast card too little.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
-    ("pcie_error", Verdict.UNPROVEN, r"available PCIe bandwidth, limited by .{0,160}[1-9]\d\d[.\d]* Gb/s with .{1,20}x16 link"),
+    (
+        "pcie_error",
+        Verdict.UNPROVEN,
+        r"available PCIe bandwidth, limited by .{0,160}[1-9]\d\d[.\d]* Gb/s with .{1,20}x16 link",
+    ),
     # mlx5 counts severities as syslog does: 3 is an error.
     (
         "network_card_error",

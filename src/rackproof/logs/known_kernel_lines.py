@@ -45,7 +45,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^ERST: (?:Failed to get Error Log Address Range|Error Record Serialization Table \(ERST\) support)",
-        "drivers/acpi/apei/erst.c: firmware without a log of errors; boot log of a Supermicro server, Rocky Linux",
+        "drivers/acpi/apei/erst.c: firmware without a log of errors; boot log of a Supermicro server",
     ),
     (
         r"^ACPI: _OSC evaluation for CPUs failed, trying _PDC",
@@ -56,7 +56,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "loghub, Linux_2k.log: a processor of 2005 at each start",
     ),
     (
-        r"^pci [0-9a-f:.]+: (?:BAR \d{1,2}|bridge window|VF BAR \d{1,2})\b.{0,60}: (?:failed to|can't) assign|"
+        r"^pci [0-9a-f:.]+: (?:(?:VF )?BAR \d{1,2}|bridge window)\b.{0,60}: (?:failed to|can't) assign|"
         r"^pci [0-9a-f:.]+: (?:BAR \d{1,2}: )?failed to assign \[io ",
         "drivers/pci/setup-bus.c: ports of a bridge that nothing needs; boot log of a server, Ubuntu 20.04",
     ),

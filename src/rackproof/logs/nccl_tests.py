@@ -80,7 +80,7 @@ _NOT_VALIDATED = re.compile(r"\bvalidation: 0\b")
 _FASTEST_GB_S = 10_000.0
 """No collective is as fast, between whatever GPUs."""
 _LINK_SHARE = 1.5
-"""Switches that reduce by themselves (NVLS) let an all-reduce have more than its link's bandwidth: up to 1.1."""
+"""Switches that reduce (NVLS) let an all-reduce have more than its link's bandwidth: up to 1.1 of it."""
 _BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16"), 2),

@@ -231,7 +231,9 @@ class NvbandwidthParser(LogParser):
         elif self._is_by_device() and len(columns) < len(self.devices):
             message = f"a matrix of {self.test} has {len(columns)} columns for {len(self.devices)} devices"
         elif lost := next((pair for pair in sorted(self.absent) if pair[0] != pair[1]), None):
-            message = f"a matrix of {self.test} has no value from {lost[0]} to {lost[1]}: no access between them?"
+            message = (
+                f"a matrix of {self.test} has no value from {lost[0]} to {lost[1]}: no access between them?"
+            )
         else:
             return
         self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)

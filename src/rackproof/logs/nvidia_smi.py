@@ -492,7 +492,15 @@ _SECTIONS = (
     *(
         _Section((tag,))
         for tag in (
-            *("product_name", "uuid", "serial", "vbios_version", "performance_state", "pci", "fb_memory_usage"),
+            *(
+                "product_name",
+                "uuid",
+                "serial",
+                "vbios_version",
+                "performance_state",
+                "pci",
+                "fb_memory_usage",
+            ),
             *("utilization", "ecc_mode", "ecc_errors", "retired_pages", "temperature", "clocks", "processes"),
         )
     ),
@@ -503,12 +511,12 @@ _SECTIONS = (
     _Section(("fabric",), 525),
     _Section(("gpu_recovery_action",), 570),
 )
-"""Found in every answer of drivers 418 to 595, of GeForce, Quadro and data center GPUs, that were looked at. What a
-GPU does not have reads N/A there: a section that is missing was not printed, or taken out."""
+"""Found in every answer of drivers 418 to 595, of GeForce, Quadro and data center GPUs, that was looked at.
+What a GPU does not have reads N/A there: a section that is missing was not printed, or taken out."""
 
 
 def missing_sections(gpu: _Element, driver: str) -> list[str]:
-    """Return which parts of a GPU's description are missing; a driver without version is one of the newest."""
+    """Return which parts of a GPU's description are missing; a driver of no known version is a new one."""
     version = leading(driver.replace(".", " ", 1).split(" ")[0]) if driver else None
     tags = {child.tag for child in gpu.children}
     return [
@@ -601,8 +609,18 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         "a row remap waits for a reset",
     ),
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
-    ("retired_pages/pending_retirement", "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired"),
-    ("retired_pages/pending_blacklist", "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired"),
+    (
+        "retired_pages/pending_retirement",
+        "remap_pending",
+        Verdict.FAIL,
+        "a page waits for a reset to be retired",
+    ),
+    (
+        "retired_pages/pending_blacklist",
+        "remap_pending",
+        Verdict.FAIL,
+        "a page waits for a reset to be retired",
+    ),
 )
 
 _TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")

@@ -273,7 +273,9 @@ class NvidiaSmiCsvParser(LogParser):
         if values.get("remapped_rows.pending") in _YES:
             log.find("remap_pending", f"GPU {gpu}: a row remap waits for a reset", Verdict.FAIL, line=at)
         if values.get("retired_pages.pending") in _YES:
-            log.find("remap_pending", f"GPU {gpu}: a page waits for a reset to be retired", Verdict.FAIL, line=at)
+            log.find(
+                "remap_pending", f"GPU {gpu}: a page waits for a reset to be retired", Verdict.FAIL, line=at
+            )
         if values.get("remapped_rows.failure") in _YES:
             log.find("remap_failure", f"GPU {gpu}: a row could not be remapped", Verdict.FAIL, line=at)
         action = values.get("gpu_recovery_action", "")
@@ -301,9 +303,8 @@ class NvidiaSmiCsvParser(LogParser):
             self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, self.measurements
         )
 
-
     def _judge_content(self) -> None:
-        """Note rows that name no GPU, show nothing of its state, or are fewer than the GPUs that there are."""
+        """Note rows that name no GPU, show nothing of its state, or are fewer than there are GPUs."""
         if not self.gpus:
             message = "no column names a GPU: ask for uuid or index, too"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
@@ -314,13 +315,17 @@ class NvidiaSmiCsvParser(LogParser):
         # A query in a loop that is ended has the row of one GPU more than of another.
         fewest = min(self.gpus, key=lambda gpu: self.gpus[gpu], default="")
         if self.gpus and self.gpus[fewest] + 1 < (most := max(self.gpus.values())):
-            message = f"{self.gpus[fewest]} rows of GPU {fewest}, and {most} of another: it was not there all the time"
+            message = (
+                f"{self.gpus[fewest]} rows of GPU {fewest}, and {most} of another: it was missing at times"
+            )
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         if self.indexes and len(self.indexes) <= max(self.indexes):
             message = f"rows of GPU {', '.join(map(str, sorted(self.indexes)[:8]))}, and none of those before"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         if not self.shows_health:
-            message = "no value shows anything of the GPUs' state: ask for temperature.gpu, ecc.errors.…, pcie.link.…"
+            message = (
+                "no value shows anything of the GPUs' state: ask for temperature.gpu and ecc.errors.…, too"
+            )
             self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 

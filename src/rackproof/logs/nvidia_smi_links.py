@@ -115,7 +115,9 @@ class NvlinkStatusParser(LogParser):
                 self.log.find("nvlink_slow", message, Verdict.FAIL, line=at, excerpt=text)
             most = most_link_gb_s(gpu.name)
             if most is not None and speed > most:
-                message = f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} carries {most:g} at most"
+                message = (
+                    f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} carries {most:g} at most"
+                )
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:
@@ -165,7 +167,9 @@ class NvlinkStatusParser(LogParser):
         """Note links and GPUs that the list lacks: it is cut off, filtered, or something is missing."""
         for uuid, gpu in self.gpus.items():
             wanted = links_of(gpu.name) or 0
-            if not gpu.numbers or (gpu.numbers == set(range(len(gpu.numbers))) and len(gpu.numbers) == wanted):
+            if not gpu.numbers or (
+                gpu.numbers == set(range(len(gpu.numbers))) and len(gpu.numbers) == wanted
+            ):
                 continue
             lacking = sorted(set(range(max(wanted, *(one + 1 for one in gpu.numbers)))) - gpu.numbers)
             if lacking or (wanted and len(gpu.numbers) > wanted):

@@ -402,7 +402,8 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
         typical = figures.get("_typical", figures.get("_min", 0.0))
         bounds = figures.get("_min", 0.0), figures.get("_max", math.inf)
         if ordered != sorted(ordered) or not bounds[0] <= typical <= bounds[1]:
-            return f"latencies out of order: min {bounds[0]:g}, typical {typical:g}, average {main:g}, max {bounds[1]:g}"
+            shown = f"min {bounds[0]:g}, typical {typical:g}, average {main:g}, max {bounds[1]:g}"
+            return f"latencies out of order: {shown}"
         return ""
     peak, rate = figures.get("_peak", 0.0), figures.get("_message_rate", 0.0)
     if main > _FASTEST_GBIT_S:

@@ -29,7 +29,7 @@ _LINE = re.compile(
 _MOMENT = re.compile(
     r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] |^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
 )
-"""The date of a line of `dmesg -T` and of journalctl; syslog's has no year, and dmesg's own is since the start."""
+"""The date of a line of `dmesg -T` and of journalctl; those of syslog and of plain dmesg have no year."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )

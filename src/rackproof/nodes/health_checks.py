@@ -17,9 +17,8 @@ from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_lin
 from rackproof.core.records import Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
-from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
+from rackproof.logs._nvidia_smi import INFOROM_REMEDY, MOST_REMAPPED_ROWS, fabric_fault, inforom_address
 from rackproof.logs.kernel_events import verdict_of
-from rackproof.logs._nvidia_smi import MOST_REMAPPED_ROWS, fabric_fault
 from rackproof.logs.nvidia_smi import is_fabric_unhealthy, recovery_verdict
 from rackproof.nodes.health_subjects import (
     Action,

@@ -185,7 +185,15 @@ def test_score_by_the_rules_of_0_6(
     # Their minutes count as those of ten runs would; that they are one is found.
     assert (score.verdict, score.runs_needed) == (UNPROVEN, needed), score.reasons
     assert any("is a copy of" in reason for reason in score.reasons)
-    doubts = ("RESULT line", "state no seeds", "is a copy of", "times as fast as", "rules 0.6.0", "scores stand", "dropped")
+    doubts = (
+        "RESULT line",
+        "state no seeds",
+        "is a copy of",
+        "times as fast as",
+        "rules 0.6.0",
+        "scores stand",
+        "dropped",
+    )
     assert [reason for reason in score.reasons if not any(doubt in reason for doubt in doubts)] == []
     minutes = cell(compared, "DGX1", canonical_benchmark(folder), "minutes").value
     assert minutes is not None

@@ -36,14 +36,18 @@ RANKS = "".join(
     f"#  Rank {rank} Group  0 Pid {4000 + rank} on {node} device {gpu} [0x{1 + gpu}b] NVIDIA GB300\n"
     for rank, (node, gpu) in enumerate((node, gpu) for node in NODES for gpu in range(4))
 )
+TABLE = (
+    "#       size         count    type   redop    root   time   algbw   busbw #wrong   "
+    "time   algbw   busbw #wrong\n"
+    "  1073741824     536870912    half     sum     -1 2787.6  385.18  759.67      0   "
+    "2760.0  389.04  767.27    0\n"
+)
 DRAFT = """\
 :::RACKPROOF {{"image": "r/x", "digest": "sha256:{digest}"}}
 PROLOG_START {start}
 NCCL_TEST = 1
 NCCL_TEST_START {start}
-{devices}#       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
-  1073741824     536870912    half     sum     -1 2787.6  385.18  759.67      0   2760.0  389.04  767.27    0
-# Out of bounds values : 0 OK
+{table}# Out of bounds values : 0 OK
 # Avg bus bandwidth    : 763.470
 NCCL_TEST_STOP {start}
 PROLOG_STOP {start}
@@ -91,7 +95,7 @@ class SlurmRun:
         real = real.replace(f"+ echo 'RUNANDTIME_START {begun}'", f"{cleared}+ true")
         marker, ranks = f"RUNANDTIME_START {begun}\n", "0: All registered. Starting with 72 processes\n"
         real = real.replace(marker, marker + ranks)
-        self.log = DRAFT.format(start=int(begun) - 60, digest="ab" * 32, devices=ASKED + RANKS) + real
+        self.log = DRAFT.format(start=int(begun) - 60, digest="ab" * 32, table=ASKED + RANKS + TABLE) + real
         self.end: dict[str, Any] = {
             "job": self.number,
             "name": self.planned.run_id,
@@ -435,7 +439,7 @@ def test_a_death_counts_where_the_marker_is_missing(run: SlurmRun) -> None:
 
 
 def test_a_job_that_ended_before_its_training_shows_the_cause_and_no_more(run: SlurmRun) -> None:
-    run.log = DRAFT.format(start=run.start_s, digest="ab" * 32, devices=ASKED + RANKS)
+    run.log = DRAFT.format(start=run.start_s, digest="ab" * 32, table=ASKED + RANKS + TABLE)
     run.end.update(state="FAILED", exit_code="1:0", steps=[])
     recorded = run.record()
     assert "slurm_state" in gating(recorded)

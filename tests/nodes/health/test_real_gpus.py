@@ -83,7 +83,11 @@ def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set
         ("<compute_mode>Default", "<compute_mode>Prohibited", "compute_prohibited"),
         ("<row_remapper_histogram_none>0", "<row_remapper_histogram_none>12", "remap_spent"),
         ("<remapped_row_unc>0", "<remapped_row_unc>512", "remap_spent"),
-        ("<sm_clock>1980 MHz</sm_clock>\n\t\t\t<mem_clock>3201", "<sm_clock>345 MHz</sm_clock>\n\t\t\t<mem_clock>3201", "gpus_unlike"),
+        (
+            "<sm_clock>1980 MHz</sm_clock>\n\t\t\t<mem_clock>3201",
+            "<sm_clock>345 MHz</sm_clock>\n\t\t\t<mem_clock>3201",
+            "gpus_unlike",
+        ),
         ("<attached_gpus>4", "<attached_gpus>8", "gpu_list_contradictory"),
         ("<attached_gpus>4", "<attached_gpus>3", "gpu_list_contradictory"),
     ],
