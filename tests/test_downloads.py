@@ -23,6 +23,7 @@ CONTROLLER = "constraints.txt"
 LOCKS = (
     CONTROLLER,
     "testrack/svc/requirements.txt",
+    "testrack/swift/requirements.txt",
     "workloads/imagenet/requirements.txt",
     "workloads/mxnet/requirements.txt",
     "workloads/tensorflow/requirements.txt",

@@ -36,7 +36,7 @@ from tools import source_pages
 
 PAGES = {
     "ddl.md": ("rows_ddl", "commands_ddl", "environment_ddl", "experiment_ddl", "program_ddl"),
-    "mxnet.md": ("rows_mxnet", "environment_mxnet"),
+    "mxnet.md": ("rows_mxnet", "sweep_mxnet", "environment_mxnet"),
     "mlperf-0.6.md": ("throughput_06", "minutes_06", "commands_06"),
     "mlperf-5.1.md": ("scores_51", "details_51", "commands_51"),
 }
@@ -63,7 +63,8 @@ def test_every_row_of_the_studies_is_on_its_page() -> None:
             assert row.startswith(f"| {one.system} |")
             assert one.throughput is None or f" {one.throughput:,.10g} " in row
             # Ours, or why not.
-            assert "h200" in row or "cannot be had here" in row or "not measured: " in row
+            reasons = ("h200", "cpu-mxnet", "cannot be had here", "not measured: ")
+            assert any(words in row for words in reasons)
 
 
 def test_every_number_of_round_06_is_on_its_page() -> None:
@@ -238,6 +239,39 @@ def test_the_sweep_has_every_point_of_the_document(root: Path, name: str, form: 
     if form:
         stores = {(point["gpus"] in ("0", "1"), point["kvstore"]) for point in points}
         assert stores == {(True, "device"), (False, "local"), (False, "device"), (False, "nccl")}
+
+
+@pytest.mark.parametrize("network", ["lenet", "mlp"])
+def test_every_point_that_a_cpu_can_run_was_run_by_mxnet_itself(network: str) -> None:
+    """Six batches, the largest with both schedules too; the points on GPUs say why there is nothing."""
+    own = [row.split(" | ") for row in rows("sweep_mxnet") if row.startswith(f"| {network} |")]
+    on_cpu = {(row[2], row[3]) for row in own if row[1] == "0"}
+    assert on_cpu == {(str(batch), "") for batch in (64, 128, 256, 512, 1024, 2048)} | {
+        ("2048", "learning_rate 0.07"),
+        ("2048", "learning_rate 0.07 lr_step_epochs 13"),
+    }
+    for row in own:
+        if row[1] == "0":
+            assert 0.9 < float(row[7]) < 1, row
+            assert (row[9].strip(" |") == "pass") <= bool(re.match(r"[\d,]{3,}", row[6])), row
+        else:
+            assert "cannot be had here: " in row[6]
+            assert ("nccl" in row[4]) is (row[1] != "1")
+    assert {row[1] for row in own} == {"0", "1", "2", "3", "4", "8"}
+
+
+def test_stores_on_one_device_exchange_nothing() -> None:
+    """MXNet makes no store for one device: the same bits come out whichever is named."""
+    accuracies: dict[str, set[float]] = {}
+    stores: dict[str, set[str]] = {}
+    for run in source_pages.mxnet_runs():
+        given = run["parameters"]
+        if run["benchmark"] == "mnist-mlp-mxnet" and given["batch_size"] in (64, 128, 256):
+            accuracies.setdefault(str(given["batch_size"]), set()).add(run["values"]["eval_accuracy"])
+            stores.setdefault(str(given["batch_size"]), set()).add(given["kvstore"])
+    assert set(accuracies) == {"64", "128", "256"}
+    assert all(len(found) == 1 for found in accuracies.values())
+    assert all(found == {"local", "device", "nccl"} for found in stores.values())
 
 
 SITE = {

@@ -8,7 +8,7 @@ states in the YAML files beside them. Ours are the records in docs/results, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,9 @@ from typing import Any
 import yaml
 
 from rackproof.analysis.mlperf.published import PublishedResult, find_published, study_points
+from rackproof.core.definitions import load_definitions
 from rackproof.core.text import number
+from rackproof.logs import FORMATS
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
@@ -26,6 +28,9 @@ MODELS = ("ssd", "maskrcnn", "resnet", "gnmt", "transformer", "minigo")
 UNITS = ("samples/s", "iterations/s", "samples/s", "tokens/s", "batches/s", "epochs/min")
 PLAY = "ansible-playbook bench.yml"
 TIMES = "\N{MULTIPLICATION SIGN}"
+MXNET_RECORD = "cpu-mxnet"
+SWEEP_RECORDS = ("h200-x4", "h200-x1", "h100-x1")
+SCHEDULE = ("learning_rate", "lr_step_epochs")
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> str:
@@ -49,14 +54,24 @@ def logs() -> dict[str, Any]:
 @cache
 def own_runs() -> tuple[dict[str, Any], ...]:
     """Return our runs on real GPUs that passed, the latest last, with their record's name and values."""
+    return tuple(run for run in _runs("h?00-x[0-9].json") if run["verdict"] == "pass")
+
+
+@cache
+def mxnet_runs() -> tuple[dict[str, Any], ...]:
+    """Return the runs of MXNet itself that were evaluated: those that passed last, of these the latest."""
+    found = [run for run in _runs(f"{MXNET_RECORD}.json") if "eval_accuracy" in run["values"]]
+    return tuple(sorted(found, key=lambda run: run["verdict"] == "pass"))
+
+
+def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
     runs = []
-    for path in sorted(RESULTS.glob("h?00-x[0-9].json")):
+    for path in sorted(RESULTS.glob(pattern)):
         for run in json.loads(path.read_text())["runs"]:
             values = {name: value for name, (value, _) in run.get("unjudged", {}).items()}
             values |= {one["metric"]: one["worst"] for one in run["measured"] if "worst" in one}
-            if run["verdict"] == "pass":
-                runs.append({**run, "record": path.stem, "values": values})
-    return tuple(sorted(runs, key=lambda run: str(run["started"])))
+            runs.append({**run, "record": path.stem, "values": values})
+    return tuple(sorted(runs, key=lambda run: str(run.get("started", ""))))
 
 
 def cell(value: float | None) -> str:
@@ -305,12 +320,33 @@ def environment_mxnet() -> str:
 
 def _sweep_run(one: PublishedResult, record: str) -> dict[str, Any] | None:
     """Return our latest run at a published point: the same network, batch, GPUs and schedule."""
-    wanted = {"learning_rate": "", "lr_step_epochs": "", **one.point}
+    wanted = {**dict.fromkeys(SCHEDULE, ""), **one.point}
     for run in reversed(own_runs()):
         given = {key: str(run["parameters"].get(key, "")) for key in wanted}
         if (run["benchmark"], run["record"], given) == (one.benchmark, record, wanted):
             return dict(run)
     return None
+
+
+def _measured(run: Mapping[str, Any]) -> list[str]:
+    """Return rate, accuracy and seconds an epoch of a run."""
+    names = ("samples_per_second", "eval_accuracy", "seconds_per_epoch")
+    return [cell(run["values"].get(name)) for name in names]
+
+
+def _on_cpu(benchmark: str, point: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs of MXNet itself on the CPU at a point, the latest last."""
+    wanted = {key: str(point.get(key, "")) for key in ("batch_size", *SCHEDULE)}
+    return [
+        run
+        for run in mxnet_runs()
+        if run["benchmark"] == f"{benchmark}-mxnet"
+        and {key: str(run["parameters"].get(key, "")) for key in wanted} == wanted
+    ]
+
+
+def _schedule(point: Mapping[str, Any]) -> str:
+    return " ".join(f"{key} {point[key]}" for key in SCHEDULE if point.get(key, "") != "")
 
 
 def _not_measured(one: PublishedResult) -> str:
@@ -337,20 +373,16 @@ def _rows_of_mxnet() -> Iterator[list[str]]:
         if not one.system.startswith("k80-"):
             continue
         point = [one.point.get(key, "") for key in ("batch_size", "gpus")]
-        schedule = " ".join(
-            f"{key} {one.point[key]}" for key in ("learning_rate", "lr_step_epochs") if key in one.point
-        )
-        ours = next(
-            (run for record in ("h200-x4", "h200-x1", "h100-x1") if (run := _sweep_run(one, record))), None
-        )
+        schedule = _schedule(one.point)
+        ours = next((run for record in SWEEP_RECORDS if (run := _sweep_run(one, record))), None)
         shown = [f"not measured: {_not_measured(one)}", "", ""]
         if ours:
-            values = ours["values"]
-            shown = [
-                f"{cell(values.get('samples_per_second'))} ({ours['record']})",
-                cell(values.get("eval_accuracy")),
-                cell(values.get("seconds_per_epoch")),
-            ]
+            shown = _measured(ours)
+            shown[0] += f" ({ours['record']})"
+        elif one.point["gpus"] == "0" and (found := _on_cpu(one.benchmark, one.point)):
+            shown = _measured(found[-1])
+            epochs = found[-1]["parameters"]["num_epochs"]
+            shown[0] += f" ({MXNET_RECORD}, epochs: {epochs}, {found[-1]['verdict']})"
         rate = printed(one.throughput) or "not stated"
         rows = [one.system, one.benchmark.removeprefix("mnist-"), *point, schedule, rate, _times_cpu(one)]
         yield [*rows, printed(one.accuracy) or "error", printed(one.seconds_per_epoch), *shown]
@@ -360,6 +392,48 @@ def rows_mxnet() -> str:
     """Return every row of the MXNet document, and ours at the same point."""
     head = ["system", "network", "batch", "GPUs", "schedule", "samples/s", "times CPU", "accuracy", "s/epoch"]
     return table([*head, "ours: samples/s", "ours: accuracy", "ours: s/epoch"], _rows_of_mxnet())
+
+
+def sweep_mxnet() -> str:
+    """Return the suite mnist-mxnet point by point: what MXNet itself measured, and why not."""
+    known = load_definitions(ROOT / "benchmarks", log_formats=FORMATS)
+    rows = []
+    for name in ("mnist-lenet-mxnet", "mnist-mlp-mxnet"):
+        points = list(known[name].definition.points("mnist-mxnet", gpus=8))
+        network = name.split("-")[1]
+        rows += [_measured_row(network, point) for point in points if point["gpus"] == 0]
+        for gpus in dict.fromkeys(point["gpus"] for point in points if point["gpus"] != 0):
+            those = [point for point in points if point["gpus"] == gpus]
+            stores = dict.fromkeys(str(point["kvstore"]) for point in those if gpus != 1)
+            reason = f"cannot be had here: {stated('mxnet')['cannot']['mxnet']}"
+            rows.append(
+                [
+                    network,
+                    str(gpus),
+                    f"all, {len(those)} points",
+                    "",
+                    ", ".join(stores),
+                    "",
+                    reason,
+                    "",
+                    "",
+                    "",
+                ]
+            )
+    head = ["network", "GPUs", "batch", "schedule", "kvstore", "epochs", "samples/s", "accuracy", "s/epoch"]
+    head.append("verdict")
+    return table(head, rows)
+
+
+def _measured_row(network: str, point: Mapping[str, Any]) -> list[str]:
+    """Return the row of a point on the CPU: the latest run that passed, else the latest."""
+    found = _on_cpu(f"mnist-{network}", point)
+    row = [network, "0", str(point["batch_size"]), _schedule(point)]
+    if not found:
+        return [*row, "", "", "not measured", "", "", ""]
+    stores = sorted({str(run["parameters"]["kvstore"]) for run in found})
+    epochs = str(found[-1]["parameters"]["num_epochs"])
+    return [*row, ", ".join(stores), epochs, *_measured(found[-1]), found[-1]["verdict"]]
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -376,5 +450,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "program_ddl": program_ddl,
     "environment_mxnet": environment_mxnet,
     "rows_mxnet": rows_mxnet,
+    "sweep_mxnet": sweep_mxnet,
 }
 """The generated parts by the name in a page's marker."""

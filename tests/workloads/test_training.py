@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -193,6 +194,18 @@ def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data
     assert "INFO:root:Epoch[1] Validation-accuracy=" in done.stdout
     assert "num_epochs=2" in done.stdout
     assert ":::MLLOG" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [64, 150, 200])
+def test_mxnet_states_a_speed_of_epochs_with_few_batches(
+    root: Path, mxnet_python: str, small_data: Path, batch: int
+) -> None:
+    """MXNet's own Speedometer is silent where an epoch has no more batches than it waits for."""
+    arguments = ("--network", "mlp", "--batch-size", batch, "--num-epochs", 1, "--disp-batches", 50)
+    done = run(mxnet_python, root, "mnist_mxnet.py", "--data", small_data, *arguments, "--gpu-count", 0)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Epoch\[0\] Batch \[0-\d+\]\tSpeed: \d", done.stdout), done.stdout
 
 
 @pytest.mark.slow

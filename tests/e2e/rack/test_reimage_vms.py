@@ -140,15 +140,36 @@ def boots(folder: Path) -> bool:
         return bool(stream.read(BLOCK).strip(b"\0"))
 
 
+def test_an_image_that_is_built_is_not_built_again(cluster: None) -> None:
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "playbooks/image.yml",
+            *("-e", "@testrack/vms/vars.yml"),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^localhost\s+: ok=\d+\s+changed=0 ", done.stdout, re.MULTILINE), done.stdout
+
+
 def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Path) -> None:
     said = machines(
         folder,
         1,
         "ansible-playbook playbooks/netboot.yml || exit",
+        "ansible-playbook playbooks/netboot.yml > $FOLDER/netboot.again || exit",
         "reimage -l vm1",
         "keep after",
         f'ssh $CONTROLLER "srun -N2 -w vm1,{KNOWN_GOOD} --time=5 hostname" > $FOLDER/work',
     )
+    # The role netboot changes nothing the second time, and restarts nothing.
+    assert re.search(r" changed=0 ", (folder / "netboot.again").read_text()), said
     progress = stands(folder)["vm1"].progress
     assert (progress.state, progress.done) == ("returned", STEPS), said
     assert any(text.startswith("written to /dev/vda (DISK-000") for text in progress.remarks)

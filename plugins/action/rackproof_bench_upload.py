@@ -1,0 +1,29 @@
+"""Put results that are recorded into an object store; whatever becomes of that, the task does not fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rackproof.jobs.bench.upload import upload_results
+from rackproof_ansible.action import RackproofAction
+
+
+class ActionModule(RackproofAction):
+    """Documented in plugins/modules/rackproof_bench_upload.py."""
+
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what is in the store now, and show a warning where that is not all."""
+        if self.check_mode:
+            return {"changed": False, "skipped": True, "msg": "nothing is uploaded in check mode"}
+        outcome = upload_results(
+            Path(options["results"]),
+            options["folders"],
+            source=options["source"],
+            url=options["url"],
+            region=options["region"],
+            credentials=options["credentials"],
+        )
+        if not outcome.whole:
+            self.show_warning(outcome.message)
+        return {"changed": outcome.new > 0, **outcome.model_dump()}

@@ -1,0 +1,67 @@
+"""Results that are recorded go to an object store, too. What becomes of that changes no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rackproof.core.records import Record
+from rackproof.jobs.bench.planning import PLAN_FILE
+from rackproof.store.object_store import Bucket, ObjectStore, ObjectStoreError
+from rackproof.store.run_folder import RECORD_NAME
+
+
+class UploadOutcome(Record):
+    """What an upload did.
+
+    ``whole``: every folder is in the store. ``files``, ``new``: how many it holds, how many came now.
+    """
+
+    whole: bool
+    message: str
+    files: int = 0
+    new: int = 0
+
+
+def upload_results(
+    results: Path,
+    names: Sequence[str],
+    *,
+    source: str,
+    url: str,
+    region: str,
+    credentials: Sequence[Mapping[str, Any]],
+) -> UploadOutcome:
+    """Put folders of results into an object store; what is there already is not put there again.
+
+    Args:
+        results: The results folder.
+        names: Its folders; empty for all that hold a run or a plan.
+        source: ``BUCKET`` or ``BUCKET:/PREFIX``.
+        url: The store; empty for AWS.
+        region: The store's region.
+        credentials: As in ``storage_s3fs_credentials``.
+    """
+    files = new = 0
+    folders = [results / name for name in names] or _folders_of(results)
+    try:
+        store = ObjectStore(Bucket.parse(source, url, region, credentials))
+        for folder in folders:
+            held, came = store.upload_folder(folder)
+            files, new = files + held, new + came
+    except ObjectStoreError as error:
+        return UploadOutcome(
+            whole=False, message=f"results: not all in the object store: {error}", files=files, new=new
+        )
+    return UploadOutcome(
+        whole=True,
+        message=f"results: {files} files in {store.bucket}, {new} of them new",
+        files=files,
+        new=new,
+    )
+
+
+def _folders_of(results: Path) -> list[Path]:
+    kinds = (RECORD_NAME, PLAN_FILE)
+    return sorted({path.parent for kind in kinds for path in results.glob(f"[!.]*/{kind}")})

@@ -1,0 +1,280 @@
+"""Folders of results in an object store that speaks S3: put there whole, compared by digest, never twice.
+
+A file is there when the store holds as many bytes under its name and the SHA-256 that it was put with. The
+store itself refuses a body with another SHA-256 (``x-amz-content-sha256`` is signed); what it keeps is
+compared once more, by its MD5, or by reading it back where the store encrypts.
+
+requests is imported inside functions: it comes with the extra ``ansible``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import mimetypes
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
+from rackproof.store.run_folder import RECORD_NAME
+
+MOST_BYTES = 5 << 30
+"""What S3 takes in one piece."""
+CONNECT_S, ANSWER_S = 5.0, 300.0
+PAUSES_S = (1.0, 4.0)
+"""Pauses before a request is tried again that got no answer, or 429 or 5xx."""
+DIGEST = "x-amz-meta-sha256"
+_NOTHING = hashlib.sha256(b"").hexdigest()
+_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
+_CHUNK = 1 << 20
+
+
+class ObjectStoreError(RackproofError):
+    """Something that keeps files out of the object store; the text names it and what to do."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Where results go.
+
+    Attributes:
+        url: The store, as in ``https://s3.example``; its path, if any, goes before the bucket.
+        name: The bucket.
+        prefix: What goes before the names in it, without slashes at its ends.
+        region: Region that requests are signed for.
+        access_key: Id of the key.
+        secret_key: The key.
+    """
+
+    url: str
+    name: str
+    prefix: str
+    region: str
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, source: str, url: str, region: str, credentials: Sequence[Mapping[str, Any]]) -> Bucket:
+        """Return the bucket that a source names, as role storage has it: ``BUCKET`` or ``BUCKET:/PREFIX``.
+
+        Args:
+            source: Bucket and prefix.
+            url: The store; empty for that of AWS in the region.
+            region: The region.
+            credentials: Keys with ``access_key``, ``secret_key`` and, where it is for one bucket, ``bucket``.
+
+        Raises:
+            ObjectStoreError: The name is none, or there is no key for it.
+        """
+        name, _, prefix = source.partition(":")
+        url = url or f"https://s3.{region}.amazonaws.com"
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", name):
+            raise ObjectStoreError(f"{source!r} is no bucket: it is BUCKET or BUCKET:/PREFIX")
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ObjectStoreError(
+                f"{url!r} is no address of an object store: it begins with https:// or http://"
+            )
+        by_bucket = {str(one.get("bucket") or ""): one for one in credentials}
+        key = by_bucket.get(name) or by_bucket.get("")
+        if key is None:
+            raise ObjectStoreError(
+                f"no key for the bucket {name}: storage_s3fs_credentials, out of Vault, has none"
+            )
+        return cls(
+            url.rstrip("/"), name, prefix.strip("/"), region, str(key["access_key"]), str(key["secret_key"])
+        )
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file in a request, encoded."""
+        parts = (urlsplit(self.url).path.strip("/"), self.name, self.prefix, name)
+        return "/" + quote("/".join(filter(None, parts)), safe="/-_.~")
+
+    def __str__(self) -> str:
+        """Return the bucket for an operator."""
+        return f"{self.url}/{self.name}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def sign(
+    bucket: Bucket, method: str, path: str, headers: Mapping[str, str], digest: str, now: datetime
+) -> dict[str, str]:
+    """Return the headers of a request with its signature (AWS Signature Version 4). No I/O.
+
+    Args:
+        bucket: The bucket, with its key.
+        method: As in ``PUT``.
+        path: Encoded path.
+        headers: Further headers, which are signed, too; names in lower case.
+        digest: SHA-256 of the body.
+        now: The time, in UTC.
+    """
+    stamp = f"{now:%Y%m%dT%H%M%SZ}"
+    address = urlsplit(bucket.url)
+    signed = dict(headers) | {"host": address.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+    names = ";".join(sorted(signed))
+    lines = [f"{name}:{signed[name].strip()}" for name in sorted(signed)]
+    request = "\n".join([method, path, "", *lines, "", names, digest])
+    scope = f"{stamp[:8]}/{bucket.region}/s3/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(request.encode()).hexdigest()])
+    key = b"AWS4" + bucket.secret_key.encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    given = f"Credential={bucket.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    del signed["host"]
+    return signed | {"authorization": f"AWS4-HMAC-SHA256 {given}"}
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file of a folder, with what the store is asked for."""
+
+    path: Path
+    size: int
+    sha256: str
+    md5: str
+
+    @classmethod
+    def read(cls, path: Path) -> LocalFile:
+        """Return a file with its digests.
+
+        Raises:
+            ObjectStoreError: It cannot be read, or is too large.
+        """
+        sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+        try:
+            with path.open("rb") as stream:
+                while part := stream.read(_CHUNK):
+                    sha256.update(part)
+                    md5.update(part)
+                    size += len(part)
+        except OSError as error:
+            raise ObjectStoreError(f"{path}: {error.strerror}") from error
+        if size > MOST_BYTES:
+            raise ObjectStoreError(f"{path} has {size} bytes: S3 takes {MOST_BYTES} in one piece")
+        return cls(path, size, sha256.hexdigest(), md5.hexdigest())
+
+
+class ObjectStore:
+    """A bucket with a connection.
+
+    Args:
+        bucket: The bucket.
+        sleep: What waits between tries.
+    """
+
+    def __init__(self, bucket: Bucket, sleep: Callable[[float], None] = time.sleep) -> None:
+        import requests
+
+        self.bucket, self._sleep = bucket, sleep
+        self._session = requests.Session()
+        # Its own signature is the only login: none out of a .netrc, which requests would put in its place.
+        self._session.auth = lambda request: request
+
+    def upload_folder(self, folder: Path) -> tuple[int, int]:
+        """Put a folder's files under its name; return how many it has, and how many were not there yet.
+
+        The record comes last: a run whose record is there is there as a whole.
+
+        Raises:
+            ObjectStoreError: The store cannot be reached, refuses, or does not hold what it was given.
+        """
+        paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
+        new = 0
+        for path in paths:
+            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            file = LocalFile.read(path)
+            if not self._holds(name, file):
+                self._put(name, file)
+                new += 1
+        return len(paths), new
+
+    def _holds(self, name: str, file: LocalFile) -> bool:
+        """Whether the store has this file under the name."""
+        answer = self._ask("HEAD", name)
+        return answer is not None and _is_same(answer, file)
+
+    def _put(self, name: str, file: LocalFile) -> None:
+        self._ask("PUT", name, file)
+        answer = self._ask("HEAD", name)
+        if answer is None or not _is_same(answer, file):
+            raise ObjectStoreError(f"{self.bucket} took {name}, but does not hold it")
+        if answer.headers.get("etag", "").strip('"') != file.md5 and self._digest_of(name) != file.sha256:
+            raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
+
+    def _digest_of(self, name: str) -> str:
+        """Return the SHA-256 of what the store gives back."""
+        answer, digest = self._ask("GET", name), hashlib.sha256()
+        for part in answer.iter_content(_CHUNK) if answer is not None else ():
+            digest.update(part)
+        return digest.hexdigest()
+
+    def _ask(self, method: str, name: str, file: LocalFile | None = None) -> Any:
+        """Send a request, again where it got no answer; return the answer, None for 404 to HEAD and GET.
+
+        Raises:
+            ObjectStoreError: The store cannot be reached, or refuses.
+        """
+        for pause in (*PAUSES_S, None):
+            answer, said = self._try(method, name, file)
+            if answer is not None and answer.status_code < 300:
+                return answer
+            if answer is not None and answer.status_code == 404 and file is None:
+                return None
+            if pause is None or not (answer is None or answer.status_code in (429, *range(500, 600))):
+                break
+            self._sleep(pause)
+        raise ObjectStoreError(f"{self.bucket}: {method} {name}: {said}")
+
+    def _try(self, method: str, name: str, file: LocalFile | None) -> tuple[Any, str]:
+        """Send a request once; return the answer, or None, and what went wrong in words."""
+        from requests.exceptions import RequestException
+
+        path = self.bucket.path_of(name)
+        digest = file.sha256 if file else _NOTHING
+        headers = {DIGEST: digest} if file else {}
+        headers = sign(self.bucket, method, path, headers, digest, datetime.now(UTC))
+        if file:
+            headers["content-type"] = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        address = urlsplit(self.bucket.url)
+        try:
+            with file.path.open("rb") if file else open(os.devnull, "rb") as body:
+                answer = self._session.request(
+                    method,
+                    f"{address.scheme}://{address.netloc}{path}",
+                    headers=headers,
+                    # An empty file as a stream would be sent in chunks, which S3 does not take.
+                    data=body if file and file.size else None,
+                    timeout=(CONNECT_S, ANSWER_S),
+                    allow_redirects=False,
+                    stream=True,
+                )
+                # Read, short as it is: otherwise the connection would not be used again.
+                reads_body = method == "GET" and answer.status_code < 300
+                code = None if reads_body else _CODE.search(answer.raw.read(4096, decode_content=True))
+        except (RequestException, OSError) as error:
+            return None, f"no answer ({sanitize(error, 200)})"
+        said = f"{answer.status_code} {sanitize(answer.reason or '', 60)}"
+        return answer, f"{said} ({code[1].decode()})" if code else said
+
+
+def _is_same(answer: Any, file: LocalFile) -> bool:
+    held = (answer.headers.get(DIGEST), answer.headers.get("content-length"))
+    return held == (file.sha256, str(file.size))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the plain files below a folder; links and hidden ones (drafts) are none of its results."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if not name.startswith(".") and path.is_file() and not path.is_symlink():
+                yield path

@@ -1,0 +1,103 @@
+"""Recorded runs go to a real object store by bench.yml; a missing store changes no verdict, and is named."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.store.object_store import Bucket, ObjectStore
+from testrack.swift.server import ACCESS_KEY, SECRET_KEY, Swift, running_swift
+from tests.e2e.bench.playing import watched_processes
+from tests.e2e.bench.test_bench_playbook import HERE, Bench
+from tests.e2e.bench.test_bench_secrets import files_with
+
+pytestmark = [pytest.mark.playbook, pytest.mark.slow]
+KEY = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
+SOURCE = "results:/rack 7"
+
+
+@pytest.fixture(scope="module")
+def swift(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
+    with running_swift(root, tmp_path_factory.mktemp("swift")) as running:
+        running.make_bucket("results")
+        yield running
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Path:
+    """As from Vault: in a file of its own, which the playbook is given."""
+    path = tmp_path / "vault.yml"
+    path.write_text(yaml.safe_dump({"storage_s3fs_credentials": [KEY]}))
+    return path
+
+
+@pytest.fixture
+def bench(root: Path, tmp_path: Path) -> Bench:
+    shutil.copytree(HERE / "workloads", tmp_path / "workloads")
+    shutil.copy(root / "workloads/make_runtime.py", tmp_path / "workloads")
+    return Bench(root, tmp_path)
+
+
+def upload(bench: Bench, vault: Path, **variables: Any) -> tuple[int, str]:
+    """Run playbooks/upload-results.yml as bench.yml is run."""
+    words = bench.command("-e", f"@{vault}", **variables)
+    words[1] = "playbooks/upload-results.yml"
+    done = subprocess.run(words, cwd=bench.root, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def is_whole(bench: Bench, url: str) -> bool:
+    """Whether the store has every file of the results: nothing new comes when they are put again."""
+    store = ObjectStore(Bucket.parse(SOURCE, url, "us-east-1", [KEY]))
+    (run,) = bench.runs()
+    (plan,) = bench.results.glob("plan-*")
+    counts = [store.upload_folder(folder) for folder in (bench.results / run.run_id, plan)]
+    return all(files > 3 and new == 0 for files, new in counts)
+
+
+def test_a_recorded_run_is_in_the_store_and_the_key_is_nowhere(
+    bench: Bench, swift: Swift, vault: Path
+) -> None:
+    given = {"bench_results_bucket": SOURCE, "storage_s3fs_url": swift.url}
+    with watched_processes([SECRET_KEY.encode()]) as found:
+        status, output = bench("-e", "suite=toys", "-e", f"@{vault}", "-vvv", **given)
+    assert status == 0, output[-3000:]
+    assert f"files in {swift.url}/results/rack 7" in output
+    assert is_whole(bench, swift.url)
+    assert not [line[:200] for line in output.splitlines() if SECRET_KEY in line]
+    assert files_with([SECRET_KEY.encode()], bench.folder, vault) == []
+    assert not found, "\n".join(sorted(found))
+
+
+def test_without_the_store_the_verdict_is_the_same_and_a_later_upload_brings_all(
+    bench: Bench, swift: Swift, vault: Path
+) -> None:
+    nowhere = {"bench_results_bucket": SOURCE, "storage_s3fs_url": "http://127.0.0.1:1"}
+    status, output = bench("-e", "suite=toys", "-e", f"@{vault}", **nowhere)
+    assert status == 0, output[-3000:]
+    assert [run.verdict.value for run in bench.runs()] == ["pass"]
+    assert "results: not all in the object store" in output
+    # No store, a key that it refuses, and the right one.
+    there = nowhere | {"storage_s3fs_url": swift.url}
+    wrong = {"bench_results_credentials": [KEY | {"secret_key": "wrong-0815-0815"}]}
+    for given, wanted, message in (
+        (nowhere, 2, "no answer"),
+        (there | wrong, 2, "403"),
+        (there, 0, "of them new"),
+    ):
+        status, output = upload(bench, vault, **given)
+        assert (status, message in output) == (wanted, True), output[-3000:]
+        assert "wrong-0815" not in output
+    assert is_whole(bench, swift.url)
+
+
+def test_an_upload_to_nowhere_is_refused(bench: Bench, vault: Path) -> None:
+    status, output = upload(bench, vault)
+    assert status == 2
+    assert "bench_results_bucket names no bucket" in output

@@ -1,0 +1,53 @@
+"""playbooks/nightly.yml on a machine with a real systemd: a second run changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testrack.tests.on_rack import CONTROLLER, Command, Done, changes, play
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+GIVEN = {
+    # The playbook is for this machine; the rack's controller plays it, for it runs systemd.
+    "ansible_connection": "ssh",
+    "ansible_host": CONTROLLER,
+    "ansible_python_interpreter": "/usr/bin/python3",
+    "nightly_program": "/bin/true",
+    "nightly_checkout": "/root",
+    "nightly_time": "2099-01-01 00:00:00",
+    "nightly_mail_to": ["ops@example.org"],
+    "nightly_smtp_password": "canary-smtp-0815",
+    "nightly_alerts_file": "/etc/rackproof/alerts.yml",
+}
+UNITS = "rackproof-nightly.timer rackproof-nightly-again.service"
+
+
+@pytest.fixture
+def nightly(root: Path, rack: Command) -> Iterator[Command]:
+    """Run the playbook; take away afterwards what it made."""
+    yield lambda *words: play(root, "playbooks/nightly.yml", ["localhost"], *words, given=GIVEN)
+    rack(
+        CONTROLLER,
+        f"systemctl disable --now {UNITS}; rm -rf /etc/rackproof /etc/systemd/system/rackproof-nightly*; "
+        "systemctl daemon-reload",
+    )
+
+
+def changed(done: Done) -> int:
+    assert done.returncode == 0, done.stdout
+    return changes(done, "localhost")
+
+
+def test_a_second_run_changes_nothing_and_check_mode_neither(nightly: Command, rack: Command) -> None:
+    assert changed(nightly()) > 3
+    assert changed(nightly()) == 0
+    assert changed(nightly("--check")) == 0
+    state = rack(CONTROLLER, f"systemctl is-enabled {UNITS}; systemctl is-active rackproof-nightly.timer")
+    assert state.stdout.split() == ["enabled", "enabled", "active"]
+    # What a hand changed comes back, and nothing else.
+    rack(CONTROLLER, "echo >> /etc/systemd/system/rackproof-nightly.timer")
+    assert changed(nightly()) == 2
+    assert changed(nightly()) == 0
