@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +83,11 @@ def other_types(answer: dict[str, Any]) -> None:
     answer["facts"]["dmi"] = "x" * 100_000
 
 
-HOSTILE = [links, ports, units, long_answer, many_lines, deep, not_text, other_types]
+def no_mappings(answer: dict[str, Any]) -> None:
+    answer |= {"health": "x" * (4 << 20), "facts": [1, 2], "node": "ab"}
+
+
+HOSTILE = [links, ports, units, long_answer, many_lines, deep, not_text, other_types, no_mappings]
 
 
 @pytest.mark.parametrize("spoil", HOSTILE)
@@ -103,6 +108,28 @@ def test_whatever_one_node_answers_the_others_are_judged(
     assert len(nodes[SECOND].findings) <= MOST_FINDINGS
     # The next night can be compared with it.
     assert verdicts(night(results, {}))[::2] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *((part, value) for part in ("facts", "health", "node") for value in ("text", [1, 2], 7)),
+        *(("node.clock", value) for value in ("text", [1], 7)),
+        *(("health.begin", value) for value in (10**400, math.nan, "1795000000")),
+        *(("health.epoch", value) for value in (10**400, math.nan, {})),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_one_that_lacks(results: Path, part: str, value: Any) -> None:
+    answer = machine(1)
+    answer.setdefault("node", {})
+    *above, name = part.split(".")
+    (answer[above[0]] if above else answer)[name] = value
+    nodes = night(results, {SECOND: answer})
+    first, second, third = verdicts(nodes)
+    assert (first, third) == ("pass", "pass")
+    # Its clock is judged by when it answered, too.
+    assert second == ("pass" if part == "node.clock" else "unproven")
+    assert not nodes[SECOND].unreached
 
 
 def test_a_finding_is_not_lost_among_thousands_of_others(results: Path) -> None:

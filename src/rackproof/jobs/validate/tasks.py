@@ -17,6 +17,7 @@ from rackproof import __version__
 from rackproof.core.judging import SkuReferenceError, sku_references
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_float, mapping_at
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
@@ -149,12 +150,12 @@ def store_snapshot(
     previous = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
     )
-    health, about = dict(gathered.get("health") or {}), dict(gathered.get("node") or {})
+    health, about = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
     if offset is not None:
-        about["clock"] = {**about.get("clock", {}), "asked_at": asked, "epoch": asked + offset}
+        about["clock"] = {**mapping_at(about, "clock"), "asked_at": asked, "epoch": asked + offset}
     try:
-        identity = node_from_facts(node, gathered.get("facts") or {}, sku)
+        identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
         seen = build_snapshot(
             node,
             {**gathered, "node": about},
@@ -201,9 +202,10 @@ def clock_offset(asked: float, answered: float, begin_: object, end: object) -> 
 
     How long a busy controller took to ask is nobody's clock.
     """
-    if not isinstance(begin_, int | float) or not isinstance(end, int | float):
+    first, last = as_float(begin_), as_float(end)
+    if first is None or last is None:
         return None
-    return begin_ - asked if begin_ < asked else max(0.0, end - answered)
+    return first - asked if first < asked else max(0.0, last - answered)
 
 
 def close_night(

@@ -1,0 +1,35 @@
+"""Names what ``rackproof_facts`` gathered of a node: of a module's other facts nothing becomes a variable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.inventory.group import Group
+from ansible.plugins.vars import BaseVarsPlugin
+
+try:
+    from ansible.template import trust_as_template
+except ImportError:  # before ansible-core 2.19 every text of a plugin is a template
+    trust_as_template = str
+
+DOCUMENTATION = """
+    name: rackproof
+    version_added: "0.1.0"
+    short_description: The variable rackproof_node
+    description:
+      - Gives every host the variable C(rackproof_node), which is the fact of that name.
+      - ansible.cfg keeps facts from becoming variables (C(inject_facts_as_vars)), because a node could else replace
+        variables of the inventory, C(inventory_hostname) too.
+    author: Rackproof
+"""
+
+
+class VarsModule(BaseVarsPlugin):
+    """Documented above."""
+
+    def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
+        """Return the variable for the group of all hosts: every other place outranks it."""
+        some = entities if isinstance(entities, list) else [entities]
+        if any(isinstance(one, Group) and one.name == "all" for one in some):
+            return {"rackproof_node": trust_as_template("{{ ansible_facts.rackproof_node }}")}
+        return {}
