@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from rackproof.core.text import sanitize
+from rackproof.jobs.validate.probes import nodes_with_parts_of_others
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.health_checks import MOST_FINDINGS
 from rackproof.store.history.store import open_store
-from rackproof.store.night_store import last_snapshot, night_folders
+from rackproof.store.night_store import last_snapshot, night_folders, read_snapshot
 from tests.jobs.validate.nights import uuid
 from tests.jobs.validate.test_identity import FIRST, NODES, SECOND, THIRD, found, machine, night, verdicts
 
@@ -192,6 +193,24 @@ def test_a_node_that_names_another_s_parts_harms_itself_alone(results: Path, cla
     nodes = night(results, {})
     assert verdicts(nodes)[::2] == ["pass", "pass"]
     assert found(nodes[SECOND]) <= {"gpu_new"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("nights", [1, 3])
+def test_what_it_claims_while_the_owner_does_not_answer_is_not_its_own_when_that_is_back(
+    results: Path, claim: str, nights: int
+) -> None:
+    night(results, {})
+    for _ in range(nights):
+        nodes = night(results, {SECOND: CLAIMS[claim]()}, names=(SECOND, THIRD))
+        assert nodes[SECOND].verdict.value == "unproven"
+    # Nor is it measured in the owner's name.
+    last, *earlier = night_folders(results)
+    kept = {name: one for name in (SECOND, THIRD) if (one := read_snapshot(last, name))}
+    assert nodes_with_parts_of_others(earlier, kept) == {SECOND}
+    nodes = night(results, {SECOND: CLAIMS[claim]()})
+    assert verdicts(nodes) == ["pass", "unproven", "pass"]
+    assert "foreign_parts" in found(nodes[SECOND])
 
 
 def test_faults_that_it_reports_of_another_s_gpu_are_nobody_s(results: Path) -> None:

@@ -34,6 +34,8 @@ from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
+from rackproof.store.known_parts import parts_of_others, without_parts
+from rackproof.store.night_store import night_folders
 from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
@@ -387,11 +389,13 @@ def record_run(
         setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
+    nodes, claims = _without_parts_of_others(results, nodes)
     evidence = Evidence(
         nodes=nodes,
         job=dict(job),
         findings=(
             *_facts_findings(facts, skus),
+            *claims,
             *_findings_of_sku(nodes, skus),
             *baseline_findings,
             *setup.findings,
@@ -427,6 +431,33 @@ def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, N
     for name, raw in facts.items():
         findings += findings_from_facts(name, raw, expected_gpus=skus[name].gpus)
     return findings
+
+
+def _without_parts_of_others(
+    results: Path, nodes: Sequence[Node]
+) -> tuple[tuple[Node, ...], list[Finding]]:
+    """Return the nodes without parts that nights know in another node, and a finding for each that has any.
+
+    The history is kept by hardware: numbers under another's serial number would be that node's.
+
+    Raises:
+        BenchError: The results cannot be listed.
+    """
+    try:
+        past = night_folders(results)
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+    kept, findings = [], []
+    for node in nodes:
+        claimed = parts_of_others(past, node)
+        if claimed:
+            shown = ", ".join(f"{part} of {other}" for part, other in list(claimed.items())[:4])
+            message = f"{node.name} names parts that nights know in another node, and not in it: {shown}"
+            findings.append(
+                Finding(code="foreign_parts", verdict=Verdict.UNPROVEN, message=sanitize(message, 1000))
+            )
+        kept.append(without_parts(node, claimed))
+    return tuple(kept), findings
 
 
 def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list[Finding]:

@@ -6,13 +6,15 @@ its history would be theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store import night_store
+from rackproof.store.known_parts import identity_parts, without_parts
 from rackproof.store.night_store import StoredSnapshot
 
 
@@ -56,47 +58,57 @@ def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
     accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
     # Earlier nights are read of these nodes alone: there are none as a rule.
-    known = {name: _known_parts(past, name) for names in shared.values() for name in names}
+    before = {
+        name: night_store.last_snapshot(past, name) for name in set(chain.from_iterable(shared.values()))
+    }
     foreign: dict[str, list[str]] = {}
     for part, names in shared.items():
+        owners = _owners(part, names, accepted, before)
         # Of several that are known by it, or none, only an operator can tell whose it is.
-        owners = accepted & set(names) or {name for name in names if part in known[name]}
         if len(owners) == 1:
             for name in set(names) - owners:
                 foreign.setdefault(name, []).append(part)
     return foreign
 
 
+def _owners(
+    part: str,
+    names: Collection[str],
+    accepted: Collection[str],
+    before: Mapping[str, StoredSnapshot | None],
+) -> set[str]:
+    """Return whose part it may be, of the nodes that name it; of none that is known by it, nobody's.
+
+    What a node is known by outranks what it named last night: while the owner was off, nobody contradicted.
+    """
+    owners = set(names)
+    known = (
+        set(accepted),
+        {name for name in names if part in identity_parts(before[name])},
+        {name for name in names if part in _last_gpus(before[name])},
+    )
+    for some in known:
+        owners = owners & some or owners
+    return owners if owners <= set().union(*known) else set()
+
+
+def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
+    return {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
+
+
 def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return, by part, the nodes that name it, of parts that several name."""
     namers: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
-        for part in _parts(kept):
+        for part in {kept.snapshot.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)} - {""}:
             namers.setdefault(part, []).append(name)
     return {part: names for part, names in namers.items() if len(names) > 1}
-
-
-def _parts(kept: StoredSnapshot) -> set[str]:
-    return {kept.snapshot.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)} - {""}
-
-
-def _known_parts(past: Sequence[Path], name: str) -> set[str]:
-    previous = night_store.last_snapshot(past, name)
-    if previous is None:
-        return set()
-    before = previous.snapshot
-    return {before.identity_serial or before.serial, *before.identity_gpus} | {
-        gpu.uuid for gpu in before.gpus
-    }
 
 
 def _without(kept: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
     """Return what is left of a snapshot: what it says of these parts is nobody's."""
     seen, about = kept.snapshot, kept.about
-    if seen.serial in parts:
-        # With it goes what else would name the hardware: the node is then known by its own name alone.
-        about = about.model_copy(update={"serial": "", "chassis_serial": ""})
-    about = about.model_copy(update={"gpus": tuple(gpu for gpu in about.gpus if gpu.uuid not in parts)})
+    about = without_parts(about, parts)
     own = {
         "hardware_key": about.hardware_key,
         "serial": about.serial,

@@ -38,6 +38,7 @@ from rackproof.nodes.probe_slurm_jobs import (
 )
 from rackproof.store import night_store
 from rackproof.store.history.client import History
+from rackproof.store.known_parts import parts_of_others
 from rackproof.store.night_store import NightContext, NightReason, StoredSnapshot
 from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
@@ -133,7 +134,11 @@ def measure_night(
             return describe_probes(read_probes(folder))
         sizes = drain_policy.drained_by_partition(members)
         partitions = _partitions_by_node(sizes)
-        targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in snapshots.items()]
+        strangers = nodes_with_parts_of_others(earlier, snapshots)
+        targets = [
+            _target(name, kept, slurm.get(name), partitions, name in strangers)
+            for name, kept in snapshots.items()
+        ]
         run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
         direct = _direct_results(folder, snapshots)
         numbers: tuple[Measurement, ...] = ()
@@ -179,12 +184,28 @@ def _failed_night(
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
 
+def nodes_with_parts_of_others(
+    earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
+) -> set[str]:
+    """Return the nodes with parts that were last seen in another node, until an operator accepts them."""
+    return {
+        name
+        for name, kept in snapshots.items()
+        if kept.snapshot.foreign_parts
+        or (not kept.snapshot.identity_accepted and parts_of_others(earlier, kept.about))
+    }
+
+
 def _target(
-    name: str, kept: StoredSnapshot, state: object, partitions: Mapping[str, tuple[str, ...]]
+    name: str,
+    kept: StoredSnapshot,
+    state: object,
+    partitions: Mapping[str, tuple[str, ...]],
+    has_parts_of_others: bool,
 ) -> ProbeTarget:
     about = state if isinstance(state, Mapping) else {}
     busy = ""
-    if kept.snapshot.foreign_parts:
+    if has_parts_of_others:
         busy = "not measured: it names parts of another node"
     elif about.get("known") is not True or name not in partitions:
         busy = "Slurm does not know it, or has it in no partition"

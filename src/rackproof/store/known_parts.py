@@ -1,0 +1,48 @@
+"""Which serial number and GPUs a node is known by, and which that it names are known to be another node's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from rackproof.core.records import Node
+from rackproof.store.night_store import StoredSnapshot, find_last_places, last_snapshot
+
+
+def parts_of(about: Node) -> set[str]:
+    """Return the serial number and the UUIDs of the GPUs that a node names."""
+    return {about.serial, *(gpu.uuid for gpu in about.gpus)} - {""}
+
+
+def identity_parts(previous: StoredSnapshot | None) -> set[str]:
+    """Return what a node is known by: of its first night, or as an operator accepted it."""
+    if previous is None:
+        return set()
+    before = previous.snapshot
+    return {before.identity_serial or before.serial, *before.identity_gpus} - {""}
+
+
+def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
+    """Return the parts that a node names, that are not its own, and in which node each was seen last.
+
+    A node that no night has seen has no parts of its own yet, and may have another's.
+
+    Args:
+        past: Earlier nights, newest first.
+        about: What the node says of itself.
+    """
+    previous = last_snapshot(past, about.name)
+    if previous is None:
+        return {}
+    strange = parts_of(about) - identity_parts(previous)
+    # Other nodes' nights are read for these alone: there are none as a rule.
+    places = find_last_places(past, dict.fromkeys(strange, about.name)) if strange else {}
+    return {part: other for part, (other, _) in sorted(places.items())}
+
+
+def without_parts(about: Node, parts: Collection[str] | Mapping[str, str]) -> Node:
+    """Return what is left of a node: numbers of these parts are nobody's."""
+    if about.serial in parts:
+        # With it goes what else would name the hardware: the node is then known by its own name alone.
+        about = about.model_copy(update={"serial": "", "chassis_serial": ""})
+    return about.model_copy(update={"gpus": tuple(gpu for gpu in about.gpus if gpu.uuid not in parts)})
