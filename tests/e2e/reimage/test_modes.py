@@ -1,0 +1,36 @@
+"""Other users read nothing of what nights and re-imaging keep: records, journals, history, claims, pages."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .conftest import Rack
+
+pytestmark = pytest.mark.playbook
+JOBS = {
+    "validate": ("validate.yml", "-e", "validate_probe_gpu_minutes=30", "-l", "n01,n02"),
+    "reimage": ("reimage.yml", "-e", "reimage_method=rack", "-l", "n01"),
+}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+@pytest.mark.parametrize("job", JOBS)
+def test_other_users_read_nothing_of_it(rack: Rack, job: str, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        done = rack.play(*JOBS[job])
+    finally:
+        os.umask(before)
+    assert "PLAY RECAP" in done.stdout, done.stdout[-3000:] + done.stderr
+    kept = [rack.results, *rack.results.rglob("*")]
+    names = {path.name for path in kept}
+    assert names >= {"night.json", "history.sqlite"}, names
+    assert [
+        f"{path.relative_to(rack.results)} {path.stat().st_mode & 0o777:o}"
+        for path in kept
+        if not path.is_symlink() and path.stat().st_mode & (0o027 if path.is_dir() else 0o137)
+    ] == []
