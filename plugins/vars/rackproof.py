@@ -18,8 +18,8 @@ DOCUMENTATION = """
     short_description: The variable rackproof_node
     description:
       - Gives every host the variable C(rackproof_node), which is the fact of that name.
-      - ansible.cfg keeps facts from becoming variables (C(inject_facts_as_vars)), because a node could else replace
-        variables of the inventory, C(inventory_hostname) too.
+      - ansible.cfg keeps facts from becoming variables (C(inject_facts_as_vars)).
+      - A node could else replace variables of the inventory, C(inventory_hostname) too.
     author: Rackproof
 """
 

@@ -23,11 +23,27 @@ from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
-from tests.jobs.validate.test_hostile_nodes import HOSTILE
+from tests.jobs.validate.test_hostile_nodes import (
+    HOSTILE,
+    deep,
+    links,
+    many_lines,
+    not_text,
+    ports,
+    tool,
+    units,
+)
 from tests.jobs.validate.test_validating import EPOCH, gathered
 
 LIAR = 500
 IDLE = {"known": True, "state_after": "IDLE", "drained_by": "none", "reason": "", "set_by": "", "jobs": []}
+
+
+def everything(answer: dict[str, Any]) -> None:
+    """Spoil an answer in every way at once, with 64 MB of text among it."""
+    for spoil in (links, ports, units, many_lines, deep, not_text):
+        spoil(answer)
+    tool(answer, "nvlink_errors", "\x1b[2J\udcff" * (11 << 20))
 
 
 def node_name(number: int) -> str:
@@ -78,7 +94,7 @@ def main() -> None:
         for _ in range(2):
             night, took = a_night(results, count, {})
         print(f"{'none':14} {took:7.1f}  {dict(Counter(one.verdict.value for one in night.values()))}")
-        for spoil in HOSTILE:
+        for spoil in (*HOSTILE, everything):
             answer = gathered(liar)
             spoil(answer)
             night, took = a_night(results, count, {liar: answer})

@@ -1,4 +1,4 @@
-"""What a node's modules return as facts replaces no variable: neither the inventory's nor a role's, nor its own name."""
+"""What a node returns as facts replaces no variable: no role's, none of the inventory, not its own name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ import pytest
 pytestmark = pytest.mark.playbook
 GIVEN = {"slurm_controller_host": "ctl", "bench_sku": "h200", "validate_drain": False, "reimage_mac": "m"}
 FORGED = {
-    **{"slurm_controller_host": "liar", "bench_sku": "liars", "validate_drain": True, "reimage_mac": "l"},
-    **{"inventory_hostname": "good", "groups": {"all": ["liar"]}, "bench_require_references": False},
-    **{"rackproof_node": {"os": {"id": "its own"}}, "ansible_become_user": "liar"},
+    "slurm_controller_host": "liar",
+    "bench_sku": "liars",
+    "validate_drain": True,
+    "reimage_mac": "l",
+    "inventory_hostname": "good",
+    "groups": {"all": ["liar"]},
+    "bench_require_references": False,
+    "rackproof_node": {"os": {"id": "its own"}},
+    "ansible_become_user": "liar",
 }
 ASKED = (*GIVEN, "inventory_hostname", "bench_require_references", "ansible_become_user")
 

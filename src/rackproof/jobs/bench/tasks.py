@@ -433,9 +433,7 @@ def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, N
     return findings
 
 
-def _without_parts_of_others(
-    results: Path, nodes: Sequence[Node]
-) -> tuple[tuple[Node, ...], list[Finding]]:
+def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], list[Finding]]:
     """Return the nodes without parts that nights know in another node, and a finding for each that has any.
 
     The history is kept by hardware: numbers under another's serial number would be that node's.

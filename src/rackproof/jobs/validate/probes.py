@@ -184,9 +184,7 @@ def _failed_night(
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
 
-def nodes_with_parts_of_others(
-    earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
-) -> set[str]:
+def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
     """Return the nodes with parts that were last seen in another node, until an operator accepts them."""
     return {
         name
