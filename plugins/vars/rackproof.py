@@ -6,11 +6,7 @@ from typing import Any
 
 from ansible.inventory.group import Group
 from ansible.plugins.vars import BaseVarsPlugin
-
-try:
-    from ansible.template import trust_as_template
-except ImportError:  # before ansible-core 2.19 every text of a plugin is a template
-    trust_as_template = str
+from ansible.template import trust_as_template
 
 DOCUMENTATION = """
     name: rackproof
