@@ -24,6 +24,7 @@ import fnmatch
 import hashlib
 import http.client
 import json
+import math
 import os
 import re
 import shlex
@@ -35,7 +36,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -380,6 +381,58 @@ def global_batch_size(found: Mapping[str, str]) -> int | None:
     except (LookupError, ValueError, ZeroDivisionError):
         return None
     return size if size > 0 else None
+
+
+def config_value(tree: Any, found: Mapping[str, str]) -> float | None:
+    """Return what a side of a rule comes to with the variables of a config; None where one is no number."""
+    if isinstance(tree, str):
+        try:
+            return float(found.get(tree, ""))
+        except ValueError:
+            return None
+    if not isinstance(tree, list):
+        return float(tree)
+    left, right = config_value(tree[1], found), config_value(tree[2], found)
+    if left is None or right is None:
+        return None
+    return {"-": left - right, "+": left + right, "*": left * right}[tree[0]]
+
+
+def variables_of(tree: Any) -> list[str]:
+    """Return the variables that a side of a rule names."""
+    if isinstance(tree, list):
+        return variables_of(tree[1]) + variables_of(tree[2])
+    return [tree] if isinstance(tree, str) else []
+
+
+def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
+    """Return whether a config keeps a rule; None where a variable of it is not set, or no number."""
+    left, right = (config_value(rule[side], found) for side in ("left", "right"))
+    if left is None or right is None:
+        return None
+    near = math.isclose(left, right, rel_tol=1e-9)
+    comparisons = {
+        "==": near,
+        "<": left < right and not near,
+        "<=": left < right or near,
+        ">": left > right and not near,
+        ">=": left > right or near,
+    }
+    return comparisons[rule["comparison"]]
+
+
+def config_complaints(rules: Sequence[Mapping[str, Any]], found: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the rules that a config breaks, in words, and those that only the log can show."""
+    broken, unknown = [], []
+    for rule in rules:
+        kept = is_kept(rule, found)
+        names = dict.fromkeys([*variables_of(rule["left"]), *variables_of(rule["right"])])
+        if kept is None:
+            unknown.append(f"{rule['rule']} ({', '.join(name for name in names if not found.get(name))} is not set)")
+        elif not kept:
+            values = ", ".join(f"{name}={found[name]}" for name in names)
+            broken.append(f"{rule['rule']}, and it has {values}")
+    return broken, unknown
 
 
 class Work:
@@ -856,6 +909,7 @@ class Work:
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
         self.check_environment(config, found)
         self.check_batch(config, found)
+        self.check_rules(config, found)
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
         self.check_devices(found)
         return found
@@ -968,6 +1022,25 @@ class Work:
             say(phase=f"{config.name}: global batch size {size}; valid if it converges no faster: {points}")
         else:
             say(phase=f"{config.name}: global batch size {size}; {points}")
+
+    def check_rules(self, config: Path, found: Mapping[str, str]) -> None:
+        """Refuse a config whose result would break a rule of its round, before a GPU works for it."""
+        ruleset, rules = self.spec.get("ruleset", ""), self.spec.get("rules") or []
+        broken, unknown = config_complaints(rules, found)
+        if ruleset and found.get("SEED"):
+            broken.append(
+                f"runs of different seeds, and it has SEED={found['SEED']} for every run: leave it out, each "
+                "run gets its own"
+            )
+        if broken:
+            raise Refusal(
+                EXIT_SLURM,
+                f"{config.name} breaks rules of MLPerf {ruleset}, closed division: {'; '.join(broken)}. Its result "
+                "could not be scored: correct bench_environment, or choose another config with bench_config",
+            )
+        if rules:
+            later = f"; known when the job runs: {'; '.join(unknown)}" if unknown else ""
+            say(phase=f"{config.name}: keeps {len(rules) - len(unknown)} rules of MLPerf {ruleset}{later}")
 
     def submit(self) -> None:
         """Find the job of this run, or submit exactly one."""

@@ -43,6 +43,12 @@ options:
     description: Whether a package may be replaced by an older version.
     type: bool
     default: false
+  simulate:
+    description:
+      - Only fetch the package lists, ask apt what it would do, and refuse what would be refused. No package is
+        changed. In check mode the lists that are there are asked.
+    type: bool
+    default: false
   allow_kernel:
     description: Whether apt may install a kernel.
     type: bool
@@ -570,6 +576,29 @@ def change_packages(apt, options, before, wanted, removed):
     return packages()[0]
 
 
+def simulate(apt, options, wanted, removed):
+    """Fetch the lists and refuse what a real run would refuse; returns what it would change."""
+    if not wanted and not removed:
+        return {}
+    if options["update"] != "never":
+        apt.update()
+    return refuse(apt, options, apt("-s", *arguments(options, apt.exact(wanted), removed)), wanted, removed)
+
+
+def ask_only(options, check):
+    """Ask whether a real run could do its work; returns the module's result, which has no change."""
+    apt = Apt(options)
+    before, _ = packages()
+    wanted = not_as_wanted(options["present"], before)
+    removed = [name for name in options["absent"] if name in before]
+    extra = {}
+    if check:
+        _, extra = predict_work(apt, options, before, wanted, removed)
+    else:
+        simulate(apt, options, wanted, removed)
+    return {"changed": False, "packages": {}, "held": [], "repaired": False, **extra}
+
+
 def work(options, check):
     """Do what is asked; returns the module's result."""
     apt = Apt(options)
@@ -610,6 +639,7 @@ def main():
             "debconf": {"type": "list", "elements": "str", "default": []},
             "allow_downgrade": {"type": "bool", "default": False},
             "allow_kernel": {"type": "bool", "default": False},
+            "simulate": {"type": "bool", "default": False},
             "allow_remove": {"type": "list", "elements": "str", "default": []},
             "remedy": {"type": "str", "default": ""},
             "lock_timeout_s": {"type": "int", "default": 120},
@@ -618,7 +648,8 @@ def main():
         supports_check_mode=True,
     )
     try:
-        result = work(module.params, module.check_mode)
+        do = ask_only if module.params["simulate"] else work
+        result = do(module.params, module.check_mode)
     except RefusedError as refusal:
         module.fail_json(msg=str(refusal))
     if result.get("warning"):

@@ -124,6 +124,9 @@ class Build(Record):
         return path
 
 
+_LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
+
+
 class Configs(Record):
     """How the config file is chosen.
 
@@ -135,6 +138,11 @@ class Configs(Record):
     together: dict[str, str] = Field(
         default={},
         description="With `docker`: SKU to SYSTEM of several nodes together; `{{ nodes }}` is their number.",
+    )
+    logged: dict[str, Annotated[str, Field(pattern=_LOGGED)]] = Field(
+        default={},
+        description="Key of an MLPerf log's line to the config's variable that it shows, or two with `-`, `+` "
+        "or `*` between: the round's rules about these lines are checked before a job is submitted.",
     )
 
 

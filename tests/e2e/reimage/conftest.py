@@ -142,6 +142,7 @@ def rack(fleet: Any) -> Rack:
         tasks = folder / "roles" / name / "tasks"
         tasks.mkdir(parents=True)
         (tasks / "main.yml").write_text(STORAGE.format(folder=folder) if name == "storage" else "[]\n")
+        (tasks / "resolve.yml").write_text("[]\n")
     (folder / "roles/slurm/tasks/controller.yml").write_text("[]\n")
     validate_fleet.program(folder / "renew", RENEW.format(folder=folder))
     path = folder / "hosts.yml"

@@ -37,6 +37,9 @@ elif tool == "sinfo":
         print(f"{{node}}|batch|{{reason or 'none'}}")
 elif "update" in words:
     values = dict(one.split("=", 1) for one in words if "=" in one)
+    if values["State"] == "DRAIN":
+        with open(path + ".drains", "a") as stream:
+            print(values["NodeName"], file=stream)
     for node in values["NodeName"].split(","):
         state["nodes"][node] = values.get("Reason", "") if values["State"] == "DRAIN" else ""
     with open(path + ".new", "w") as stream:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
+from rackproof.analysis.mlperf.config_rules import config_rules
 from rackproof.analysis.mlperf.rounds import reference_points
 from rackproof.core.definitions import (
     Container,
@@ -243,6 +244,8 @@ def slurm_specification(
         ],
         "environment": slurm_environment(loaded, site, variables),
         "reference_batches": sorted(map(int, reference_points(loaded.name, definition.result.ruleset))),
+        "ruleset": definition.result.ruleset,
+        "rules": config_rules(loaded.name, definition.result.ruleset, configs.logged),
         "partition": site.partition,
         "account": site.account,
         "reservation": site.reservation,

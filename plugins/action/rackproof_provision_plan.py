@@ -1,0 +1,38 @@
+"""Plan the waves in which provision.yml takes nodes out of service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rackproof.core.text import sanitize
+from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimits, describe_waves, plan_waves
+from rackproof.nodes.slurm_states import read_partitions
+from rackproof_ansible.action import RackproofAction
+
+
+class ActionModule(RackproofAction):
+    """Documented in plugins/modules/rackproof_provision_plan.py."""
+
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the order of the nodes, the sizes of the waves, and the plan in words."""
+        nodes, partitions = options["nodes"], options["partitions"]
+        limits = WaveLimits(
+            batch=options["batch"],
+            share=options["max_drain_fraction"],
+            canary=options["canary"],
+            failures=options["max_failures"],
+        )
+        remark = ""
+        if partitions.get("failed") or partitions.get("unreachable"):
+            reason = sanitize(partitions.get("stderr") or partitions.get("msg") or "no answer", 300)
+            remark = f"Slurm's partitions are not known, the nodes count as one that is in service: {reason}"
+            members = {"(unknown)": dict.fromkeys(nodes, IN_SERVICE)}
+        else:
+            members = read_partitions(str(partitions.get("stdout", "")))
+        waves = plan_waves(nodes, members, limits)
+        return {
+            "changed": False,
+            "order": [node for wave in waves for node in wave.nodes],
+            "sizes": [len(wave.nodes) for wave in waves],
+            "message": describe_waves(waves, limits, remark),
+        }

@@ -1,0 +1,75 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_provision_plan, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_provision_plan
+short_description: Plan the waves in which nodes are provisioned
+description:
+  - Puts nodes into waves, so that of each Slurm partition only a share is out of service at a time. A node of
+    several partitions counts in each of them. What is out of service already counts as well.
+options:
+  nodes:
+    description: Names of the nodes, in the order of the inventory.
+    type: list
+    elements: str
+    required: true
+  partitions:
+    description:
+      - Result of C(sinfo --noheader --Node --format=%N|%R|%E). Empty where there is no cluster; where the
+        command failed, all nodes count as one partition.
+    type: dict
+    default: {}
+  batch:
+    description: The most nodes of one wave.
+    type: int
+    default: 32
+  max_drain_fraction:
+    description: The share of a partition that may be out of service at a time. One node always may.
+    type: float
+    default: 0.25
+  canary:
+    description: Nodes of the first wave, where any node is in service; V(0) for no such wave.
+    type: int
+    default: 1
+  max_failures:
+    description: Failed nodes with which a further wave still begins; only shown.
+    type: int
+    default: 0
+attributes:
+  check_mode:
+    description: Only computes.
+    support: full
+extends_documentation_fragment: rackproof.no_diff
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Plan the waves
+  rackproof_provision_plan:
+    nodes: "{{ ansible_play_hosts_all }}"
+    partitions: "{{ partitions }}"
+  run_once: true
+  register: plan
+"""
+
+RETURN = r"""
+order:
+  description: The nodes, wave after wave.
+  returned: success
+  type: list
+  elements: str
+sizes:
+  description: Number of nodes of each wave, as C(serial) takes them.
+  returned: success
+  type: list
+  elements: int
+message:
+  description: The waves in words, line by line.
+  returned: success
+  type: list
+  elements: str
+"""

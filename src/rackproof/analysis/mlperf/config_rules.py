@@ -1,0 +1,130 @@
+"""The rules of a round that hold for a config before its job runs: those that MLCommons' compliance checker has.
+
+The checker's rules are for the lines of a log. What a benchmark logs of its config is known from its definition
+(``configs.logged``), so that a rule about such a line holds for the config as well. Nothing of the checker is
+executed here: an expression is read as far as it compares numbers, and left to the log otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Tree = float | str | list[Any]
+"""A value that a config has: a number, the name of a variable, or ``[operator, left, right]``."""
+
+_COMPARISONS = {ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_TERM = re.compile(r"([A-Z][A-Z0-9_]*)(?: ([-+*]) ([A-Z][A-Z0-9_]*))?")
+
+
+class _UnreadableError(Exception):
+    """An expression is more than a comparison of numbers."""
+
+
+def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> list[dict[str, object]]:
+    """Return the rules of a round that a config can be held against.
+
+    Args:
+        benchmark: As MLCommons calls it.
+        ruleset: Of the round, as in ``5.1.0``; the closed division's.
+        logged: Key of a log line to the config's variable that it shows, or two with ``-``, ``+`` or ``*``
+            between them.
+
+    Returns:
+        For each rule its text, and ``left``, ``comparison`` and ``right`` of it; empty where MLCommons' package
+        has no rules for the benchmark.
+    """
+    rules: list[dict[str, object]] = []
+    for key, checks in _read_checks(benchmark, ruleset):
+        if key in logged:
+            for text in checks:
+                rules += _read_rules(key, text, logged)
+    return list({str(rule["rule"]): rule for rule in rules}.values())
+
+
+def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the keys of a round's rules with their expressions, those of the benchmark after the general ones."""
+    spec = find_spec("mlperf_logging")
+    # The names become parts of a path.
+    named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)
+    if spec is None or not spec.submodule_search_locations or not named:
+        return
+    place = Path(next(iter(spec.submodule_search_locations))) / "compliance_checker" / f"training_{ruleset}"
+    for name in ("common", "closed_common", f"closed_{benchmark}"):
+        try:
+            entries = yaml.safe_load((place / f"{name}.yaml").read_text())
+        except (OSError, yaml.YAMLError):
+            continue
+        for entry in entries or ():
+            rule = entry.get("KEY") if isinstance(entry, dict) else None
+            if isinstance(rule, dict) and "CHECK" in rule:
+                checks = rule["CHECK"]
+                yield str(rule.get("NAME")), checks if isinstance(checks, list) else [str(checks)]
+
+
+def _read_rules(key: str, text: str, logged: Mapping[str, str]) -> list[dict[str, object]]:
+    """Return what an expression asks of a config; empty where it asks for more than numbers."""
+    try:
+        tree = ast.parse(str(text).strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return []
+    parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+    rules: list[dict[str, object]] = []
+    for part in parts:
+        try:
+            rules.append(_read_comparison(key, part, logged))
+        except _UnreadableError:
+            continue
+    return rules
+
+
+def _read_comparison(key: str, part: ast.expr, logged: Mapping[str, str]) -> dict[str, object]:
+    if not isinstance(part, ast.Compare) or len(part.ops) != 1:
+        raise _UnreadableError
+    comparison = _COMPARISONS.get(type(part.ops[0]))
+    if comparison is None:
+        raise _UnreadableError
+    left, left_text = _read_value(key, part.left, logged)
+    right, right_text = _read_value(key, part.comparators[0], logged)
+    return {
+        "rule": f"{left_text} {comparison} {right_text}",
+        "left": left,
+        "comparison": comparison,
+        "right": right,
+    }
+
+
+def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tree, str]:
+    """Return a side of a comparison, and its text in the words of the log."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return float(node.value), f"{node.value:g}" if isinstance(node.value, float) else str(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        sign = _OPERATORS[type(node.op)]
+        (left, left_text), (right, right_text) = (
+            _read_value(key, side, logged) for side in (node.left, node.right)
+        )
+        return [sign, left, right], f"{left_text} {sign} {right_text}"
+    name = _line_of(key, node)
+    match = _TERM.fullmatch(logged.get(name, ""))
+    if not match:
+        raise _UnreadableError
+    return ([match[2], match[1], match[3]] if match[2] else match[1]), name
+
+
+def _line_of(key: str, node: ast.expr) -> str:
+    """Return the key of the log line whose value an expression names: the rule's own, or an earlier one's."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if node.value.id == "v" and index == "value":
+            return key
+        # What the checker keeps for later rules has the name of its line.
+        if node.value.id == "s" and isinstance(index, str):
+            return index
+    raise _UnreadableError

@@ -1,0 +1,205 @@
+"""The waves in which nodes are provisioned: how many of a Slurm partition are out of service at a time. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import sanitize
+from rackproof.nodes.slurm_states import drain_owner
+
+IN_SERVICE = "none"
+"""Slurm's reason of a node that is in service."""
+
+
+class WaveLimitError(RackproofError):
+    """A limit of the waves is out of its bounds; the message names the variable."""
+
+
+@dataclass(frozen=True)
+class WaveLimits:
+    """How far the nodes of a run may be out of service together.
+
+    Attributes:
+        batch: The most nodes of one wave.
+        share: The share of a partition that may be out at a time, above 0 and up to 1; one node always may.
+        canary: Nodes of the first wave, where any node is in service; 0 plans no wave for them.
+        failures: Nodes that may fail before no further wave begins.
+    """
+
+    batch: int = 32
+    share: float = 0.25
+    canary: int = 1
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse limits with which no wave has a node, or with which every node would be taken."""
+        rules = {
+            "provision_batch: at least 1": self.batch >= 1,
+            "provision_max_drain_fraction: above 0 and up to 1": 0 < self.share <= 1,
+            "provision_canary: at least 0": self.canary >= 0,
+            "provision_max_failures: at least 0": self.failures >= 0,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise WaveLimitError(rule)
+
+    def most_out(self, size: int) -> int:
+        """Return how many nodes of a partition may be out of service at a time.
+
+        Args:
+            size: Nodes of the partition.
+        """
+        return max(1, int(self.share * size + 1e-9))
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Nodes that are provisioned together.
+
+    Attributes:
+        nodes: Their names, in the order of the inventory.
+        canary: Whether the wave tries first on a few nodes what the others get.
+        left: Partition to the nodes that are in service during the wave, and to all of its nodes; of those
+            partitions alone that lose a node to it.
+    """
+
+    nodes: tuple[str, ...]
+    canary: bool
+    left: Mapping[str, tuple[int, int]]
+
+
+class _Partitions:
+    """Which nodes of each partition are out of service, as the waves go on."""
+
+    def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
+        self.size = {name: len(members) for name, members in listed.items()}
+        self.most_out = {name: limits.most_out(size) for name, size in self.size.items()}
+        self.of: dict[str, list[str]] = {}
+        self.out: dict[str, set[str]] = {name: set() for name in listed}
+        self.stays_out: set[str] = set()
+        for name, members in listed.items():
+            for node, reason in members.items():
+                self.of.setdefault(node, []).append(name)
+                if reason == IN_SERVICE:
+                    continue
+                self.out[name].add(node)
+                if drain_owner(reason) != "provision.yml":
+                    self.stays_out.add(node)
+
+    def serves(self, node: str) -> bool:
+        """Return whether a node is in service, and is missed when it is drained."""
+        return any(node not in self.out[name] for name in self.of.get(node, ()))
+
+    def rank(self, node: str) -> int:
+        """Return when a node's turn is: what an earlier run left, what is in service, what serves no job."""
+        if self.serves(node):
+            return 1
+        return 0 if node in self.of and node not in self.stays_out else 2
+
+    def fits(self, node: str, taken: Mapping[str, int]) -> bool:
+        """Return whether a node may be drained besides those that a wave has taken of each partition."""
+        return all(
+            taken.get(name, 0) < max(1, self.most_out[name] - len(self.out[name]))
+            for name in self.of.get(node, ())
+            if node not in self.out[name]
+        )
+
+    def taken_by(self, node: str) -> list[str]:
+        """Return the partitions that lose a node when it is drained."""
+        return [name for name in self.of.get(node, ()) if node not in self.out[name]]
+
+    def finish(self, wave: Iterable[str]) -> None:
+        """Note that a wave is done: its nodes are in service, but for those that others keep out of it."""
+        for node in wave:
+            if node not in self.stays_out:
+                for name in self.of.get(node, ()):
+                    self.out[name].discard(node)
+
+
+def plan_waves(
+    nodes: Sequence[str], partitions: Mapping[str, Mapping[str, str]], limits: WaveLimits
+) -> list[Wave]:
+    """Return the waves in which nodes are taken out of service, provisioned and returned.
+
+    Each node is in one wave. A wave never takes more nodes of a partition than its share, with those that are
+    out of service already; where these use up the share it takes one, or the work would never end. Nodes that
+    serve no job come last: one that is sick would stop the others.
+
+    Args:
+        nodes: Names of the nodes to provision, in the order of the inventory.
+        partitions: Partition to its nodes to the reason why each is out of service, as
+            :func:`rackproof.nodes.slurm_states.read_partitions` returns them; empty without a cluster.
+        limits: How far the nodes may be out together.
+    """
+    state = _Partitions(partitions, limits)
+    left = sorted(dict.fromkeys(nodes), key=state.rank)
+    tries_first = limits.canary > 0 and any(state.serves(node) for node in left)
+    waves: list[Wave] = []
+    while left:
+        canary = tries_first and not waves
+        wave = _next_wave(left, state, min(limits.batch, limits.canary) if canary else limits.batch)
+        lost = Counter(name for node in wave for name in state.taken_by(node))
+        standing = {
+            name: (state.size[name] - len(state.out[name]) - count, state.size[name])
+            for name, count in sorted(lost.items())
+        }
+        waves.append(Wave(nodes=tuple(node for node in nodes if node in wave), canary=canary, left=standing))
+        state.finish(wave)
+        left = [node for node in left if node not in wave]
+    return waves
+
+
+def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
+    """Return the nodes of one wave: as many as the limits allow, of the most crowded partitions first."""
+    # A crowded partition needs the most waves. Begun last, it would go one small wave after the other.
+    waiting = Counter(name for node in left for name in state.taken_by(node))
+    weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
+    # Nodes that serve no job wait until those in service are done.
+    last_rank = max(1, state.rank(left[0]))
+    ready = [node for node in left if state.rank(node) <= last_rank]
+    # Of two nodes the one with more partitions is harder to place: the last value makes it the first.
+    ready.sort(
+        key=lambda node: (
+            state.rank(node),
+            [*sorted(weight[name] for name in state.taken_by(node)), float("inf")],
+        )
+    )
+    wave: set[str] = set()
+    taken: Counter[str] = Counter()
+    for node in ready:
+        if state.fits(node, taken):
+            taken.update(state.taken_by(node))
+            wave.add(node)
+        if len(wave) == most:
+            break
+    return wave
+
+
+def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") -> list[str]:
+    """Return the waves in words, a line for each, for the operator who is about to start them.
+
+    Args:
+        waves: As :func:`plan_waves` returns them.
+        limits: With what they were planned.
+        remark: What is not known of the cluster.
+    """
+    lines = [remark] if remark else []
+    for number, wave in enumerate(waves, 1):
+        kind = ", canary" if wave.canary else ""
+        lost = "; ".join(
+            f"{sanitize(name, 100)} keeps {left} of {size} nodes in service"
+            for name, (left, size) in wave.left.items()
+        )
+        lines.append(
+            f"wave {number} of {len(waves)}{kind}: {sanitize(compress_hostlist(wave.nodes), 4000)}"
+            f" ({lost or 'takes no node out of service'})"
+        )
+    if len(waves) > 1:
+        lines.append(
+            f"no further wave begins once more than {limits.failures} nodes have failed (provision_max_failures)"
+        )
+    return lines

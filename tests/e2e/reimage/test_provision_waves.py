@@ -1,0 +1,102 @@
+"""provision.yml from the command line: waves that keep partitions alive, and end with the first bad node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .conftest import Rack
+
+pytestmark = pytest.mark.playbook
+NODES = "n01,n02,n03,n04"
+
+
+def drains(rack: Rack) -> list[list[str]]:
+    """Return the nodes of each drain that Slurm was asked for, in order."""
+    path = rack.folder / "slurm.json.drains"
+    return [line.split(",") for line in path.read_text().split()] if path.exists() else []
+
+
+def test_check_mode_shows_the_waves_and_drains_nothing(rack: Rack) -> None:
+    done = rack.play("provision.yml", "-l", NODES, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "wave 1 of 4, canary: n01 (batch keeps 4 of 5 nodes in service)" in done.stdout
+    assert "wave 4 of 4: n04 (batch keeps 4 of 5 nodes in service)" in done.stdout
+    assert drains(rack) == []
+
+
+def test_waves_go_on_where_all_is_well(rack: Rack) -> None:
+    done = rack.play("provision.yml", "-l", NODES, "-e", "provision_max_drain_fraction=0.4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert drains(rack) == [["n01"], ["n02", "n03"], ["n04"]]
+    assert rack.drained() == {}
+
+
+def test_a_bad_node_ends_the_waves_and_the_others_stay_in_service(rack: Rack) -> None:
+    rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--gpu", "1")
+    done = rack.play("provision.yml", "-l", NODES)
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert drains(rack) == [["n01"], ["n02"], ["n02"]], "the second drain of n02 gives the reason"
+    assert set(rack.drained()) == {"n02"}
+    assert "Failed: n02. Not begun, and as they were: n03, n04." in said
+    assert "ansible-playbook provision.yml -l n02,n03,n04" in said
+    summary = done.stdout.split("NODES ****", 1)[1]
+    assert "n[03-04] (2 nodes): nothing changed\n    ATTENTION its wave was not begun" in summary
+
+    # Mended, and typed as it was shown: what failed is the first to be tried.
+    rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--off")
+    rack.fleet.hardware("n02", "--boot")
+    done = rack.play("provision.yml", "-l", "n02,n03,n04")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert drains(rack)[3:] == [["n03"], ["n04"]], "n02 was drained already"
+    assert rack.drained() == {}
+
+
+def test_as_many_nodes_may_fail_as_the_operator_allows(rack: Rack) -> None:
+    rack.fleet.hardware("n01", "--fault", "row-remap-pending", "--gpu", "1")
+    rack.fleet.hardware("n03", "--fault", "row-remap-pending", "--gpu", "1")
+    done = rack.play("provision.yml", "-l", NODES, "-e", "provision_max_failures=1")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert set(rack.drained()) == {"n01", "n03"}
+    assert "Failed: n01, n03. Not begun, and as they were: n04." in " ".join(done.stdout.split())
+
+
+def test_what_cannot_be_done_is_known_before_the_first_drain(rack: Rack) -> None:
+    (rack.folder / "roles/lambda_stack/tasks/resolve.yml").write_text(
+        "- name: Ask whether the driver can be installed\n"
+        "  ansible.builtin.fail:\n"
+        "    msg: nvidia-open 999.1.2 is not there\n"
+        "  when: inventory_hostname != 'n03'\n"
+    )
+    done = rack.play("provision.yml", "-l", f"{NODES},gone")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert drains(rack) == [["n03"]], "the node that can be done is done"
+    assert rack.drained() == {}
+    said = " ".join(done.stdout.split())
+    for node in ("n01", "n02", "n04"):
+        assert f"{node} is not provisioned, and is as it was: Ask whether the driver can be installed" in said
+    assert "gone is not provisioned, and is as it was: Leave out a node that cannot be reached" in said
+
+
+def test_a_node_with_jobs_goes_back_as_it_was(rack: Rack) -> None:
+    rack.fleet.set_slurm(jobs={"n01": "4711"})
+    done = rack.play("provision.yml", "-l", "n01,n02", "-e", "provision_drain_timeout_s=1")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert rack.drained() == {}
+    assert "n01 is not provisioned, and is as it was" in said
+    assert "n01 still runs jobs 4711 after 1 s. Nothing was changed on it." in said
+    assert "Not begun, and as they were: n02." in said
+
+
+def test_a_controller_that_does_not_answer_is_shown_and_nothing_is_touched(rack: Rack) -> None:
+    rack.fleet.set_slurm(down=True)
+    done = rack.play("provision.yml", "-l", "n01,n02")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Slurm's partitions are not known, the nodes count as one that is in service" in said
+    assert "n01 is not provisioned, and is as it was: Drain the nodes and wait for their jobs" in said
+    assert "Not begun, and as they were: n02." in said
