@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 HEALTH = "rackproof: health: "
+ALL_AT_ONCE = ("-e", "provision_canary=0", "-e", "provision_max_drain_fraction=1", "-e", "provision_max_failures=9")
+"""One wave, and no end of it: what is asked here is how each node is judged."""
 
 
 def drained_for(rack: Rack) -> dict[str, str]:
@@ -35,7 +37,7 @@ def test_a_node_with_findings_stays_drained_until_it_is_mended(rack: Rack) -> No
     rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--gpu", "1")
     rack.fleet.hardware("n03", "--fault", "nvlink-down", "--gpu", "0")
     rack.fleet.hardware("n04", "--fault", "xid", "--gpu", "3")
-    done = rack.play("provision.yml", "-l", "n01,n02,n03,n04")
+    done = rack.play("provision.yml", "-l", "n01,n02,n03,n04", *ALL_AT_ONCE)
     said = done.stdout + done.stderr
     assert done.returncode == 2, said
     reasons = drained_for(rack)
@@ -54,7 +56,7 @@ def test_a_node_with_findings_stays_drained_until_it_is_mended(rack: Rack) -> No
     rack.fleet.hardware("n04", "--fault", "xid", "--off")
     for node in ("n02", "n03", "n04"):
         rack.fleet.hardware(node, "--boot")
-    done = rack.play("provision.yml", "-l", "n01,n02,n03,n04")
+    done = rack.play("provision.yml", "-l", "n01,n02,n03,n04", *ALL_AT_ONCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert rack.drained() == {}
 
@@ -67,7 +69,7 @@ def test_what_is_not_known_of_a_node_keeps_it_drained_and_a_strangers_drain_stay
     rack.fleet.hardware("n04", "--fault", "link-trained-down", "--gpu", "2")
     theirs = "bob: waits for a cable"
     rack.fleet.set_slurm(nodes=rack.fleet.slurm["nodes"] | {"n04": theirs})
-    done = rack.play("provision.yml", "-l", "n01,n02,n03,n04")
+    done = rack.play("provision.yml", "-l", "n01,n02,n03,n04", *ALL_AT_ONCE)
     said = done.stdout + done.stderr
     assert done.returncode == 2, said
     drained = rack.drained()
@@ -90,7 +92,7 @@ def test_a_node_whose_sku_has_no_gpus_is_provisioned_beside_others(rack: Rack) -
     for tool in ("nvidia-smi", "dmesg", "journalctl"):
         fail_tool(rack, "n01", tool)
     rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--gpu", "1")
-    done = rack.play("provision.yml", "-l", "n01,ctl,n02,n03")
+    done = rack.play("provision.yml", "-l", "n01,ctl,n02,n03", *ALL_AT_ONCE)
     assert done.returncode == 2, done.stdout + done.stderr
     assert set(drained_for(rack)) == {"n02"}, done.stdout
     done = rack.play("provision.yml", "-l", "n01,ctl")

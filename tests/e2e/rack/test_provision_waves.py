@@ -1,0 +1,54 @@
+"""Day two of a driver on the test rack: a rack in use gets another one wave by wave, and a bad node stops that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, play, state_in_slurm
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+NODES = PROVISIONED
+LAST_YEAR = "570.172.08"
+DRIVER = "580.95.05"
+LIMIT_S = 1800
+
+
+def driver_of(rack: Command, node: str) -> str:
+    return str(rack(node, "modinfo -F version nvidia").stdout.strip())
+
+
+def test_a_driver_goes_over_a_rack_in_use_and_a_bad_node_stops_it(
+    root: Path, rack: Command, driver: Command
+) -> None:
+    bad, *others = NODES
+    # Whatever the tests before left: all nodes with the driver of last year, as many at a time as it takes.
+    at_once = ("-e", "provision_max_drain_fraction=1", "-e", "provision_canary=0")
+    done = play(
+        root, "provision.yml", NODES, "-e", f"lambda_stack_driver_version={LAST_YEAR}",
+        "-e", "lambda_stack_allow_downgrade=true", *at_once, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert [driver_of(rack, node) for node in NODES] == [LAST_YEAR] * len(NODES)
+    job = rack(CONTROLLER, f"sbatch --parsable -w {others[-1]} --wrap 'sleep 3000'").stdout.strip()
+    assert driver("fault", bad, "row-remap-pending").returncode == 0
+    try:
+        done = play(root, "provision.yml", NODES, timeout=LIMIT_S)
+        assert done.returncode == 2, done.stdout[-4000:]
+        assert f", canary: {bad}" in done.stdout
+        assert driver_of(rack, bad) == DRIVER
+        assert "rackproof: health" in state_in_slurm(rack, bad)
+        # Not begun: in service, with the driver that they had, and the job of one goes on.
+        assert {driver_of(rack, node) for node in others} == {LAST_YEAR}
+        assert not [node for node in others if "drain" in state_in_slurm(rack, node)]
+        assert rack(CONTROLLER, f"squeue -h -j {job} -o %T").stdout.strip() == "RUNNING"
+        typed = f"ansible-playbook provision.yml -l {','.join(NODES)}"
+        assert typed in " ".join(done.stdout.split())
+    finally:
+        driver("fault", bad, "row-remap-pending", "--off")
+        rack(CONTROLLER, f"scancel {job}")
+    done = play(root, "provision.yml", NODES, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert [driver_of(rack, node) for node in NODES] == [DRIVER] * len(NODES)
+    assert all(state_in_slurm(rack, node).startswith("idle") for node in NODES)
