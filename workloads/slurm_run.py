@@ -96,6 +96,11 @@ printf 'DEVICES|%s|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$adapters" \\
   "$(names /dev/nvidia-caps-imex-channels .)" "$(names /dev '^nvidia[0-9]+$')"
 """
 """Prints what a node has, or a container on it: network adapters, their device files, IMEX channels, GPUs."""
+CONTENT = """\
+cd {folder}
+find . -type f ! -path '*/.*/*' -print0 | xargs -0 -r -n 8 -P 8 sha256sum > {listing}
+"""
+"""Writes the checksums of what a step has brought; notes of whatever fetched it lie in hidden folders."""
 BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
 DEVICE_KINDS = (
     ("network adapters", BY_MELLANOX),
@@ -421,14 +426,18 @@ def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
     return comparisons[rule["comparison"]]
 
 
-def config_complaints(rules: Sequence[Mapping[str, Any]], found: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def config_complaints(
+    rules: Sequence[Mapping[str, Any]], found: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
     """Return the rules that a config breaks, in words, and those that only the log can show."""
     broken, unknown = [], []
     for rule in rules:
         kept = is_kept(rule, found)
         names = dict.fromkeys([*variables_of(rule["left"]), *variables_of(rule["right"])])
         if kept is None:
-            unknown.append(f"{rule['rule']} ({', '.join(name for name in names if not found.get(name))} is not set)")
+            unknown.append(
+                f"{rule['rule']} ({', '.join(name for name in names if not found.get(name))} is not set)"
+            )
         elif not kept:
             values = ", ".join(f"{name}={found[name]}" for name in names)
             broken.append(f"{rule['rule']}, and it has {values}")
@@ -827,8 +836,43 @@ class Work:
                 files = inventory_of(target)
                 if not files or not sum(files.values()):
                     raise Refusal(EXIT_DATA, f"{title}: the script ended well, yet {target} is empty")
+                if step.get("recorded"):
+                    self.compare_content(step)
                 write(note, json.dumps({"run": digest_of(step["run"]), "files": files}) + "\n")
                 self.changed = True
+
+    def compare_content(self, step: Mapping[str, Any]) -> None:
+        """Refuse data whose content is not what this step brought first; record it the first time.
+
+        What nothing pins is trusted on first use: a source that is replaced later is found, one that was
+        never right is not.
+        """
+        key = re.sub(r"[^A-Za-z0-9._-]+", "+", step["creates"])
+        listing, record = self.data / f".content-{key}.new", self.data / f".content-{key}.json"
+        listing.unlink(missing_ok=True)
+        script = CONTENT.format(
+            folder=shlex.quote(f"{step['mount']}/{step['creates']}"),
+            listing=shlex.quote(f"{step['mount']}/{listing.name}"),
+        )
+        title = f"reading {step['creates']} for its checksums"
+        self.in_container(script, [f"{self.data}:{step['mount']}"], "stage", [listing], title)
+        found = read_checksums(listing.read_text(errors="replace"))
+        listing.unlink()
+        known = read_json(record)
+        if known.get("run") != digest_of(step["run"]) or not isinstance(known.get("sha256"), dict):
+            write(record, json.dumps({"run": digest_of(step["run"]), "sha256": found}, indent=1) + "\n")
+            say(phase=f"{step['creates']}: checksums of {len(found)} files recorded, trusted on first use")
+            return
+        before = known["sha256"]
+        other = sorted(name for name in {*found, *before} if found.get(name) != before.get(name))
+        if other:
+            raise Refusal(
+                EXIT_DATA,
+                f"{step['creates']} came with other content than the first time: {', '.join(other[:5])} "
+                f"({len(other)} of {len({*found, *before})} files). Find out what changed at its source; if "
+                f"it is to be trusted, remove {record}",
+            )
+        say(phase=f"{step['creates']}: {len(found)} files have the checksums of the first time")
 
     def is_staged(self, note: Path, target: Path, step: Mapping[str, Any]) -> bool:
         """Whether everything that a step left is there, in its size."""
@@ -1035,8 +1079,8 @@ class Work:
         if broken:
             raise Refusal(
                 EXIT_SLURM,
-                f"{config.name} breaks rules of MLPerf {ruleset}, closed division: {'; '.join(broken)}. Its result "
-                "could not be scored: correct bench_environment, or choose another config with bench_config",
+                f"{config.name} breaks rules of MLPerf {ruleset}, closed division: {'; '.join(broken)}. Its "
+                "result could not be scored: correct bench_environment, or choose another config with bench_config",
             )
         if rules:
             later = f"; known when the job runs: {'; '.join(unknown)}" if unknown else ""
@@ -1496,6 +1540,15 @@ def inventory_of(target: Path) -> dict[str, int]:
         for path in sorted(target.rglob("*"))
         if path.is_file() and not fnmatch.fnmatch(path.name, "STANDIN_FAULT*")
     }
+
+
+def read_checksums(listing: str) -> dict[str, str]:
+    """Return the checksums that ``sha256sum`` printed, by file; a strange name keeps its escapes."""
+    found = {}
+    for line in listing.splitlines():
+        digest, _, name = line.lstrip("\\").partition("  ")
+        found[name] = digest
+    return found
 
 
 def digest_of(text: str) -> str:

@@ -45,8 +45,8 @@ options:
     default: false
   simulate:
     description:
-      - Only fetch the package lists, ask apt what it would do, and refuse what would be refused. No package is
-        changed. In check mode the lists that are there are asked.
+      - Only fetch the package lists, ask apt what it would do, and refuse what would be refused. No package
+        is changed. In check mode the lists that are there are asked.
     type: bool
     default: false
   allow_kernel:

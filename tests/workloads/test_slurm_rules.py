@@ -109,7 +109,10 @@ def test_a_config_that_breaks_rules_is_refused_with_all_of_them(
     ("variables", "words"),
     [
         ({}, "keeps 0 rules of MLPerf 5.1.0; known when the job runs: opt_learning_rate_decay_steps =="),
-        ({**LLAMA31, "VAL_SAMPLES": ""}, "keeps 2 rules of MLPerf 5.1.0; known when the job runs: eval_samples"),
+        (
+            {**LLAMA31, "VAL_SAMPLES": ""},
+            "keeps 2 rules of MLPerf 5.1.0; known when the job runs: eval_samples",
+        ),
         ({**LLAMA31, "MAX_STEPS": "many"}, "keeps 2 rules"),
     ],
 )

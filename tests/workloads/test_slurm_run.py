@@ -413,6 +413,47 @@ def test_what_is_missing_is_staged_again(cluster: Cluster) -> None:
     assert (cluster.shared / "data/big/set/a").read_text() == "x\n"
 
 
+@pytest.mark.parametrize(
+    ("later", "named"),
+    [
+        ("mkdir -p /data/set; echo y > /data/set/a", "./a (1 of 1 files)"),
+        ("mkdir -p /data/set; echo x > /data/set/a; echo z > /data/set/b", "./b (1 of 2 files)"),
+        ("mkdir -p /data/set; rm -f /data/set/a; echo x > '/data/set/a b'", "./a, ./a b (2 of 2 files)"),
+    ],
+    ids=["other content", "one more", "another name"],
+)
+def test_data_that_comes_with_other_content_than_the_first_time_is_refused(
+    cluster: Cluster, later: str, named: str
+) -> None:
+    # The script is the same; what it fetches is not.
+    source = cluster.shared / "source.sh"
+    data = cluster.shared / "data/big"
+    step = {"creates": "set", "mount": "/data", "run": f"bash {source}", "size_gb": 0, "recorded": True}
+    cluster.spec["stage"] = [step]
+
+    def bring(script: str) -> tuple[int, str]:
+        source.write_text(script.replace("/data", str(data)))
+        (data / ".staged-set.json").unlink(missing_ok=True)
+        return cluster("stage")
+
+    status, output = bring(
+        "mkdir -p /data/set/.cache; echo x > /data/set/a; date +%N > /data/set/.cache/note"
+    )
+    assert (status, "checksums of 1 files recorded, trusted on first use" in output) == (0, True), output
+    status, output = bring(
+        "mkdir -p /data/set/.cache; echo x > /data/set/a; date +%N > /data/set/.cache/note"
+    )
+    assert (status, "1 files have the checksums of the first time" in output) == (0, True), output
+    status, output = bring(later)
+    assert status != 0
+    assert "came with other content than the first time" in output
+    assert named in output
+    # It is not taken by being asked for again, but by the operator.
+    assert cluster("stage")[0] != 0
+    (data / ".content-set.json").unlink()
+    assert cluster("stage")[0] == 0
+
+
 @pytest.mark.parametrize("known_by", ["file", "name"])
 def test_a_job_that_is_there_is_followed_and_no_second_one_submitted(cluster: Cluster, known_by: str) -> None:
     cluster.script("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.5; done")

@@ -63,6 +63,11 @@ class Stage(Record):
     )
     mount: str = Field(default="", description="Where that script finds the data's folder in the container.")
     size_gb: float = Field(default=0, ge=0, description="What has to be free before that script runs.")
+    recorded: bool = Field(
+        default=False,
+        description="With `slurm`: whether the checksums of what came are recorded, trusted the first time, "
+        "and compared when it is staged again; for what its source does not prove. Needs `mount`.",
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Stage:
@@ -70,6 +75,8 @@ class Stage(Record):
             raise ValueError("give one of program and run")
         if self.mount and not self.run:
             raise ValueError("mount says where `run` finds the data: it needs run")
+        if self.recorded and not self.mount:
+            raise ValueError("recorded reads the data in the container: it needs mount")
         if not _is_inside(self.creates):
             raise ValueError(f"creates: {self.creates!r} is no path below the data's folder")
         return self
@@ -141,8 +148,8 @@ class Configs(Record):
     )
     logged: dict[str, Annotated[str, Field(pattern=_LOGGED)]] = Field(
         default={},
-        description="Key of an MLPerf log's line to the config's variable that it shows, or two with `-`, `+` "
-        "or `*` between: the round's rules about these lines are checked before a job is submitted.",
+        description="Key of an MLPerf log's line to the config's variable that it shows, or two with `-`, "
+        "`+` or `*` between: the round's rules about these lines are checked before a job is submitted.",
     )
 
 

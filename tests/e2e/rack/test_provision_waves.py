@@ -1,4 +1,4 @@
-"""Day two of a driver on the test rack: a rack in use gets another one wave by wave, and a bad node stops that."""
+"""A new driver for a test rack in use: it goes over the nodes wave by wave, and a bad node stops that."""
 
 from __future__ import annotations
 

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 HEALTH = "rackproof: health: "
-ALL_AT_ONCE = ("-e", "provision_canary=0", "-e", "provision_max_drain_fraction=1", "-e", "provision_max_failures=9")
+ALL_AT_ONCE = (
+    "-e",
+    "provision_canary=0",
+    "-e",
+    "provision_max_drain_fraction=1",
+    "-e",
+    "provision_max_failures=9",
+)
 """One wave, and no end of it: what is asked here is how each node is judged."""
 
 

@@ -50,7 +50,9 @@ def test_no_wave_takes_more_of_a_partition_than_its_share(
     fleet: tuple[list[str], dict[str, dict[str, str]], WaveLimits],
 ) -> None:
     nodes, partitions, limits = fleet
-    out = {node for members in partitions.values() for node, reason in members.items() if reason != IN_SERVICE}
+    out = {
+        node for members in partitions.values() for node, reason in members.items() if reason != IN_SERVICE
+    }
     theirs = {
         node
         for members in partitions.values()

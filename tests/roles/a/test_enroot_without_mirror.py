@@ -88,7 +88,16 @@ class Site:
         playbook.write_text(PLAYBOOK)
         given.write_text(json.dumps(self.variables(**changes) | {"parts": parts}))
         return subprocess.run(
-            [Path(sys.executable).with_name("ansible-playbook"), "-i", "host,", "-e", f"@{given}", "-e", f"ansible_python_interpreter={sys.executable}", playbook],
+            [
+                Path(sys.executable).with_name("ansible-playbook"),
+                "-i",
+                "host,",
+                "-e",
+                f"@{given}",
+                "-e",
+                f"ansible_python_interpreter={sys.executable}",
+                playbook,
+            ],
             cwd=root,
             env=os.environ
             | {
@@ -113,9 +122,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         def log_message(self, *_words: object) -> None:
             requests.append(f"{self.command} {self.path}")
 
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "www"))
-    )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "www")))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     site = Site(tmp_path, f"http://127.0.0.1:{server.server_port}")
     site.requests = requests
@@ -124,10 +131,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
-def test_enroot_comes_from_its_release_and_pyxis_is_built(
-    root: Path, site: Site, architecture: str
-) -> None:
-    of_node = {**node(), "architecture": architecture, "machine": {"amd64": "x86_64"}.get(architecture, "aarch64")}
+def test_enroot_comes_from_its_release_and_pyxis_is_built(root: Path, site: Site, architecture: str) -> None:
+    of_node = {
+        **node(),
+        "architecture": architecture,
+        "machine": {"amd64": "x86_64"}.get(architecture, "aarch64"),
+    }
     done = site.play(root, ["resolve", "release", "build"], rackproof_node=of_node)
     assert done.returncode == 0, done.stdout + done.stderr
     install, hold = site.apt.splitlines()
@@ -179,9 +188,7 @@ def test_a_file_that_is_not_there_is_known_before_a_node_is_touched(root: Path, 
 def test_a_file_that_was_replaced_is_not_installed(root: Path, site: Site, part: str, altered: str) -> None:
     given = site.variables()
     (site.folder / "www" / altered).write_bytes(b"replaced")
-    kept = {
-        name: given[name] for name in ("enroot_pyxis_release_checksums", "enroot_pyxis_source_checksum")
-    }
+    kept = {name: given[name] for name in ("enroot_pyxis_release_checksums", "enroot_pyxis_source_checksum")}
     done = site.play(root, [part], **kept)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "checksum" in done.stdout

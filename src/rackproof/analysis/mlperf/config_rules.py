@@ -1,8 +1,8 @@
-"""The rules of a round that hold for a config before its job runs: those that MLCommons' compliance checker has.
+"""The rules of a round that hold for a config before its job runs, as MLCommons' compliance checker has them.
 
-The checker's rules are for the lines of a log. What a benchmark logs of its config is known from its definition
-(``configs.logged``), so that a rule about such a line holds for the config as well. Nothing of the checker is
-executed here: an expression is read as far as it compares numbers, and left to the log otherwise.
+The checker's rules are for the lines of a log. What a benchmark logs of its config is known from its
+definition (``configs.logged``), so that a rule about such a line holds for the config as well. Nothing of the
+checker is executed here: an expression is read as far as it compares numbers, and left to the log otherwise.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
             between them.
 
     Returns:
-        For each rule its text, and ``left``, ``comparison`` and ``right`` of it; empty where MLCommons' package
-        has no rules for the benchmark.
+        For each rule its text, and ``left``, ``comparison`` and ``right`` of it; empty where MLCommons'
+        package has no rules for the benchmark.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):
@@ -50,7 +50,7 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
 
 def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the keys of a round's rules with their expressions, those of the benchmark after the general ones."""
+    """Yield the keys of a round's rules with their expressions, the benchmark's own after the general ones."""
     spec = find_spec("mlperf_logging")
     # The names become parts of a path.
     named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)

@@ -239,6 +239,7 @@ def slurm_specification(
                 "mount": stage.mount,
                 "run": substitute_variables(stage.run, known, f"{loaded.path}: stage.run"),
                 "size_gb": stage.size_gb * site.size_factor,
+                "recorded": stage.recorded,
             }
             for stage in definition.stage
         ],

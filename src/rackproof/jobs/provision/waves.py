@@ -1,4 +1,4 @@
-"""The waves in which nodes are provisioned: how many of a Slurm partition are out of service at a time. No I/O."""
+"""The waves in which nodes are provisioned: how many of a partition are out of service at a time. No I/O."""
 
 from __future__ import annotations
 
@@ -200,6 +200,7 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
         )
     if len(waves) > 1:
         lines.append(
-            f"no further wave begins once more than {limits.failures} nodes have failed (provision_max_failures)"
+            f"no further wave begins once more than {limits.failures} nodes have failed "
+            "(provision_max_failures)"
         )
     return lines
