@@ -1079,8 +1079,9 @@ class Work:
         if broken:
             raise Refusal(
                 EXIT_SLURM,
-                f"{config.name} breaks rules of MLPerf {ruleset}, closed division: {'; '.join(broken)}. Its "
-                "result could not be scored: correct bench_environment, or choose another config with bench_config",
+                f"{config.name} breaks rules of MLPerf {ruleset}, closed division: {'; '.join(broken)}. "
+                "Its result could not be scored: correct bench_environment, or choose another config with "
+                "bench_config",
             )
         if rules:
             later = f"; known when the job runs: {'; '.join(unknown)}" if unknown else ""

@@ -50,7 +50,7 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
 
 def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the keys of a round's rules with their expressions, the benchmark's own after the general ones."""
+    """Yield the keys of a round's rules with their expressions, the benchmark's own after those for all."""
     spec = find_spec("mlperf_logging")
     # The names become parts of a path.
     named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)
