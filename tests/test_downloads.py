@@ -351,4 +351,4 @@ def test_every_get_url_of_a_role_is_guarded_or_of_a_key(root: Path) -> None:
     roles = {
         path.parts[-3] for path in (root / "roles").glob("*/tasks/*.yml") if "get_url" in path.read_text()
     }
-    assert roles == {"apt_mirror", "netboot", "nvidia_container", "ofed"}
+    assert roles == {"apt_mirror", "enroot_pyxis", "netboot", "nvidia_container", "ofed"}

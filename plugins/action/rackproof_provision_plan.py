@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rackproof.core.text import sanitize
-from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimits, describe_waves, plan_waves
+from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimits, describe_waves, plan_provision_waves
 from rackproof.nodes.slurm_states import read_partitions
 from rackproof_ansible.action import RackproofAction
 
@@ -29,7 +29,7 @@ class ActionModule(RackproofAction):
             members = {"(unknown)": dict.fromkeys(nodes, IN_SERVICE)}
         else:
             members = read_partitions(str(partitions.get("stdout", "")))
-        waves = plan_waves(nodes, members, limits)
+        waves = plan_provision_waves(nodes, members, limits)
         return {
             "changed": False,
             "order": [node for wave in waves for node in wave.nodes],

@@ -41,10 +41,10 @@ def test_a_bad_node_ends_the_waves_and_the_others_stay_in_service(rack: Rack) ->
     assert done.returncode == 2, done.stdout + done.stderr
     assert drains(rack) == [["n01"], ["n02"], ["n02"]], "the second drain of n02 gives the reason"
     assert set(rack.drained()) == {"n02"}
-    assert "Failed: n02. Not begun, and as they were: n03, n04." in said
+    assert "Failed: n02. Not started, and as they were: n03, n04." in said
     assert "ansible-playbook provision.yml -l n02,n03,n04" in said
     summary = done.stdout.split("NODES ****", 1)[1]
-    assert "n[03-04] (2 nodes): nothing changed\n    ATTENTION its wave was not begun" in summary
+    assert "n[03-04] (2 nodes): nothing changed\n    ATTENTION its wave did not start" in summary
 
     # Mended, and typed as it was shown: what failed is the first to be tried.
     rack.fleet.hardware("n02", "--fault", "row-remap-pending", "--off")
@@ -61,7 +61,7 @@ def test_as_many_nodes_may_fail_as_the_operator_allows(rack: Rack) -> None:
     done = rack.play("provision.yml", "-l", NODES, "-e", "provision_max_failures=1")
     assert done.returncode == 2, done.stdout + done.stderr
     assert set(rack.drained()) == {"n01", "n03"}
-    assert "Failed: n01, n03. Not begun, and as they were: n04." in " ".join(done.stdout.split())
+    assert "Failed: n01, n03. Not started, and as they were: n04." in " ".join(done.stdout.split())
 
 
 def test_what_cannot_be_done_is_known_before_the_first_drain(rack: Rack) -> None:
@@ -89,7 +89,7 @@ def test_a_node_with_jobs_goes_back_as_it_was(rack: Rack) -> None:
     assert rack.drained() == {}
     assert "n01 is not provisioned, and is as it was" in said
     assert "n01 still runs jobs 4711 after 1 s. Nothing was changed on it." in said
-    assert "Not begun, and as they were: n02." in said
+    assert "Not started, and as they were: n02." in said
 
 
 def test_a_controller_that_does_not_answer_is_shown_and_nothing_is_touched(rack: Rack) -> None:
@@ -99,4 +99,4 @@ def test_a_controller_that_does_not_answer_is_shown_and_nothing_is_touched(rack:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "no answer of Slurm, so that all nodes count as one partition in service" in said
     assert "n01 is not provisioned, and is as it was: Drain the nodes and wait for their jobs" in said
-    assert "Not begun, and as they were: n02." in said
+    assert "Not started, and as they were: n02." in said

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimitError, WaveLimits, describe_waves, plan_waves
+from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimitError, WaveLimits, describe_waves, plan_provision_waves
 
 OURS = "rackproof: provisioning"
 REASONS = [IN_SERVICE, IN_SERVICE, IN_SERVICE, OURS, "Not responding", "bob: bad fan", "rackproof-night: xid"]
@@ -40,7 +40,7 @@ def test_every_node_is_in_one_wave_and_no_wave_is_empty_or_too_large(
     fleet: tuple[list[str], dict[str, dict[str, str]], WaveLimits],
 ) -> None:
     nodes, partitions, limits = fleet
-    waves = plan_waves(nodes, partitions, limits)
+    waves = plan_provision_waves(nodes, partitions, limits)
     assert sorted(node for wave in waves for node in wave.nodes) == sorted(nodes)
     assert all(0 < len(wave.nodes) <= limits.batch for wave in waves)
 
@@ -59,7 +59,7 @@ def test_no_wave_takes_more_of_a_partition_than_its_share(
         for node, reason in members.items()
         if reason not in (IN_SERVICE, OURS)
     }
-    for wave in plan_waves(nodes, partitions, limits):
+    for wave in plan_provision_waves(nodes, partitions, limits):
         for name, members in partitions.items():
             # Counted anew, from what the wave lists: a node of several partitions counts in each of them.
             taken = {node for node in wave.nodes if node in members and node not in out}
@@ -76,7 +76,7 @@ def test_the_canary_goes_first_and_sick_nodes_last(
     fleet: tuple[list[str], dict[str, dict[str, str]], WaveLimits],
 ) -> None:
     nodes, partitions, limits = fleet
-    waves = plan_waves(nodes, partitions, limits)
+    waves = plan_provision_waves(nodes, partitions, limits)
     states = {node: reason for members in partitions.values() for node, reason in members.items()}
     serving = {node for node in nodes if states.get(node) == IN_SERVICE}
     assert [wave.canary for wave in waves] == [
@@ -114,12 +114,12 @@ def test_the_canary_goes_first_and_sick_nodes_last(
 def test_sizes_of_waves(
     nodes: int, partitions: dict[str, dict[str, str]], limits: WaveLimits, sizes: list[int]
 ) -> None:
-    assert [len(wave.nodes) for wave in plan_waves(NAMES[:nodes], partitions, limits)] == sizes
+    assert [len(wave.nodes) for wave in plan_provision_waves(NAMES[:nodes], partitions, limits)] == sizes
 
 
 def test_what_an_operator_reads_before_it_starts() -> None:
     limits = WaveLimits()
-    waves = plan_waves(NAMES[:6], cluster(6, n05="bob: fan") | cluster(2, "debug"), limits)
+    waves = plan_provision_waves(NAMES[:6], cluster(6, n05="bob: fan") | cluster(2, "debug"), limits)
     assert describe_waves(waves, limits) == [
         "wave 1 of 6, canary: n00 (batch keeps 4 of 6 nodes in service; debug keeps 1 of 2 nodes in service)",
         "wave 2 of 6: n01 (batch keeps 4 of 6 nodes in service; debug keeps 1 of 2 nodes in service)",
@@ -129,7 +129,7 @@ def test_what_an_operator_reads_before_it_starts() -> None:
         "wave 6 of 6: n05 (takes no node out of service)",
         "no further wave begins once more than 0 nodes have failed (provision_max_failures)",
     ]
-    assert describe_waves(plan_waves(["n1"], {}, limits), limits, "Slurm does not answer") == [
+    assert describe_waves(plan_provision_waves(["n1"], {}, limits), limits, "Slurm does not answer") == [
         "Slurm does not answer",
         "wave 1 of 1: n1 (takes no node out of service)",
     ]

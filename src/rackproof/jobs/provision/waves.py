@@ -120,7 +120,7 @@ class _Partitions:
                     self.out[name].discard(node)
 
 
-def plan_waves(
+def plan_provision_waves(
     nodes: Sequence[str], partitions: Mapping[str, Mapping[str, str]], limits: WaveLimits
 ) -> list[Wave]:
     """Return the waves in which nodes are taken out of service, provisioned and returned.
@@ -183,7 +183,7 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
     """Return the waves in words, a line for each, for the operator who is about to start them.
 
     Args:
-        waves: As :func:`plan_waves` returns them.
+        waves: As :func:`plan_provision_waves` returns them.
         limits: With what they were planned.
         remark: What is not known of the cluster.
     """
