@@ -107,6 +107,41 @@ def test_a_prediction_changes_nothing(modules: Modules, node: Node) -> None:
     assert all(" -s " in call for call in node.calls("apt-get"))
 
 
+def test_a_question_fetches_the_lists_and_installs_nothing(modules: Modules, node: Node) -> None:
+    result = run(modules, simulate=True, hold=True)
+    assert (result["changed"], result["packages"], result["held"]) == (False, {}, [])
+    assert len(node.calls(" update")) == 1
+    assert all(" -s " in call or " update" in call for call in node.calls("apt-get"))
+    assert not node.calls("apt-mark")
+
+
+def test_a_question_about_what_is_there_asks_for_nothing(modules: Modules, node: Node) -> None:
+    assert run(modules, simulate=True, present={"dpkg": ""})["changed"] is False
+    assert node.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "named"),
+    [
+        ("apt-get-update", "E: Failed to fetch http://m/x  Connection refused\n", "could not be fetched"),
+        (
+            "apt-get-simulate",
+            "E: Unable to locate package nvidia-open\n",
+            "no repository of this node has it",
+        ),
+        ("apt-get-simulate", "E: Version '9-1' for 'nvidia-open' was not found\n", "is not there"),
+    ],
+)
+def test_a_question_refuses_what_cannot_be_installed(
+    modules: Modules, node: Node, call: str, text: str, named: str
+) -> None:
+    node.answers(call, text, 100)
+    result = run(modules, simulate=True)
+    assert result["failed"] is True
+    assert named in result["msg"]
+    assert all(" -s " in one or " update" in one for one in node.calls("apt-get"))
+
+
 def test_a_bare_node_predicts_without_lists(modules: Modules, node: Node) -> None:
     node.answers("apt-get-simulate", "E: Unable to locate package nvidia-open\n", 100)
     result = run(modules, check=True, present={"nvidia-open": "580.95.05-1", "dpkg": ""})

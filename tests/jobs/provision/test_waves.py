@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rackproof.jobs.provision.waves import IN_SERVICE, WaveLimitError, WaveLimits, describe_waves, plan_provision_waves
+from rackproof.jobs.provision.waves import (
+    IN_SERVICE,
+    WaveLimitError,
+    WaveLimits,
+    describe_waves,
+    plan_provision_waves,
+)
 
 OURS = "rackproof: provisioning"
 REASONS = [IN_SERVICE, IN_SERVICE, IN_SERVICE, OURS, "Not responding", "bob: bad fan", "rackproof-night: xid"]
