@@ -101,6 +101,71 @@ cd {folder}
 find . -type f ! -path '*/.*/*' -print0 | xargs -0 -r -n 8 -P 8 sha256sum > {listing}
 """
 """Writes the checksums of what a step has brought; notes of whatever fetched it lie in hidden folders."""
+WORLD = """\
+import ctypes, os, sys
+def tell(*words):
+    print("|".join(["WORLD", os.environ.get("SLURMD_NODENAME", ""), *map(str, words)]), flush=True)
+def load(*names):
+    for name in names:
+        try:
+            return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+        except OSError:
+            pass
+def mpi_size(mpi):
+    size, world = ctypes.c_int(0), ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
+    mpi.MPI_Init(None, None)
+    mpi.MPI_Comm_size(world, ctypes.byref(size))
+    mpi.MPI_Barrier(world)
+    mpi.MPI_Finalize()
+    return size.value
+class Process(ctypes.Structure):
+    _fields_ = [("space", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+class Value(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_uint16), ("number", ctypes.c_uint64)]
+def pmix_size(pmix):
+    own, value, none = Process(), ctypes.POINTER(Value)(), ctypes.c_size_t(0)
+    status = pmix.PMIx_Init(ctypes.byref(own), None, none)
+    everyone = Process(own.space, 0xFFFFFFFE)
+    key = ctypes.c_char_p(b"pmix.job.size")
+    status = status or pmix.PMIx_Get(ctypes.byref(everyone), key, None, none, ctypes.byref(value))
+    size = 0 if status else value.contents.number & 0xFFFFFFFF
+    status = status or pmix.PMIx_Fence(ctypes.byref(everyone), ctypes.c_size_t(1), None, none)
+    if status:
+        sys.exit("PMIx answers %d" % status)
+    pmix.PMIx_Finalize(None, none)
+    return size
+folder = os.environ.get("PMIX_SERVER_TMPDIR", "")
+tell("server", "yes" if os.environ.get("PMIX_NAMESPACE") else "no")
+tell("folder", "yes" if folder and os.path.isdir(folder) else "no")
+mpi = load("libmpi.so", "libmpi.so.40", "/usr/local/mpi/lib/libmpi.so", "/opt/hpcx/ompi/lib/libmpi.so")
+if mpi is not None and not hasattr(mpi, "ompi_mpi_comm_world"):
+    mpi = None
+pmix = None if mpi else load("libpmix.so.2", "libpmix.so")
+if mpi or pmix:
+    tell("size", mpi_size(mpi) if mpi else pmix_size(pmix))
+else:
+    tell("library", "no")
+"""
+"""Prints, in a container, whether a rank has a PMIx server, and of how many ranks its world is.
+
+By the MPI of the image, as the programs of run.sub count; by libpmix alone in an image that has no Open MPI.
+"""
+BY_HOOK = (
+    "enroot's hook 50-slurm-pmi.sh brings it: provision.yml (role enroot_pyxis) puts it into its hooks.d"
+)
+BY_SLURMD = "provision.yml (role slurm: slurm_slurmd_environment) gives slurmd the variables PMIX_MCA_*"
+NO_PLUGIN = (
+    (
+        r"can ?not load PMIx library",
+        "Slurm's plugin for PMIx cannot load its library (libpmix); provision.yml (role slurm: "
+        "slurm_mpi_packages) installs it",
+    ),
+    (
+        r"specified plugin name|annot find mpi plugin|Invalid MPI type",
+        "its Slurm has no such plugin: install a Slurm that was built with PMIx (srun --mpi=list shows it)",
+    ),
+)
+"""What Slurm prints where it cannot start ranks by a kind of MPI, and why with the remedy."""
 BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
 DEVICE_KINDS = (
     ("network adapters", BY_MELLANOX),
@@ -363,6 +428,50 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
             more = f" (and on {len(lacking) - 1} more nodes)" if len(lacking) > 1 else ""
             complaints.append(f"{first}: a container lacks the {kind} {listed}{more}; {remedy}")
     return complaints
+
+
+def read_world(text: str) -> dict[str, dict[str, list[str]]]:
+    """Return, by node and key, what the ranks printed by WORLD."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in text.splitlines():
+        _label, mark, rest = line.partition("WORLD|")
+        cells = rest.strip().split("|")
+        if mark and len(cells) == 3:
+            found.setdefault(cells[0], {}).setdefault(cells[1], []).append(cells[2])
+    return found
+
+
+def plugin_complaint(host: str, error: str) -> str:
+    """Return why Slurm on a host cannot start ranks, by what it printed; empty where it did not complain."""
+    for pattern, words in NO_PLUGIN:
+        if re.search(pattern, error):
+            return f"{host}: {words}"
+    return ""
+
+
+def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
+    """Return why the ranks on a host are no world of so many, with the remedy; empty where they are one.
+
+    Args:
+        host: A node on which two ranks or one of several nodes ran.
+        ranks: How many there are in all.
+        text: What they printed.
+        error: What srun and they printed as errors.
+    """
+    there, said = read_world(text).get(host, {}), last_lines(error, 3)
+    started, sizes = there.get("server", []), there.get("size", [])
+    if not started:
+        return plugin_complaint(host, error) or f"{host}: no rank started in the image: {said}"
+    if "no" in started:
+        return f"{host}: Slurm gives a rank no PMIx server ({said or 'no error'}); {BY_SLURMD}"
+    if "no" in there.get("folder", []):
+        return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
+    if "library" in there:
+        return f"{host}: the image has neither Open MPI nor libpmix, by which ranks meet: see bench_images"
+    if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
+        return ""
+    known = ", ".join(sorted(set(sizes))) or "none"
+    return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
 
 
 def global_batch_size(found: Mapping[str, str]) -> int | None:
@@ -713,21 +822,20 @@ class Work:
         names = ("partition", "account", "reservation")
         return [f"--{name}={self.spec[name]}" for name in names if self.spec[name]]
 
-    def srun(self, hosts: list[str], name: str) -> list[str]:
-        """Return the beginning of a job step with one task on each of these hosts."""
-        count = str(len(hosts))
+    def srun(self, hosts: list[str], name: str, mpi: str = "none", each: int = 1) -> list[str]:
+        """Return the beginning of a job step with one task, or so many, on each of these hosts."""
         return [
             "srun",
             f"--job-name={name}",
             *self.options(),
             f"--nodelist={','.join(hosts)}",
-            f"--nodes={count}",
-            f"--ntasks={count}",
-            "--ntasks-per-node=1",
+            f"--nodes={len(hosts)}",
+            f"--ntasks={len(hosts) * each}",
+            f"--ntasks-per-node={each}",
             # By default a step gets one core and its share of the memory: too little for a download of 70B.
             *WHOLE_NODE,
             # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
-            "--mpi=none",
+            f"--mpi={mpi}",
         ]
 
     def image_options(self, cont: str = "") -> list[str]:
@@ -955,31 +1063,70 @@ class Work:
         self.check_batch(config, found)
         self.check_rules(config, found)
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
+        self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix", found)
         self.check_devices(found)
         return found
 
-    def check_mpi(self, kind: str) -> None:
-        """Refuse what run.sub asks srun for and Slurm cannot give: every rank would die at the start.
+    def check_mpi(self, kind: str, environment: Mapping[str, str]) -> None:
+        """Refuse a job whose ranks would not meet: each would be a world of its own, or die at the start.
 
-        Slurm lists a PMIx plugin that has no library to load; only a step shows it. One that did well is
-        enough for all runs on this storage; where the nodes are busy, the job's own output will tell.
+        Slurm lists a plugin that has no library to load, and containers lack what no hook of enroot's brings:
+        only ranks in the image show it. Once for a plan; where nodes are busy, the job's own output does.
         """
-        seen = self.shared / "mpi" / re.sub(r"[^A-Za-z0-9._-]+", "+", kind)
-        if seen.is_file():
+        seen = self.shared / "mpi" / f"{self.plan_id}_{self.configs_folder().name}_{kind}"
+        if self.plan_id and seen.is_file():
             return
-        here = os.uname().nodename if os.uname().nodename in self.spec["hosts"] else self.spec["hosts"][0]
-        command = ["srun", "--immediate=20", f"--mpi={kind}", "--job-name=mpi", *self.options()]
-        status, _out, err = run([*command, f"--nodelist={here}", "--nodes=1", "--ntasks=1", "true"])
-        if status == 0:
-            seen.parent.mkdir(exist_ok=True)
-            seen.write_text("")
-        elif not re.search(r"Unable to allocate|unavailable|no answer", err):
+        hosts = self.spec["hosts"]
+        tried, complaints = self.try_ranks(hosts, kind, environment)
+        if not tried:
+            return
+        if complaints and len(hosts) > 1:
+            # One node that lacks something ends the ranks of all: each is asked by itself.
+            alone = [self.try_ranks([host], kind, environment) for host in hosts]
+            found = list(dict.fromkeys(line for _tried, lines in alone for line in lines))
+            if found or all(one for one, _lines in alone):
+                complaints = found or [
+                    f"ranks meet on each of {', '.join(hosts)} and not between them ({complaints[0]}): see "
+                    "whether these nodes reach each other at all ports"
+                ]
+        if complaints:
             raise Refusal(
                 EXIT_SLURM,
-                f"run.sub starts its ranks with srun --mpi={kind}, and Slurm on {here} cannot: "
-                f"{last_lines(err, 3)}. Install that plugin's library on all nodes (PMIx: libpmix), or name "
-                "another kind (srun --mpi=list) with bench_environment: {SLURM_MPI_TYPE: ...}",
+                f"run.sub starts its ranks with srun --mpi={kind}: {'; '.join(complaints)}. Another kind: "
+                "bench_environment: {SLURM_MPI_TYPE: ...}",
             )
+        if self.plan_id:
+            seen.parent.mkdir(exist_ok=True)
+            seen.write_text("")
+
+    def try_ranks(
+        self, hosts: list[str], kind: str, environment: Mapping[str, str]
+    ) -> tuple[bool, list[str]]:
+        """Start two ranks in the image on one node, or one on each of several.
+
+        Returns:
+            Whether the nodes were free to try it; what is wrong.
+        """
+        each = 2 if len(hosts) == 1 else 1
+        by_pmix = kind.startswith("pmix")
+        program = ["python3", "-c", WORLD] if by_pmix else ["true"]
+        options = ["--immediate=60", "--time=3", *self.image_options()]
+        command = [*self.srun(hosts, "mpi", kind, each), *options, *program]
+        status, out, err = run(command, timeout=900, env=environment)
+        if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
+            say(phase=f"whether ranks meet was not tried: {last_lines(err, 1)}")
+            return False, []
+        # srun loads the plugin, too, before any node does.
+        own = "\n".join(line for line in err.splitlines() if line.startswith("srun: error:"))
+        here = plugin_complaint(os.uname().nodename, own) if not read_world(out) else ""
+        if here:
+            return True, [here]
+        ranks = each * len(hosts)
+        complaints = [world_complaint(host, ranks, out, err) for host in hosts] if by_pmix else []
+        complaints = [one for one in complaints if one]
+        if status != 0 and not complaints:
+            complaints = [f"ranks on {', '.join(hosts)} ended with {status}: {last_lines(err, 3)}"]
+        return True, complaints
 
     def check_devices(self, environment: Mapping[str, str]) -> None:
         """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.

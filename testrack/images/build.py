@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 MMDEBSTRAP = "/usr/bin/mmdebstrap"
 RELEASE, PYTHON = "bookworm", "3.11"
-PACKAGES = ("python3", "python3-numpy", "python3-yaml", "curl", "ca-certificates")
+PACKAGES = ("python3", "python3-numpy", "python3-yaml", "curl", "ca-certificates", "libpmix2")
 LOGGING = CHECKOUT / "workloads/torch/requirements-no-deps.txt"
 # Nothing that a benchmark's container needs, and most of what Debian's packages weigh.
 LEFT_OUT = (

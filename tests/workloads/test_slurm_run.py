@@ -89,7 +89,25 @@ case "$*" in
     [ -f "$FAKE/busy" ] && { cat "$FAKE/busy" >&2; exit 1; }
     env > "$FAKE/devices.env"
     for node in ${nodes//,/ }; do echo "DEVICES|$node|$inside"; done; exit 0;;
-  *"--mpi=pmi"*) [ -f "$FAKE/no-mpi" ] && { cat "$FAKE/no-mpi" >&2; exit 1; }; exit 0;;
+  *"--mpi=pmi2"*) exit 0;;
+  *"--mpi=pmix"*)
+    [ -f "$FAKE/no-mpi" ] && { cat "$FAKE/no-mpi" >&2; exit 1; }
+    for word in "$@"; do case "$word" in
+      --nodelist=*) nodes="${word#--nodelist=}";;
+      --ntasks=*) ranks="${word#--ntasks=}";;
+      --ntasks-per-node=*) each="${word#--ntasks-per-node=}";;
+    esac; done
+    # A file of a node has what its ranks print, else errors; one node's errors end the others' ranks.
+    for node in ${nodes//,/ }; do
+      [ -f "$FAKE/world-$node.err" ] && { cat "$FAKE/world-$node.err" >&2; exit 1; }
+    done
+    for node in ${nodes//,/ }; do for _rank in $(seq "$each"); do
+      printed="server=yes folder=yes size=$ranks"
+      [ -f "$FAKE/world-$node" ] && printed="$(cat "$FAKE/world-$node")"
+      [ -f "$FAKE/apart" ] && [ "$ranks" -gt "$each" ] && printed="server=yes folder=yes size=1"
+      for pair in $printed; do echo "WORLD|$node|${pair%%=*}|${pair#*=}"; done
+    done; done
+    exit 0;;
 esac
 mount=""
 while [ $# -gt 0 ]; do case "$1" in
@@ -619,29 +637,110 @@ def test_a_config_changes_nothing_of_what_the_run_is(cluster: Cluster) -> None:
     assert job["SEED_BASE"] == str(said(output, "seed_base")) != "1"
 
 
-def test_an_mpi_that_slurm_cannot_load_is_refused(cluster: Cluster) -> None:
-    (cluster.fake / "no-mpi").write_text("srun: error: mpi/pmix: init: can not load PMIx library\n")
+NO_LIBRARY = """\
+{who}: error:  mpi/pmix_v4: init: (null) [0]: mpi_pmix.c:195: pmi/pmix: can not load PMIx library
+{who}: error: Couldn't load specified plugin name for mpi/pmix: Plugin init() callback failed
+{who}: error: MPI: Cannot create context for mpi/pmix
+{who}: error: MPI: Unable to load any plugin
+{who}: error: Invalid MPI type 'pmix', --mpi=list for acceptable types
+"""
+NO_PLUGIN = """\
+srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files
+srun: error: cannot find mpi plugin for mpi/pmix
+srun: error: MPI: Cannot create context for mpi/pmix
+srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types
+"""
+ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        # By the submitting node's own srun.
+        (
+            "no-mpi",
+            NO_LIBRARY.format(who="srun"),
+            [os.uname().nodename + ":", "libpmix", "slurm_mpi_packages"],
+        ),
+        ("no-mpi", NO_PLUGIN, [os.uname().nodename + ":", "no such plugin", "built with PMIx"]),
+        # By one node: each is asked by itself, and that one is named.
+        (
+            "world-n2.err",
+            NO_LIBRARY.format(who="slurmstepd-n2"),
+            ["n2: Slurm's plugin", "slurm_mpi_packages"],
+        ),
+        ("world-n1.err", NO_LIBRARY.format(who="slurmstepd"), ["n1: Slurm's plugin", "slurm_mpi_packages"]),
+        (
+            "world-n2.err",
+            "slurmstepd: error: execve(): python3: No such file\n",
+            ["n2: no rank started in the"],
+        ),
+        ("world-n2", "server=no folder=no", ["n2: Slurm gives a rank no PMIx server", "PMIX_MCA_"]),
+        (
+            "world-n1",
+            "server=yes folder=no size=2",
+            ["n1: a container has not", "50-slurm-pmi.sh", "enroot_pyxis"],
+        ),
+        (
+            "world-n2",
+            "server=yes folder=yes library=no",
+            ["n2: the image has neither Open MPI", "bench_images"],
+        ),
+        (
+            "world-n2",
+            "server=yes folder=yes size=1",
+            ["n2: a rank counts a world of 1, not of 2", "PMIX_MCA_"],
+        ),
+        ("world-n1", "server=yes folder=yes size=0", ["n1: a rank counts a world of 0, not of 2"]),
+        ("world-n2", "server=yes folder=yes", ["n2: a rank counts a world of none, not of 2"]),
+        ("apart", "", ["ranks meet on each of n1, n2 and not between them", "at all ports"]),
+    ],
+)
+def test_ranks_that_would_not_meet_are_no_job(
+    cluster: Cluster, file: str, text: str, words: list[str]
+) -> None:
+    (cluster.fake / file).write_text(text)
     status, output = cluster()
-    assert status == 7
-    for words in ("--mpi=pmix", "can not load PMIx library", "SLURM_MPI_TYPE"):
-        assert words in said(output, "refused")
-    assert cluster.calls("sbatch") == []
-    # Nodes that are busy say nothing of it.
+    assert (status, cluster.calls("sbatch")) == (7, [])
+    refused = said(output, "refused")
+    for word in ("--mpi=pmix", "SLURM_MPI_TYPE", *words):
+        assert word in refused
+    sound = {"n1", "n2"} - {word[:2] for word in words if word.startswith(("n1:", "n2:"))}
+    assert file == "apart" or not any(f"{node}:" in refused for node in sound)
+
+
+@pytest.mark.parametrize("hosts", [["n1", "n2"], ["n1"], ["n2", "n1", "n3"]])
+def test_at_least_two_ranks_meet_in_the_image_of_the_job_and_once_for_a_plan(
+    cluster: Cluster, hosts: list[str]
+) -> None:
+    (cluster.image / f"config_GB300_{len(hosts)}x4x1.sh").write_text(CONFIG.format(nodes=len(hosts)))
+    cluster.spec.update(hosts=hosts, config=f"config_GB300_{len(hosts)}x4x1.sh")
+    for _ in range(2):
+        assert cluster("run", "--plan=p1")[0] == 0
+        (cluster.shared / "runs" / RUN / "job.json").unlink()
+        (cluster.fake / "name").unlink()
+    (call,) = [call for call in cluster.calls("srun") if "--mpi=pmix" in call]
+    ranks = max(2, len(hosts))
+    assert f"--nodelist={','.join(hosts)} --nodes={len(hosts)} --ntasks={ranks} " in call
+    assert "--container-image=" in call
+    assert "--exclusive --mem=0" in call
+
+
+def test_busy_nodes_are_not_asked_whether_ranks_meet(cluster: Cluster) -> None:
     (cluster.fake / "no-mpi").write_text(
         "srun: error: Unable to allocate resources: Requested nodes are busy\n"
     )
-    assert cluster()[0] == 0
+    status, output = cluster()
+    assert status == 0
+    assert "whether ranks meet was not tried" in output
 
 
-def test_mpi_is_tried_once_and_as_the_operator_names_it(cluster: Cluster) -> None:
+def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster) -> None:
     cluster.spec["environment"]["SLURM_MPI_TYPE"] = "pmi2"
     assert cluster()[0] == 0
-    (cluster.shared / "runs" / RUN / "job.json").unlink()
-    (cluster.fake / "name").unlink()
-    assert cluster()[0] == 0
-    assert len(cluster.calls("sbatch")) == 2
     (call,) = [call for call in cluster.calls("srun") if "--mpi=pmi" in call]
     assert "--mpi=pmi2" in call
+    assert call.endswith(" true")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,10 +39,12 @@ static int writable = UNSET, mount_home = UNSET;
 static char root[PATH_MAX];
 static int read_only, with_home, restricted, failed;
 static char step_name[64];
+/* To the process that runs hooks for this task. */
+static int hooks = -1;
 
 /* What every container gets of the node besides /proc, where it exists there. */
 static const char *const always[] = {
-	"/sys", "/tmp", "/var/spool/slurmd", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", NULL,
+	"/sys", "/var/spool/slurmd", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", NULL,
 };
 /* What a container has in a /dev of its own (ENROOT_RESTRICT_DEV), as enroot's hook 10-devices.sh makes it. */
 static const char *const minimal[] = {
@@ -509,12 +512,151 @@ static int make_dev(void)
 	return 0;
 }
 
+/* What pyxis does not hand to enroot of a task's environment: each task's own, or the node's. */
+static const char *const own[] = {
+	"PATH=", "LD_LIBRARY_PATH=", "LD_PRELOAD=", "SLURM_PROCID=", "SLURM_LOCALID=", "SLURM_TASK_PID=", "PMIX_RANK=",
+	"PMI_FD=", "ENROOT_", NULL,
+};
+
+static int is_own(const char *variable)
+{
+	for (int i = 0; own[i]; i++)
+		if (!strncmp(variable, own[i], strlen(own[i])))
+			return 1;
+	return 0;
+}
+
+/* Start the hooks that are on, in their order, as enroot does; one that fails keeps the container from starting. */
+static int start_hooks(char **variables, const char *environ_file, const char *mounts_file)
+{
+	struct dirent **found = NULL;
+	int count = scandir("/etc/enroot/hooks.d", &found, NULL, alphasort), status = 0;
+	char own_variables[4][PATH_MAX + 32], *child_environment[4096];
+	int last = 0;
+
+	snprintf(own_variables[0], sizeof(own_variables[0]), "ENROOT_ENVIRON=%s", environ_file);
+	snprintf(own_variables[1], sizeof(own_variables[1]), "ENROOT_MOUNTS=%s", mounts_file);
+	snprintf(own_variables[2], sizeof(own_variables[2]), "ENROOT_ROOTFS=%s", root);
+	snprintf(own_variables[3], sizeof(own_variables[3]), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+	for (int i = 0; i < 4; i++)
+		child_environment[last++] = own_variables[i];
+	for (int i = 0; variables[i] && last < 4095; i++)
+		if (!is_own(variables[i]))
+			child_environment[last++] = variables[i];
+	child_environment[last] = NULL;
+	for (int i = 0; i < count && !status; i++) {
+		char path[PATH_MAX];
+		size_t length = strlen(found[i]->d_name);
+		pid_t pid;
+
+		snprintf(path, sizeof(path), "/etc/enroot/hooks.d/%s", found[i]->d_name);
+		if (length < 4 || strcmp(found[i]->d_name + length - 3, ".sh") || access(path, X_OK))
+			continue;
+		if ((pid = fork()) == 0) {
+			execle(path, path, NULL, child_environment);
+			_exit(127);
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) < 0)
+			status = -1;
+	}
+	return status;
+}
+
+/* Bind the folders that hooks named into the container, where they are on the node. */
+static void bind_folders(const char *list)
+{
+	char line[PATH_MAX + 2], target[2 * PATH_MAX + 2];
+	FILE *file = fopen(list, "re");
+
+	while (file && fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		snprintf(target, sizeof(target), "%s%s", root, line);
+		if (line[0] == '/' && access(line, F_OK) == 0 && make_place(target, 1) == 0)
+			mount(line, target, NULL, MS_BIND, NULL);
+	}
+	if (file)
+		fclose(file);
+}
+
+static void copy_text(const char *from, int to)
+{
+	char part[4096];
+	int fd = open(from, O_RDONLY | O_CLOEXEC);
+	ssize_t got;
+
+	while (fd >= 0 && (got = read(fd, part, sizeof(part))) > 0)
+		if (write(to, part, got) < 0)
+			break;
+	if (fd >= 0)
+		close(fd);
+}
+
+/*
+ * The process that runs hooks: root, in the task's mounts, outside of its root. It reads the task's environment, which
+ * has PMI's variables only once the task is the user, and writes that of the container.
+ */
+static void serve_hooks(int fd)
+{
+	static char text[1 << 20];
+	char *variables[4096], environ_file[64] = "/run/pyxis-environ.XXXXXX", mounts_file[64] = "/run/pyxis-mounts.XXXXXX";
+	char image_environment[PATH_MAX + 32];
+	size_t size = 0;
+	int count = 0, first, second;
+	ssize_t got;
+
+	while (size < sizeof(text) - 1 && (got = read(fd, text + size, sizeof(text) - 1 - size)) > 0)
+		size += got;
+	if (size == 0)
+		_exit(0); /* The task ended before it came so far. */
+	for (char *at = text; at < text + size && count < 4095; at += strlen(at) + 1)
+		variables[count++] = at;
+	variables[count] = NULL;
+	if ((first = mkstemp(environ_file)) < 0 || (second = mkstemp(mounts_file)) < 0)
+		_exit(1);
+	snprintf(image_environment, sizeof(image_environment), "%s/etc/environment", root);
+	copy_text(image_environment, first);
+	close(first);
+	close(second);
+	if (start_hooks(variables, environ_file, mounts_file) == 0) {
+		bind_folders(mounts_file);
+		/* Last, for folders get their places in it. An empty answer is a failure. */
+		if (!(read_only && mount(NULL, root, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL)) && write(fd, "\n", 1) == 1)
+			copy_text(environ_file, fd);
+	}
+	unlink(environ_file);
+	unlink(mounts_file);
+	_exit(0);
+}
+
+/* Fork twice, so that the process is no child of the user's program. */
+static int fork_hooks(int host)
+{
+	int pair[2];
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) || (pid = fork()) < 0)
+		return -1;
+	if (pid == 0) {
+		if (fork())
+			_exit(0);
+		close(pair[0]);
+		if (fchdir(host) || chroot("."))
+			_exit(1);
+		serve_hooks(pair[1]);
+	}
+	waitpid(pid, NULL, 0);
+	close(pair[1]);
+	hooks = pair[0];
+	return 0;
+}
+
 /* Runs in the task's process, as root, before it becomes the user. */
 int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 {
 	char visible[256], place[PATH_MAX + 8], folder[PATH_MAX];
 	uid_t uid = 0;
 	struct passwd *user;
+	int host = open("/", O_PATH | O_CLOEXEC);
 
 	if (failed)
 		return -1;
@@ -549,15 +691,21 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
 		slurm_error("pyxis: couldn't enter the container's root %s: %s", root, strerror(errno));
 		return -1;
 	}
+	/* As the real one's, it is the container's own; what is mounted below it comes next. */
+	if (make_place("/tmp", 1) || mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")) {
+		slurm_error("pyxis: couldn't make a /tmp: %s", strerror(errno));
+		return -1;
+	}
 	if ((restricted && make_dev()) || do_mounts())
 		return -1;
 	/* slurmstepd goes there next, and complains where it cannot; the task starts elsewhere. */
 	if (folder[0] == '/')
 		make_place(folder, 1);
-	if (read_only && mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL)) {
-		slurm_error("pyxis: couldn't make the container's root read-only: %s", strerror(errno));
+	if (host < 0 || fork_hooks(host)) {
+		slurm_error("pyxis: couldn't start enroot's hooks: %s", strerror(errno));
 		return -1;
 	}
+	close(host);
 	return 0;
 }
 
@@ -571,6 +719,25 @@ static int takes_precedence(const char *variable)
 	return 0;
 }
 
+/* Hand the task's environment to the process that runs hooks; return the container's. */
+static FILE *container_environment(spank_t sp)
+{
+	char **variables = NULL, first = 0;
+	FILE *file;
+
+	if (hooks < 0 || spank_get_item(sp, S_JOB_ENV, &variables) != ESPANK_SUCCESS || !variables)
+		return NULL;
+	for (int i = 0; variables[i]; i++)
+		if (send(hooks, variables[i], strlen(variables[i]) + 1, MSG_NOSIGNAL) < 0)
+			return NULL;
+	if (shutdown(hooks, SHUT_WR) || !(file = fdopen(hooks, "re")))
+		return NULL;
+	if (fread(&first, 1, 1, file) == 1)
+		return file;
+	fclose(file);
+	return NULL;
+}
+
 /* Runs in the task's process, as the user, inside the container. */
 int slurm_spank_task_init(spank_t sp, int ac, char **av)
 {
@@ -579,20 +746,22 @@ int slurm_spank_task_init(spank_t sp, int ac, char **av)
 
 	if (!root[0])
 		return 0;
-	if ((file = fopen("/etc/environment", "re"))) {
-		while (fgets(line, sizeof(line), file)) {
-			char *value = strchr(line, '='), has[2];
-
-			line[strcspn(line, "\n")] = '\0';
-			if (!value)
-				continue;
-			*value++ = '\0';
-			if (takes_precedence(line) && spank_getenv(sp, line, has, sizeof(has)) != ESPANK_ENV_NOEXIST)
-				continue;
-			spank_setenv(sp, line, value, 1);
-		}
-		fclose(file);
+	if (!(file = container_environment(sp))) {
+		slurm_error("pyxis: couldn't start container: a hook in /etc/enroot/hooks.d failed");
+		return -1;
 	}
+	while (fgets(line, sizeof(line), file)) {
+		char *value = strchr(line, '='), has[2];
+
+		line[strcspn(line, "\n")] = '\0';
+		if (!value)
+			continue;
+		*value++ = '\0';
+		if (takes_precedence(line) && spank_getenv(sp, line, has, sizeof(has)) != ESPANK_ENV_NOEXIST)
+			continue;
+		spank_setenv(sp, line, value, 1);
+	}
+	fclose(file);
 	if (workdir) {
 		snprintf(home, sizeof(home), "%s", workdir);
 	} else if ((file = fopen("/etc/rc", "re"))) {

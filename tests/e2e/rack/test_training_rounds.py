@@ -47,7 +47,7 @@ class Rack:
         self.root, self.results, self.nodes, self.ssh = root, results, nodes, ssh
 
     def start(self, benchmark: str, *words: str, fault: str = "", **variables: Any) -> subprocess.Popen[str]:
-        environment = {"SLURM_MPI_TYPE": "pmi2", "STANDIN_SECONDS": "12"}
+        environment = {"STANDIN_SECONDS": "12"}
         environment.update({"STANDIN_FAULT": fault} if fault else {})
         given = {
             "benchmark": benchmark,
@@ -271,7 +271,7 @@ def test_a_container_has_a_nodes_devices_where_they_are_asked_for(cluster: Rack)
 
 
 def test_a_job_that_would_run_without_its_adapters_is_not_submitted(cluster: Rack) -> None:
-    environment = {"SLURM_MPI_TYPE": "pmi2", "STANDIN_SECONDS": "12", "MELLANOX_VISIBLE_DEVICES": "none"}
+    environment = {"STANDIN_SECONDS": "12", "MELLANOX_VISIBLE_DEVICES": "none"}
     status, output = cluster("llama31_8b", bench_environment=environment)
     assert status == 2, output
     (run,) = cluster.runs()

@@ -19,7 +19,11 @@ from .conftest import FACTS, Renderer, run_playbook
 pytestmark = pytest.mark.playbook
 
 KEY = "nvapi-example"
-ASKED = ["enroot_pyxis_credentials", "enroot_pyxis_files", "enroot_pyxis_secrets", "enroot_pyxis_login_due"]
+ASKED = [
+    *("enroot_pyxis_credentials", "enroot_pyxis_files", "enroot_pyxis_secrets", "enroot_pyxis_login_due"),
+    *("enroot_pyxis_hook_links", "enroot_pyxis_hooks_off"),
+]
+HOOKS = {f"/etc/enroot/hooks.d/{name}": "x" for name in ("50-slurm-pmi.sh", "50-slurm-pytorch.sh")}
 BASE = {"ngc_api_key": KEY}
 
 
@@ -33,6 +37,7 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
         "files": {
             "/etc/enroot/.credentials": hashlib.sha256(netrc.encode()).hexdigest(),
             "/root/.docker/config.json": "x",
+            **HOOKS,
         },
     }
     return render(
@@ -50,7 +55,13 @@ def values(render: Renderer) -> dict[str, dict[str, Any]]:
                 "enroot_pyxis_docker_config": "",
                 "enroot_pyxis_options": {"ENROOT_MAX_CONNECTIONS": 4},
                 "enroot_pyxis_plugin_arguments": ["runtime_path=/run/pyxis"],
-                "rackproof_node": {**FACTS, "machine": "aarch64"},
+                "enroot_pyxis_hooks": ["50-slurm-pmi.sh", "50-sharp.sh"],
+                # One is a link that leads nowhere.
+                "rackproof_node": {
+                    **FACTS,
+                    "machine": "aarch64",
+                    "files": {"/etc/enroot/hooks.d/50-slurm-pmi.sh": None},
+                },
             },
             "none": {"ngc_api_key": ""},
         },
@@ -103,6 +114,20 @@ def test_the_plugin_is_that_of_the_nodes_architecture(values: dict[str, dict[str
     assert "required /usr/lib/x86_64-linux-gnu/slurm/spank_pyxis.so\n" in content(values, "ngc", "pyxis.conf")
     own = "required /usr/lib/aarch64-linux-gnu/slurm/spank_pyxis.so runtime_path=/run/pyxis\n"
     assert own in content(values, "own", "pyxis.conf")
+
+
+def test_hooks_are_links_into_the_package(values: dict[str, dict[str, Any]]) -> None:
+    package = "/usr/share/enroot/hooks.d"
+    assert {one["path"]: one["target"] for one in values["own"]["enroot_pyxis_hook_links"]} == {
+        "/etc/enroot/hooks.d/50-slurm-pmi.sh": f"{package}/50-slurm-pmi.sh",
+        "/etc/enroot/hooks.d/50-sharp.sh": f"{package}/50-sharp.sh",
+    }
+    assert {name: sorted(case["enroot_pyxis_hooks_off"]) for name, case in values.items()} == {
+        "ngc": sorted(HOOKS),
+        "done": [],
+        "own": ["/etc/enroot/hooks.d/50-sharp.sh", "/etc/enroot/hooks.d/50-slurm-pmi.sh"],
+        "none": sorted(HOOKS),
+    }
 
 
 def test_when_the_key_is_due(values: dict[str, dict[str, Any]]) -> None:
