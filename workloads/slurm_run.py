@@ -1062,7 +1062,6 @@ class Work:
         self.check_environment(config, found)
         self.check_batch(config, found)
         self.check_rules(config, found)
-        self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix", found)
         self.check_devices(found)
         return found

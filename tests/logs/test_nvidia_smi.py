@@ -493,7 +493,7 @@ def test_tables_that_prove_nothing_of_all_gpus(text: str, code: str) -> None:
     ("column", "cell", "code"),
     [
         ("fabric.state, fabric.status", "In Progress, Success", "fabric_incomplete"),
-        ("fabric.state, fabric.status", "Completed, Insufficient Resources", "fabric_failed"),
+        ("fabric.state, fabric.status", "Completed, Unknown", "fabric_failed"),
         ("retired_pages.pending", "Yes", "remap_pending"),
     ],
 )

@@ -40,6 +40,9 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 
+MODELS_OF_DOMAINS = ("GB300", "GB200")
+"""Models whose NVLink reaches GPUs of other nodes, as on an NVL72."""
+
 # A model's name is a word of the product name: "H200" is in neither "GH200" nor "H20".
 _MODELS = (
     "GB300",

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from rackproof.core.gpu_models import (
     HOTTEST_GPU_C,
     HOTTEST_MEMORY_C,
+    MODELS_OF_DOMAINS,
     MODELS_WITH_ECC,
     has_own_links,
     is_one_of,
@@ -157,7 +158,8 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
     """Judge what needs no other GPU: heat, PCIe generation under load, ECC where it belongs on, settings."""
     _judge_settings(log, gpu, at)
     _judge_memory(log, gpu, at)
-    if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
+    in_domain = is_one_of(gpu.name, MODELS_OF_DOMAINS)
+    if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
         fabric_code, words = fault
         log.find(fabric_code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
     if gpu.temperature_c is not None and HOTTEST_GPU_C <= gpu.temperature_c <= HOTTEST_C:
@@ -172,11 +174,23 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
         _find_ecc_off(log, gpu, at)
 
 
-def fabric_fault(state: str, status: str) -> tuple[str, str] | None:
-    """Return code and words of what keeps a GPU out of its NVLink fabric, None where nothing does."""
+_NO_RESOURCES = "Insufficient Resources"
+"""The fabric's status of a GPU for which there is no place in a domain of several nodes."""
+
+
+def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str] | None:
+    """Return code and words of what keeps a GPU out of its NVLink fabric, None where nothing does.
+
+    Args:
+        state: The fabric's state, as nvidia-smi has it.
+        status: Its status.
+        in_domain: Whether the GPU has to be in a domain of several nodes. Where its fabric ends at the node,
+            as an HGX's does, there are no resources for more, and that is well.
+    """
     if state not in ("", "Completed", "Not Supported"):
         return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
-    if status not in ("", "Success", "Not Supported"):
+    local = () if in_domain or state != "Completed" else (_NO_RESOURCES,)
+    if status not in ("", "Success", "Not Supported", *local):
         return "fabric_failed", f"the fabric's status is {status:.40}"
     return None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from xml.parsers import expat
 
+from rackproof.core.gpu_models import MODELS_OF_DOMAINS, is_one_of
 from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
 from rackproof.logs._nvidia_smi import (
     MAX_GPUS,
@@ -427,7 +428,9 @@ class NvidiaSmiXmlParser(_Whole):
         """Judge whether a GPU is a member of its NVLink fabric, and how that is."""
         place = element.find("fabric")
         line = place.line if place else element.line
-        if fault := fabric_fault(element.get("fabric/state"), element.get("fabric/status")):
+        in_domain = is_one_of(element.get("product_name"), MODELS_OF_DOMAINS)
+        state, status = element.get("fabric/state"), element.get("fabric/status")
+        if fault := fabric_fault(state, status, in_domain=in_domain):
             fabric_code, words = fault
             self.log.find(fabric_code, f"GPU {gpu.index} {gpu.uuid}: {words}", Verdict.FAIL, line=line)
         summary = element.get("fabric/health/summary")

@@ -724,13 +724,23 @@ def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
-    if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
+    in_domain = subject.node.expected.nvlink_domain
+    if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
         fabric_code, evidence = fault
         yield subject.finding(fabric_code, Verdict.FAIL, "configure", evidence, "likely")
+    elif in_domain and (lacking := _lacks_of_domain(gpu)):
+        evidence = f"it is in no NVLink domain of several nodes: {lacking}"
+        yield subject.finding("fabric_no_domain", Verdict.FAIL, "configure", evidence, "likely")
     # Links that are down make the fabric unhealthy, and have a finding of their own.
     if is_fabric_unhealthy(gpu.fabric_health) and not _links_down(gpu):
         evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
         yield subject.finding("fabric_unhealthy", Verdict.FAIL, "reset", evidence, "likely")
+
+
+def _lacks_of_domain(gpu: GpuSnapshot) -> str:
+    """Return by which fields a GPU is in no NVLink domain; what was not read is evidence that lacks."""
+    zeros = {"clique": gpu.fabric_clique, "cluster UUID": gpu.fabric_cluster}
+    return ", ".join(f"its {name} is 0" for name, value in zeros.items() if value and not value.strip("0-"))
 
 
 def _fabric_membership(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -46,6 +46,7 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "recovery_action": ("recovery_action",),
     "memory": ("memory_total_bytes", "memory_used_bytes"),
     "fabric": ("fabric_state", "fabric_status"),
+    "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
 """What a driver can report of a GPU, to the fields that hold it. A SKU names those that its GPUs have."""
 
@@ -476,7 +477,8 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
     # Counters of errors are not kept while ECC is off.
     if reading == "ecc" and subject.gpu.ecc_enabled is False:
         return False
-    return reading in expected.gpu_readings or (reading == "fabric" and expected.fabric)
+    wanted = {"fabric": expected.fabric, "nvlink_domain": expected.nvlink_domain}
+    return reading in expected.gpu_readings or wanted.get(reading, False)
 
 
 def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:

@@ -133,6 +133,8 @@ ABSENT = [
     ("fabric_incomplete", {"fabric_state": "Not Supported"}),
     ("fabric_failed", {"fabric_status": ""}),
     ("fabric_split", {"fabric_clique": ""}),
+    ("fabric_no_domain", {"fabric_clique": ""}),
+    ("fabric_no_domain", {"fabric_status": ""}),
     ("throttled", {"throttled": None}),
     ("slowed_down", {"slowdown_s": {}}),
     ("temperature", {"margin_c": None}),

@@ -661,13 +661,49 @@ def test_a_fabric_that_is_expected_has_to_be_there() -> None:
     assert missing_readings(damaged_gpu(SECTIONS), fabric=True) == "fabric"
     good = damaged_gpu(SECTIONS + fabric.format("Success"))
     assert missing_readings(good, fabric=True) == ""
-    bad = damaged_gpu(SECTIONS + fabric.format("Insufficient Resources"))
+    bad = damaged_gpu(SECTIONS + fabric.format("Timeout"))
     assert "fabric_failed" in {one.code for one in check_node(node(gpus=(bad,))) if one.verdict is F}
     other = good.model_copy(update={"fabric_clique": "2", "uuid": "GPU-2"})
     assert "fabric_split" in {one.code for one in check_node(node(gpus=(good, other))) if one.verdict is F}
     moved = node(gpus=(good.model_copy(update={"fabric_clique": "2"}),))
     found = check_node(moved, previous=node(gpus=(good,)))
     assert "fabric_changed" in {one.code for one in found}
+
+
+CLUSTER, NO_CLUSTER = "5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4", "00000000-0000-0000-0000-000000000000"
+# State, status, clique and cluster UUID of a GPU; the finding on an HGX and in a domain of several nodes.
+FABRICS = [
+    ("Completed", "Success", "32766", CLUSTER, "", ""),
+    ("Completed", "Success", "1", CLUSTER, "", ""),
+    ("Completed", "Success", "0", NO_CLUSTER, "", "fabric_no_domain"),
+    ("Completed", "Success", "0", CLUSTER, "", "fabric_no_domain"),
+    ("Completed", "Success", "7", NO_CLUSTER, "", "fabric_no_domain"),
+    ("Completed", "Insufficient Resources", "0", NO_CLUSTER, "", "fabric_failed"),
+    ("Completed", "Insufficient Resources", "7", CLUSTER, "", "fabric_failed"),
+    ("In Progress", "Insufficient Resources", "0", NO_CLUSTER, "fabric_incomplete", "fabric_incomplete"),
+    ("Completed", "Timeout", "7", CLUSTER, "fabric_failed", "fabric_failed"),
+    ("Not Started", "N/A", "N/A", "N/A", "fabric_incomplete", "fabric_incomplete"),
+    ("Completed", "Success", "N/A", "N/A", "", "gpu_readings_missing"),
+    ("Completed", "Success", "", CLUSTER, "", "gpu_readings_missing"),
+]
+
+
+@pytest.mark.parametrize(("state", "status", "clique", "cluster", "on_hgx", "in_domain"), FABRICS)
+def test_a_fabric_is_judged_by_what_the_sku_is(
+    state: str, status: str, clique: str, cluster: str, on_hgx: str, in_domain: str
+) -> None:
+    fields = {"state": state, "status": status, "cliqueId": clique, "clusterUuid": cluster}
+    inner = "".join(f"<{name}>{value}</{name}>" for name, value in fields.items())
+    one = damaged_gpu(SECTIONS + f"<fabric>{inner}</fabric>")
+    plain = {finding.code for finding in check_node(node(gpus=(one,)), expected=Expectation(gpus=1))}
+    for domain, code in ((False, on_hgx), (True, in_domain)):
+        expected = Expectation(gpus=1, fabric=True, nvlink_domain=domain)
+        found = check_node(node(gpus=(one,)), expected=expected)
+        about = {finding.code for finding in found if "fabric" in finding.code + finding.evidence}
+        # A fabric that is not complete has no status yet, and that is named, too.
+        assert code in about if code else not about, (domain, found)
+        assert len([one for one in about if one.startswith("fabric")]) == code.startswith("fabric")
+    assert "fabric_no_domain" not in plain
 
 
 @pytest.mark.parametrize(

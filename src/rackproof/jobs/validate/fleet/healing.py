@@ -444,6 +444,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "fabric_incomplete": ("fabric_state",),
     "fabric_failed": ("fabric_state", "fabric_status"),
     "fabric_unhealthy": ("fabric_health",),
+    "fabric_no_domain": ("fabric_state", "fabric_status", "fabric_clique"),
     "fabric_split": ("fabric_clique",),
     "gpu_lost": ("gpus", *_OF_KERNEL_LOG),
     "gpu_init_failed": ("gpus", *_OF_KERNEL_LOG),
