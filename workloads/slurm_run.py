@@ -153,6 +153,8 @@ By the MPI of the image, as the programs of run.sub count; by libpmix alone in a
 BY_HOOK = (
     "enroot's hook 50-slurm-pmi.sh brings it: provision.yml (role enroot_pyxis) puts it into its hooks.d"
 )
+FABRIC = "nvidia-smi -q there, and the fabric manager of the NVLink switches"
+BY_IMEX = "provision.yml (role imex) writes the same on all nodes of a domain"
 BY_SLURMD = "provision.yml (role slurm: slurm_slurmd_environment) gives slurmd the variables PMIX_MCA_*"
 NO_PLUGIN = (
     (
@@ -166,6 +168,14 @@ NO_PLUGIN = (
     ),
 )
 """What Slurm prints where it cannot start ranks by a kind of MPI, and why with the remedy."""
+DOMAIN = """\
+groups="$(nvidia-smi -q 2> /dev/null |
+  awk '/CliqueId/ { clique = $NF } /ClusterUUID/ { print $NF "/" clique }' | sort -u | tr '\\n' ' ')"
+list="$(sha256sum < /etc/nvidia-imex/nodes_config.cfg 2> /dev/null | cut -c 1-12)"
+printf 'DOMAIN|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$groups" "$list" \\
+  "$(timeout 20 nvidia-imex-ctl -q 2> /dev/null | head -n 1)"
+"""
+"""Prints of a node cluster UUID and clique of its GPUs, a digest of IMEX's list of nodes, and IMEX's state."""
 BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
 DEVICE_KINDS = (
     ("network adapters", BY_MELLANOX),
@@ -472,6 +482,62 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
         return ""
     known = ", ".join(sorted(set(sizes))) or "none"
     return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
+
+
+def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
+    """Return, by node, what DOMAIN printed: groups of its GPUs, digest of IMEX's list, IMEX's state."""
+    found = {}
+    for line in text.splitlines():
+        _label, mark, rest = line.partition("DOMAIN|")
+        cells = [cell.strip() for cell in rest.split("|")]
+        if mark and len(cells) == 5:
+            found[cells[0]] = (cells[1], cells[2], cells[3])
+    return found
+
+
+def most_common(values: list[str]) -> str:
+    """Return the value that most have; of several the first."""
+    return max(values, key=values.count) if values else ""
+
+
+def domain_complaints(hosts: list[str], text: str) -> list[str]:
+    """Return why the nodes are no NVLink domain, with the remedy; nothing where they are one.
+
+    Args:
+        hosts: The nodes of the job, all of an NVL72.
+        text: What DOMAIN printed on them.
+    """
+    found = read_domains(text)
+    domain = most_common([found[host][0] for host in hosts if host in found and is_domain(found[host][0])])
+    listed = most_common([found[host][1] for host in hosts if host in found and found[host][1]])
+    complaints = []
+    for host in hosts:
+        if host not in found:
+            complaints.append(f"{host}: its NVLink domain is not known")
+            continue
+        groups, digest, state = found[host]
+        if not is_domain(groups):
+            complaints.append(
+                f"{host}: its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
+            )
+        elif groups != domain:
+            complaints.append(
+                f"{host}: its NVLink domain is {groups}, the others' {domain}; limit nodes of one"
+            )
+        if digest != listed or not digest:
+            why = "differs from the others'" if digest else "is not there"
+            complaints.append(f"{host}: /etc/nvidia-imex/nodes_config.cfg {why}; {BY_IMEX}")
+        elif state != "READY":
+            complaints.append(
+                f"{host}: nvidia-imex is {state or 'not running'}; see systemctl status nvidia-imex"
+            )
+    return complaints
+
+
+def is_domain(groups: str) -> bool:
+    """Whether a node's GPUs are all in one NVLink domain: one cluster UUID and clique, which are not 0."""
+    cluster, _, clique = groups.partition("/")
+    return len(groups.split()) == 1 and all(re.search(r"[1-9a-f]", part) for part in (cluster, clique))
 
 
 def global_batch_size(found: Mapping[str, str]) -> int | None:
@@ -1064,6 +1130,7 @@ class Work:
         self.check_rules(config, found)
         self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix", found)
         self.check_devices(found)
+        self.check_domain()
         return found
 
     def check_mpi(self, kind: str, environment: Mapping[str, str]) -> None:
@@ -1154,6 +1221,20 @@ class Work:
         if self.plan_id:
             seen.parent.mkdir(exist_ok=True)
             seen.write_text("")
+
+    def check_domain(self) -> None:
+        """Refuse a job on nodes of an NVL72 that are no NVLink domain: it would run over the network cards."""
+        hosts = self.spec["hosts"]
+        if len(hosts) < 2 or not str(self.spec["system"]).startswith(("GB200", "GB300")):
+            return
+        command = [*self.srun(hosts, "domain"), "--immediate=60", "bash", "-c", DOMAIN]
+        status, out, err = run(command, timeout=900)
+        if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
+            say(phase=f"whether the nodes are an NVLink domain was not looked at: {last_lines(err, 1)}")
+            return
+        complaints = domain_complaints(hosts, out)
+        if complaints:
+            raise Refusal(EXIT_SLURM, "; ".join(complaints))
 
     def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
         """Refuse what run.sub would take without a word and stumble over later."""

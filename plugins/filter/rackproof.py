@@ -29,7 +29,7 @@ from rackproof.core.records import Measurement, Reference
 from rackproof.jobs.reimage import autoinstall, order_signature
 from rackproof.jobs.reimage import image_report as reports
 from rackproof.nodes import files as node_files
-from rackproof.nodes import packages, peer_memory, preflight, slurm_releases
+from rackproof.nodes import imex, packages, peer_memory, preflight, slurm_releases
 from rackproof_ansible import asked_hosts
 
 
@@ -201,6 +201,16 @@ def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) ->
     return found.model_dump(mode="json")
 
 
+def imex_nodes_config(addresses: Any) -> str:
+    """Return the nodes of an NVLink domain as nvidia-imex reads them."""
+    if not isinstance(addresses, Mapping):
+        raise AnsibleFilterError(f"imex_nodes_config wants a dictionary, not {type(addresses).__name__}")
+    try:
+        return imex.render_nodes_config({str(node): str(wanted) for node, wanted in addresses.items()})
+    except imex.ImexError as error:
+        raise AnsibleFilterError(str(error)) from None
+
+
 def order_key_problem(path: Any) -> str:
     """Explain why orders cannot be signed by a key."""
     return order_signature.find_signing_problem(Path(str(path)).expanduser())
@@ -243,6 +253,7 @@ class FilterModule:
             "files_lacking": files_lacking,
             "preflight_remarks": preflight_remarks,
             "slurm_misfit": slurm_misfit,
+            "imex_nodes_config": imex_nodes_config,
             "autoinstall_user_data": autoinstall_user_data,
             "image_report": image_report,
             "order_key_problem": order_key_problem,

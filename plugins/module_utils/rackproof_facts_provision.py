@@ -72,6 +72,7 @@ FILES = (
     "/etc/munge/munge.key",
     "/etc/mysql/mariadb.conf.d/*",
     "/etc/nvidia-container-runtime/config.toml",
+    "/etc/nvidia-imex/nodes_config.cfg",
     "/etc/passwd-s3fs",
     "/etc/rackproof/*",
     "/etc/security/limits.d/*",

@@ -89,6 +89,14 @@ case "$*" in
     [ -f "$FAKE/busy" ] && { cat "$FAKE/busy" >&2; exit 1; }
     env > "$FAKE/devices.env"
     for node in ${nodes//,/ }; do echo "DEVICES|$node|$inside"; done; exit 0;;
+  *DOMAIN*)
+    for word in "$@"; do case "$word" in --nodelist=*) nodes="${word#--nodelist=}";; esac; done
+    for node in ${nodes//,/ }; do
+      printed="5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4/32766 |a1b2c3d4e5f6|READY"
+      [ -f "$FAKE/domain-$node" ] && printed="$(cat "$FAKE/domain-$node")"
+      [ "$printed" = silent ] || echo "DOMAIN|$node|$printed|"
+    done
+    exit 0;;
   *"--mpi=pmi2"*) exit 0;;
   *"--mpi=pmix"*)
     [ -f "$FAKE/no-mpi" ] && { cat "$FAKE/no-mpi" >&2; exit 1; }
@@ -724,6 +732,66 @@ def test_at_least_two_ranks_meet_in_the_image_of_the_job_and_once_for_a_plan(
     assert f"--nodelist={','.join(hosts)} --nodes={len(hosts)} --ntasks={ranks} " in call
     assert "--container-image=" in call
     assert "--exclusive --mem=0" in call
+
+
+UUID = "5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4"
+NO_UUID = "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("node", "printed", "words"),
+    [
+        (
+            "n2",
+            f"{UUID}/1 |a1b2c3d4e5f6|READY",
+            f"n2: its NVLink domain is {UUID}/1, the others' {UUID}/32766",
+        ),
+        (
+            "n2",
+            "6f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4/32766 |a1b2c3d4e5f6|READY",
+            "n2: its NVLink domain is 6f0e",
+        ),
+        ("n1", f"{NO_UUID}/0 |a1b2c3d4e5f6|READY", "n1: its GPUs are in no NVLink domain (0000"),
+        ("n1", f"{UUID}/0 |a1b2c3d4e5f6|READY", "n1: its GPUs are in no NVLink domain"),
+        ("n2", "N/A/N/A |a1b2c3d4e5f6|READY", "n2: its GPUs are in no NVLink domain"),
+        ("n2", "|a1b2c3d4e5f6|READY", "n2: its GPUs are in no NVLink domain (nothing reported)"),
+        ("n2", f"{UUID}/1 {UUID}/2 |a1b2c3d4e5f6|READY", "n2: its GPUs are in no NVLink domain"),
+        (
+            "n2",
+            f"{UUID}/32766 |ffffffffffff|READY",
+            "nodes_config.cfg differs from the others'; provision.yml (role imex",
+        ),
+        ("n1", f"{UUID}/32766 ||READY", "n1: /etc/nvidia-imex/nodes_config.cfg is not there"),
+        ("n2", f"{UUID}/32766 |a1b2c3d4e5f6|", "n2: nvidia-imex is not running"),
+        ("n2", f"{UUID}/32766 |a1b2c3d4e5f6|INITIALIZING", "n2: nvidia-imex is INITIALIZING"),
+        ("n1", "silent", "n1: its NVLink domain is not known"),
+    ],
+)
+def test_nodes_that_are_no_nvlink_domain_are_no_job(
+    cluster: Cluster, node: str, printed: str, words: str
+) -> None:
+    # A third node is in the domain of the first.
+    (cluster.image / "config_GB300_3x4x1.sh").write_text(CONFIG.format(nodes=3))
+    cluster.spec.update(hosts=["n1", "n2", "n3"], config="config_GB300_3x4x1.sh")
+    (cluster.fake / f"domain-{node}").write_text(printed)
+    status, output = cluster()
+    assert (status, cluster.calls("sbatch")) == (7, [])
+    assert words in said(output, "refused")
+    assert "n3:" not in said(output, "refused")
+
+
+@pytest.mark.parametrize(
+    ("system", "hosts"), [("H100", ["n1", "n2"]), ("B200", ["n1", "n2"]), ("GB300", ["n1"])]
+)
+def test_an_nvlink_domain_is_asked_of_several_nodes_of_an_nvl72_alone(
+    cluster: Cluster, system: str, hosts: list[str]
+) -> None:
+    (cluster.image / "config_one.sh").write_text(CONFIG.format(nodes=len(hosts)))
+    cluster.spec.update(system=system, hosts=hosts, config="config_one.sh")
+    (cluster.fake / "domain-n1").write_text(f"{NO_UUID}/0 ||")
+    status, output = cluster()
+    assert status == 0, output
+    assert not [call for call in cluster.calls("srun") if "--job-name=domain" in call]
 
 
 def test_busy_nodes_are_not_asked_whether_ranks_meet(cluster: Cluster) -> None:

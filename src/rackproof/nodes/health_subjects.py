@@ -100,9 +100,10 @@ class Expectation:
     ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
     lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names
     what each GPU's driver has to report (:data:`GPU_READINGS`) where a number of GPUs is expected; what it
-    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric, with ``nvlink_domain``
-    of one that spans several nodes (NVL72); without ``mig`` they may not be shared out. ``slurm`` is whether a cluster of Slurm, where there is one, has to know the
-    node. Of ``services`` each has to run: ``a|b`` is one of both, and ``a?`` only where it is installed.
+    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric, and with
+    ``nvlink_domain`` of one that spans several nodes (NVL72); without ``mig`` they may not be shared out.
+    ``slurm`` is whether a cluster of Slurm, where there is one, has to know the node.
+    Of ``services`` each has to run: ``a|b`` is one of both, and ``a?`` only where it is installed.
     """
 
     gpus: int = 0

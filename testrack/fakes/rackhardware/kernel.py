@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import re
@@ -57,6 +58,9 @@ STOCK = {
 SIZES = {"nvidia": 14299136, "nvidia_uvm": 1830912, "nvidia_modeset": 1900544, "nvidia_drm": 135168}
 # As the driver of 2025 gives them; only 195 is fixed.
 MAJORS = {"nvidia": 195, "nvidia-uvm": 508, "nvidia-caps": 509, "uverbs": 231, "umad": 231, "rdma_cm": 10}
+IMEX_MAJOR = 234
+IMEX_CHANNEL = "/run/rack/imex-channel0"
+"""There while the driver was loaded with the option that makes channel 0; gone after a reboot."""
 
 
 def plain(name: str) -> str:
@@ -193,6 +197,8 @@ def unload_module(name: str, with_unused: bool = False) -> None:
 
 def _loaded(new: list[str], modules: dict) -> None:
     """Do what loading does besides: device nodes, lines in the kernel's log."""
+    if "nvidia" in new:
+        keep_imex_option()
     if "nvidia" in new and os.path.exists(state_path()):
         with changing() as state:
             log_to_kernel(state, "nvidia: loading out-of-tree module taints kernel.", 4)
@@ -200,6 +206,20 @@ def _loaded(new: list[str], modules: dict) -> None:
             for fault in list(state["faults"]):
                 log_fault(state, fault)
     settle()
+
+
+def keep_imex_option() -> None:
+    """Keep what the driver was loaded with: it reads its option then, and at no other time."""
+    texts = []
+    for path in sorted(glob.glob(at("/etc/modprobe.d/*.conf"))):
+        with open(path, encoding="utf-8") as stream:
+            texts.append(stream.read())
+    asked = re.findall(r"^options\s+nvidia\s.*NVreg_CreateImexChannel0=(\d)", "\n".join(texts), re.M)
+    if asked[-1:] == ["1"]:
+        with open(at(IMEX_CHANNEL), "w", encoding="ascii") as stream:
+            stream.write("0\n")
+    elif os.path.exists(at(IMEX_CHANNEL)):
+        os.unlink(at(IMEX_CHANNEL))
 
 
 def settle() -> None:
@@ -221,6 +241,8 @@ def wanted_nodes(state: State, modules: dict) -> dict[str, tuple[int, int]]:
             nodes[f"/dev/nvidia{gpu['minor']}"] = (MAJORS["nvidia"], gpu["minor"])
         nodes["/dev/nvidia-caps/nvidia-cap1"] = (MAJORS["nvidia-caps"], 1)
         nodes["/dev/nvidia-caps/nvidia-cap2"] = (MAJORS["nvidia-caps"], 2)
+    if "nvidia" in modules and os.path.exists(at(IMEX_CHANNEL)):
+        nodes["/dev/nvidia-caps-imex-channels/channel0"] = (IMEX_MAJOR, 0)
     if "nvidia_uvm" in modules:
         nodes["/dev/nvidia-uvm"] = (MAJORS["nvidia-uvm"], 0)
         nodes["/dev/nvidia-uvm-tools"] = (MAJORS["nvidia-uvm"], 1)
@@ -241,8 +263,10 @@ def wanted_nodes(state: State, modules: dict) -> dict[str, tuple[int, int]]:
 def sync_device_nodes() -> None:
     """Make the device nodes that there should be and remove those that there should not."""
     wanted = wanted_nodes(load(), loaded())
-    ours = re.compile(r"nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset)|(uverbs|umad|issm)\d+|rdma_cm|nvidia-cap\d+")
-    for folder in ("/dev", "/dev/infiniband", "/dev/nvidia-caps"):
+    ours = re.compile(
+        r"nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset)|(uverbs|umad|issm)\d+|rdma_cm|nvidia-cap\d+|channel\d+"
+    )
+    for folder in ("/dev", "/dev/infiniband", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"):
         with suppress(OSError):
             for name in os.listdir(at(folder)):
                 if ours.fullmatch(name) and f"{folder}/{name}" not in wanted:
@@ -255,7 +279,7 @@ def sync_device_nodes() -> None:
         try:
             os.makedirs(os.path.dirname(at(path)), exist_ok=True)
             os.mknod(at(path), 0o666 | stat.S_IFCHR, os.makedev(major, minor))
-            os.chmod(at(path), 0o400 if "cap" in path else 0o666)
+            os.chmod(at(path), 0o400 if "/nvidia-cap" in path and "channel" not in path else 0o666)
         except OSError as error:
             complain(f"{path}: the device node cannot be made: {error.strerror}")
 

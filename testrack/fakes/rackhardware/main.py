@@ -16,6 +16,8 @@ TOOLS = {
     "nvidia-modprobe": ("services", "nvidia_modprobe"),
     "nvidia-persistenced": ("services", "persistence_daemon"),
     "nv-fabricmanager": ("services", "fabric_manager"),
+    "nvidia-imex": ("imex", "daemon"),
+    "nvidia-imex-ctl": ("imex", "control"),
     "nv-hostengine": ("services", "host_engine"),
     "dcgmi": ("dcgm", "dcgmi"),
     "ibstat": ("infiniband", "ibstat"),

@@ -77,7 +77,7 @@ def _hold(daemon: str, pid: int) -> None:
         stream.write(f"{pid}\n")
 
 
-def _serve(daemon: str, behind: bool = True) -> int:
+def serve(daemon: str, behind: bool = True) -> int:
     """Hold the driver until stopped, behind (as forking services do) or in this process.
 
     What holds it is a sleeping process of the daemon's name: it costs a tenth of what Python would.
@@ -108,7 +108,7 @@ def persistence_daemon(argv: list[str]) -> int:
     if kernel.driver() != version:
         complain("nvidia-persistenced failed to initialize. Check syslog for more details.")
         return 1
-    return _serve("nvidia-persistenced")
+    return serve("nvidia-persistenced")
 
 
 def fabric_manager(argv: list[str]) -> int:
@@ -134,7 +134,7 @@ def fabric_manager(argv: list[str]) -> int:
             "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
         )
         return 1
-    return _serve("nv-fabricmanager")
+    return serve("nv-fabricmanager")
 
 
 def host_engine(argv: list[str]) -> int:
@@ -158,4 +158,4 @@ def host_engine(argv: list[str]) -> int:
     behind = not {"-n", "--no-daemon"} & set(argv)
     if behind:
         print(f"Started host engine version {dcgm_version()} using port number: 5555")
-    return _serve("nv-hostengine", behind)
+    return serve("nv-hostengine", behind)

@@ -21,6 +21,7 @@ ROLES = (
     "node_tuning",
     "lambda_stack",
     "ofed",
+    "imex",
     "peer_memory",
     "nvidia_container",
     "enroot_pyxis",
@@ -144,6 +145,7 @@ def rack(fleet: Any) -> Rack:
         (tasks / "main.yml").write_text(STORAGE.format(folder=folder) if name == "storage" else "[]\n")
         (tasks / "resolve.yml").write_text("[]\n")
     (folder / "roles/slurm/tasks/controller.yml").write_text("[]\n")
+    (folder / "roles/imex/tasks/option.yml").write_text("[]\n")
     validate_fleet.program(folder / "renew", RENEW.format(folder=folder))
     path = folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())

@@ -81,6 +81,7 @@ def files(render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory
             "slurm_scratch": "",
             "slurm_prolog_gpu_timeout_s": 0,
         },
+        "blocks": {**CLUSTER, **GB300, **system(root, "ubuntu-24.04"), "slurm_topology": "block"},
         "old": {**CLUSTER, **GB300, **system(root, "ubuntu-22.04")},
         "scripts": {
             **CLUSTER,
@@ -274,3 +275,13 @@ def test_scripts_call_nothing_of_slurm(files: Files, case: str) -> None:
         assert not [
             line for line in code for word in ("scontrol", "squeue", "sinfo", "sacct") if word in line
         ]
+
+
+def test_each_nvlink_domain_is_a_block(files: Files) -> None:
+    assert "TopologyPlugin=topology/block\n" in files["blocks"]["/etc/slurm/slurm.conf"]["content"]
+    assert files["blocks"]["/etc/slurm/topology.conf"]["content"].splitlines()[1:] == [
+        "BlockName=rack-a Nodes=a1,a2",
+        "BlockName=rack-b Nodes=b1,b2",
+        "BlockSizes=2",
+    ]
+    assert "TopologyPlugin" not in files["alternative"]["/etc/slurm/slurm.conf"]["content"]

@@ -1,0 +1,54 @@
+"""The nodes of an NVLink domain, as nvidia-imex wants them: one file, the same on all of them."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+
+
+class ImexError(ValueError):
+    """The nodes of a domain cannot be listed; the text names one and what to do."""
+
+
+def resolve_address(name: str) -> str:
+    """Return the first address of a name; empty where there is none."""
+    try:
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ""
+    return str(found[0][4][0]) if found else ""
+
+
+def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], str] = resolve_address) -> str:
+    """Return the text of nodes_config.cfg: an address a line, which is all that nvidia-imex reads.
+
+    Args:
+        addresses: By node, its address or a name that leads to it, in the order of the inventory.
+        resolve: Returns the address of a name, empty where it has none.
+
+    Raises:
+        ImexError: A node has no address by which others could reach it, or two nodes have the same.
+    """
+    if not addresses:
+        raise ImexError("the domain has no nodes: see imex_domains")
+    owners: dict[str, str] = {}
+    for node, wanted in addresses.items():
+        address = _address(node, wanted, resolve)
+        if other := owners.get(address):
+            raise ImexError(f"{other} and {node} have the same address {address}: see imex_address")
+        owners[address] = node
+    return "".join(f"{address}\n" for address in owners)
+
+
+def _address(node: str, wanted: str, resolve: Callable[[str], str]) -> str:
+    """Return a node's address, from a name by the resolver."""
+    for text in (wanted, resolve(wanted)):
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            continue
+        if address.is_loopback or address.is_unspecified:
+            raise ImexError(f"{node}: no other node reaches it at {address} ({wanted}): set its imex_address")
+        return str(address)
+    raise ImexError(f"{node}: {wanted!r} leads to no address on this machine: set its imex_address")
