@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import common
@@ -54,7 +58,47 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--rendezvous", default="", metavar="HOST:PORT", help="of node 0, with several nodes"
     )
+    arguments.add_argument(
+        "--mnnvl",
+        action="store_true",
+        help="several nodes: fail unless NCCL joins all ranks by NVLink (NVL72)",
+    )
     return arguments
+
+
+def mnnvl_clique(text: str) -> int:
+    """Return how many ranks NCCL joins by NVLink between nodes, by its own words; 0 where it does not."""
+    found = re.findall(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)\b", text)
+    return int(found[-1]) if found else 0
+
+
+def ask_nccl(folder: Path) -> Path:
+    """Let NCCL write how it joins this rank with others; return the file."""
+    path = folder / f"rackproof-nccl-{os.getpid()}.log"
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT", NCCL_DEBUG_FILE=str(path))
+    return path
+
+
+def require_mnnvl(path: Path, rank: Rank, device: torch.device) -> None:
+    """Fail on every rank unless NCCL joins all of them by NVLink: over network cards it would go on silently.
+
+    Raises:
+        Refusal: Some ranks are joined by less.
+    """
+    try:
+        joined = mnnvl_clique(path.read_text(errors="replace"))
+        path.unlink()
+    except OSError:
+        joined = 0
+    alone = torch.tensor(int(joined < rank.count), device=device)
+    torch.distributed.all_reduce(alone)
+    if int(alone.item()):
+        raise Refusal(
+            common.EXIT_ERROR,
+            f"NCCL joins {rank.count - int(alone.item())} of {rank.count} ranks by NVLink between nodes, the "
+            "others by network cards: see nvidia-imex-ctl -N, /dev/nvidia-caps-imex-channels, and clique and "
+            "cluster UUID in nvidia-smi -q",
+        )
 
 
 def sizes_mib(options: argparse.Namespace, on_gpu: bool) -> list[int]:
@@ -234,6 +278,9 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     device = torch.device("cuda", found[rank.local].index) if found else torch.device("cpu")
     if found:
         torch.cuda.set_device(device)
+    is_joined = options.mnnvl and options.nodes > 1 and bool(found)
+    # Before NCCL starts, which reads it once.
+    nccl_log = ask_nccl(Path(tempfile.gettempdir())) if is_joined else None
     common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
     common.begin_probe(options, rank, log)
     kind = getattr(torch, options.dtype)
@@ -252,6 +299,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         buffer = torch.empty(size_bytes // kind.itemsize, dtype=kind, device=device)
         fill(buffer, rank, options.seed)
         torch.distributed.all_reduce(buffer)
+        if nccl_log and not done:
+            require_mnnvl(nccl_log, rank, device)
         wrong = torch.tensor(count_wrong(buffer, rank, options.seed), device=device)
         torch.distributed.all_reduce(wrong)
         seconds = time_s(buffer, options.seconds / len(sizes))

@@ -175,7 +175,7 @@ list="$(sha256sum < /etc/nvidia-imex/nodes_config.cfg 2> /dev/null | cut -c 1-12
 printf 'DOMAIN|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$groups" "$list" \\
   "$(timeout 20 nvidia-imex-ctl -q 2> /dev/null | head -n 1)"
 """
-"""Prints of a node cluster UUID and clique of its GPUs, a digest of IMEX's list of nodes, and IMEX's state."""
+"""Prints cluster UUID and clique of a node's GPUs, a digest of IMEX's list of nodes, and IMEX's state."""
 BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
 DEVICE_KINDS = (
     ("network adapters", BY_MELLANOX),
@@ -1223,7 +1223,7 @@ class Work:
             seen.write_text("")
 
     def check_domain(self) -> None:
-        """Refuse a job on nodes of an NVL72 that are no NVLink domain: it would run over the network cards."""
+        """Refuse a job on nodes of an NVL72 that are no NVLink domain: it would run over network cards."""
         hosts = self.spec["hosts"]
         if len(hosts) < 2 or not str(self.spec["system"]).startswith(("GB200", "GB300")):
             return

@@ -16,7 +16,7 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -95,6 +95,9 @@ FABRIC_PROBE = Probe(
     ("--sizes-mib", "64,1024", "--seconds", "5"),
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
+DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*FABRIC_PROBE.gpu, "--mnnvl"))
+"""The same of nodes of one NVLink domain: network cards alone are no pass."""
+
 SHARED_FILES = ("common.py", "gpu_state.py", "samples.py")
 
 

@@ -11,11 +11,11 @@ from rackproof.analysis.pair_speeds import compare_pairs, read_pair
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget
-from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
+from rackproof.jobs.validate.fleet.pair_runner import measure_pairs, unproven_pairs
 from rackproof.jobs.validate.fleet.probe_scheduler import probe_night
 from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night
-from rackproof.nodes.probe_slurm_jobs import classify_exit
+from rackproof.nodes.probe_slurm_jobs import Job, JobResult, classify_exit
 from rackproof.store.night_store import night_folders, read_night
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from tests.jobs.validate.probes import GPUS, RACK, Answer, Slurm, pair_says, plan, runner, sound
@@ -129,6 +129,33 @@ def rack(
 
     slurm = Slurm(answer)
     return probe_night(FABRIC_ONLY, targets, past, runner(slurm, FABRIC_ONLY, RACK[:count]))[0]
+
+
+class Jobs:
+    """Keeps what would run; each pair is busy."""
+
+    def __init__(self) -> None:
+        self.started: dict[tuple[str, ...], str] = {}
+
+    def run(self, jobs: list[Job]) -> list[JobResult]:
+        self.started |= {one.nodes: one.script for one in jobs}
+        return [JobResult("busy", "at work") for _ in jobs]
+
+
+@pytest.mark.parametrize(
+    ("domains", "asked"),
+    [((True, True), True), ((True, False), False), ((False, True), False), ((False, False), False)],
+)
+def test_a_pair_of_an_nvlink_domain_has_to_meet_by_nvlink(domains: tuple[bool, bool], asked: bool) -> None:
+    targets = [
+        ProbeTarget(name, GPUS, "gb300", "r1", ("batch",), nvlink_domain=domain)
+        for name, domain in zip(RACK[:2], domains, strict=True)
+    ]
+    jobs = Jobs()
+    measure_pairs(FABRIC_ONLY, targets, RACK[:2], (), jobs)  # type: ignore[arg-type]
+    (script,) = jobs.started.values()
+    assert (" --mnnvl" in script) == asked
+    assert "--sizes-mib 64,1024" in script
 
 
 def test_two_nodes_alone_prove_their_speed_after_four_nights_and_a_fall_is_seen() -> None:

@@ -23,7 +23,7 @@ from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, wanted_prob
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night, unmeasured_night
 from rackproof.jobs.validate.fleet.retest import SuspectFinder
 from rackproof.jobs.validate.foreign_parts import settle_foreign_parts
-from rackproof.jobs.validate.inventory import references_by_sku
+from rackproof.jobs.validate.inventory import parse_node_expectation, references_by_sku
 from rackproof.jobs.validate.measurements import night_reason
 from rackproof.nodes.probe_slurm_jobs import (
     FABRIC,
@@ -222,6 +222,7 @@ def _target(
         partitions=partitions.get(name, ()),
         references=tuple(kept.sku_references()),
         busy=busy,
+        nvlink_domain=parse_node_expectation(name, kept.expected).nvlink_domain,
     )
 
 

@@ -43,6 +43,7 @@ class ProbeTarget:
     """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
 
     ``busy`` is why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
+    ``nvlink_domain`` is whether its SKU's NVLink reaches the other nodes of its rack.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ProbeTarget:
     references: tuple[SkuReference, ...] = ()
     busy: str = ""
     uuids: frozenset[str] = frozenset()
+    nvlink_domain: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
         """Return whether GPUs that a log names are its own; where none is known, no UUID is."""

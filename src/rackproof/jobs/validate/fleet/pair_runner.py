@@ -18,7 +18,15 @@ from rackproof.jobs.validate.fleet.pairing import (
     pairs_of_night,
     second_partners,
 )
-from rackproof.nodes.probe_slurm_jobs import FABRIC, FABRIC_PROBE, Job, JobRunner, ProbePlan, job_script
+from rackproof.nodes.probe_slurm_jobs import (
+    DOMAIN_PROBE,
+    FABRIC,
+    FABRIC_PROBE,
+    Job,
+    JobRunner,
+    ProbePlan,
+    job_script,
+)
 from rackproof.store.night_store import NightReason
 from rackproof.store.probe_results import PairResult, ProbeNight
 
@@ -165,7 +173,9 @@ class _PairRunner:
     def _job(self, nodes: tuple[str, ...]) -> Job:
         # A job asks for as many GPUs of each node: the smallest node sets how many.
         gpus = min(self.by_name[name].gpus for name in nodes)
-        text = job_script(self.plan, [FABRIC_PROBE], nodes, self.plan.pair_limit_s)
+        in_domain = all(self.by_name[name].nvlink_domain for name in nodes)
+        probe = DOMAIN_PROBE if in_domain else FABRIC_PROBE
+        text = job_script(self.plan, [probe], nodes, self.plan.pair_limit_s)
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:

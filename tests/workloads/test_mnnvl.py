@@ -1,0 +1,51 @@
+"""What NCCL writes of NVLink between nodes: only a clique of all ranks is enough, network cards are not."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BUS = (
+    "n1:7:9 [0] NCCL INFO MNNVL busId 0x901000 fabric UUID 9a8b.1c2d cliqueId 0x7ffe state 3 healthMask 0x0\n"
+)
+JOINED = "n1:7:9 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize {} cliqueRank 0{}\n"
+COMM = "n1:7:9 [0] NCCL INFO comm 0x55 rank 0 nRanks 8 nNodes 2 localRanks 4 localRank 0 MNNVL {}\n"
+
+
+@pytest.fixture
+def probe(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(root / "workloads")
+    return importlib.import_module("probe_all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (BUS + JOINED.format(8, "") + COMM.format(1), 8),
+        (BUS + JOINED.format(8, " nvlDomainSize 8") + COMM.format(1), 8),
+        (JOINED.format(72, ""), 72),
+        # Two halves of a domain: each has a clique of its own.
+        (BUS + JOINED.format(4, "") + COMM.format(1), 4),
+        # Every node has its fabric, and NCCL goes by network cards all the same.
+        (BUS + COMM.format(0), 0),
+        ("n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE\n" + COMM.format(0), 0),
+        ("MNNVL 1 cliqueId 7ffe cliqueSize many\n", 0),
+        ("", 0),
+    ],
+)
+def test_nccl_names_the_clique_that_it_joins_by_nvlink(probe: ModuleType, text: str, size: int) -> None:
+    assert probe.mnnvl_clique(text) == size
+
+
+def test_nccl_is_asked_in_a_file_of_the_ranks_own(
+    probe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
+        monkeypatch.setenv(name, "WARN")
+    path = probe.ask_nccl(tmp_path)
+    assert path.parent == tmp_path
+    assert [probe.os.environ[name] for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")] == ["INFO", "INIT"]
+    assert probe.os.environ["NCCL_DEBUG_FILE"] == str(path)
