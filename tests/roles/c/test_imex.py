@@ -1,0 +1,150 @@
+"""What the role imex wants on a node of an NVLink domain, and what it says of one that cannot be in any."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import FACTS, Renderer, run_playbook
+
+pytestmark = pytest.mark.playbook
+
+OPTION = """\
+# Made by Rackproof's role imex; what is changed by hand is lost.
+options nvidia NVreg_CreateImexChannel0=1
+"""
+LIST = "10.0.0.1\n10.0.0.2\nfd00::3\n"
+DRIVER = {
+    "nvidia_smi_query": {
+        "status": "ok",
+        "stdout": "0, GPU-1, 580.95.05, Enabled\n1, GPU-2, 580.95.05, Enabled\n",
+    }
+}
+FILES = {
+    "/etc/modprobe.d/rackproof-imex.conf": hashlib.sha256(OPTION.encode()).hexdigest(),
+    "/etc/nvidia-imex/nodes_config.cfg": hashlib.sha256(LIST.encode()).hexdigest(),
+}
+ASKED = [
+    *("imex_files", "imex_packages", "imex_unmet", "imex_due", "imex_option_due", "imex_needs_reboot"),
+    "imex_stopped",
+]
+UP = {"nvidia-imex.service": {"active": True, "enabled": True}}
+GROUPS = {
+    "rack-a": {
+        "hosts": {
+            "a1": {"ansible_host": "10.0.0.1"},
+            # What is said of IMEX goes before how Ansible reaches it.
+            "a2": {"ansible_host": "192.0.2.2", "imex_address": "10.0.0.2"},
+            "a3": {"imex_address": "fd00::3"},
+        }
+    }
+}
+
+
+def installed(version: str, held: bool = True) -> dict[str, Any]:
+    return {"nvidia-imex": {"version": version, "held": held}}
+
+
+def case(**state: Any) -> dict[str, Any]:
+    facts = {**FACTS, "modules": {}, "commands": DRIVER, **state}
+    return {"imex_domain": "rack-a", "rackproof_node": facts}
+
+
+@pytest.fixture(scope="module")
+def values(render: Renderer) -> dict[str, dict[str, Any]]:
+    """Return what is rendered for different nodes."""
+    whole = {
+        "files": FILES,
+        "packages": installed("580.95.05-1"),
+        "services": UP,
+        "modules": {"nvidia": "580.95.05"},
+    }
+    return render(
+        "imex",
+        ASKED,
+        {
+            "fresh": case(),
+            "done": case(**whole),
+            "loaded": case(modules={"nvidia": "580.95.05"}),
+            "upgraded": case(**{**whole, "packages": installed("570.172.08-1")}),
+            "not-held": case(**{**whole, "packages": installed("580.95.05-1", held=False)}),
+            "edited": case(**{**whole, "files": {**FILES, "/etc/nvidia-imex/nodes_config.cfg": "x"}}),
+            "stopped": case(
+                **{**whole, "services": {"nvidia-imex.service": {"active": False, "enabled": True}}}
+            ),
+        },
+        GROUPS,
+    )
+
+
+def test_all_nodes_of_a_domain_get_the_same_list_and_the_drivers_version(values: dict[str, Any]) -> None:
+    for found in values.values():
+        assert [one["content"] for one in found["imex_files"]] == [LIST]
+        assert found["imex_packages"] == {"nvidia-imex": "580.95.05-*"}
+
+
+def test_only_what_differs_is_done(values: dict[str, Any]) -> None:
+    keys = ("imex_due", "imex_option_due", "imex_needs_reboot", "imex_stopped")
+    unmet = {name: bool(found["imex_unmet"]) for name, found in values.items()}
+    due = {name: [key for key in keys if found[key]] for name, found in values.items()}
+    assert due == {
+        "fresh": ["imex_due", "imex_option_due", "imex_stopped"],
+        "done": [],
+        # It was loaded without the option, and made no channel.
+        "loaded": ["imex_due", "imex_option_due", "imex_needs_reboot", "imex_stopped"],
+        "upgraded": [],
+        "not-held": [],
+        "edited": ["imex_due"],
+        "stopped": ["imex_stopped"],
+    }
+    assert {name for name, lacks in unmet.items() if lacks} == {"fresh", "loaded", "upgraded", "not-held"}
+
+
+PLAYBOOK = """
+- hosts: all
+  gather_facts: false
+  connection: local
+  tasks:
+    - name: Set IMEX up
+      block:
+        - ansible.builtin.import_role: {name: imex}
+        - ansible.builtin.set_fact: {said: done}
+      rescue:
+        - ansible.builtin.set_fact:
+            said: "{{ ansible_failed_result.msg }}"
+    - ansible.builtin.copy:
+        dest: "{{ playbook_dir }}/{{ inventory_hostname }}.said"
+        content: "{{ said }}"
+        mode: "0644"
+"""
+
+
+def test_a_node_that_cannot_be_in_a_domain_is_told_why(root: Path, tmp_path: Path) -> None:
+    facts = {**FACTS, "modules": {}, "commands": DRIVER}
+    none = {**facts, "commands": {"nvidia_smi_query": {"status": "absent"}}}
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "off": ({"imex_enabled": False, "rackproof_node": none}, "done"),
+        "stray": (
+            {"imex_domains": ["rack-a"], "rackproof_node": facts},
+            "none of the groups that are an NVLink domain",
+        ),
+        "empty": ({"imex_domains": [], "rackproof_node": facts}, "imex_domains: empty"),
+        "bare": ({"imex_domains": ["rack-b"], "rackproof_node": none}, "no driver answers"),
+    }
+    hosts = {name: {"imex_enabled": True, **variables} for name, (variables, _said) in cases.items()}
+    shared, racks = {"ansible_python_interpreter": sys.executable}, {"rack-b": {"hosts": {"bare": {}}}}
+    (tmp_path / "inventory.json").write_text(
+        json.dumps({"all": {"hosts": hosts, "vars": shared, "children": racks}})
+    )
+    (tmp_path / "playbook.yml").write_text(PLAYBOOK)
+    done = run_playbook(root, tmp_path / "inventory.json", tmp_path / "playbook.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, (_variables, said) in cases.items():
+        message = (tmp_path / f"{name}.said").read_text()
+        assert said in message, name
+        assert said == "done" or name in message
