@@ -102,3 +102,61 @@ def test_the_script_prints_what_there_is(slurm_run: ModuleType, tmp_path: Path, 
     assert slurm_run.read_devices(done.stdout) == {
         "n7": [adapters, {"uverbs0", "uverbs1", "rdma_cm"}, {"channel0"}, {"nvidia0", "nvidia3"}]
     }
+
+
+SMI = """\
+    Fabric
+        State                                          : Completed
+        Status                                         : {}
+        CliqueId                                       : {}
+        ClusterUUID                                    : {}
+        Health
+            Summary                                    : N/A
+"""
+UUID, NO_UUID = "5f0e7d2c-9a41-4c55-8d1b-3c6a2f90e7b4", "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "listed", "state", "found", "is_one"),
+    [
+        ([("Success", "32766", UUID)] * 4, "10.0.0.1\n", "READY", (f"{UUID}/32766", "810ab5", "READY"), True),
+        (
+            [("Success", "1", UUID), ("Success", "2", UUID)],
+            "",
+            "READY",
+            (f"{UUID}/1 {UUID}/2", "", "READY"),
+            False,
+        ),
+        # As an HGX reports it, and an NVL72 whose switches have no fabric manager.
+        ([("Success", "0", NO_UUID)] * 8, "", "", (f"{NO_UUID}/0", "", ""), False),
+        ([("N/A", "N/A", "N/A")], "x\n", "DOWN", ("N/A/N/A", "73cb38", "DOWN"), False),
+        ([], "", "", ("", "", ""), False),
+    ],
+)
+def test_the_script_prints_which_domain_a_node_is_in(
+    slurm_run: ModuleType,
+    tmp_path: Path,
+    gpus: list[tuple[str, str, str]],
+    listed: str,
+    state: str,
+    found: tuple[str, str, str],
+    is_one: bool,
+) -> None:
+    text = "".join(SMI.format(*gpu) for gpu in gpus)
+    for name, said in (("nvidia-smi", text), ("nvidia-imex-ctl", f"{state}\n" if state else "")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
+        program.chmod(0o755)
+    if listed:
+        (tmp_path / "nodes_config.cfg").write_text(listed)
+    done = subprocess.run(
+        ["/bin/bash", "-c", slurm_run.DOMAIN.replace("/etc/nvidia-imex", str(tmp_path))],
+        env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "SLURMD_NODENAME": "n7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ((node, (groups, digest, imex)),) = slurm_run.read_domains(done.stdout).items()
+    assert (node, groups, digest[:6], imex) == ("n7", *found)
+    assert slurm_run.is_domain(groups) == is_one

@@ -278,3 +278,57 @@ def test_a_job_that_would_run_without_its_adapters_is_not_submitted(cluster: Rac
     assert run.verdict.value == "unproven"
     assert any("a container lacks the adapters' device files" in reason for reason in run.reasons)
     assert cluster.jobs(run.run_id) == []
+
+
+def test_ranks_in_an_image_are_one_world_by_real_pmix(cluster: Rack) -> None:
+    image = f"{SERVICES}:5000#nvdlfwea/mlperftv51/llama31_8b-amd:20251008"
+    words = 'echo "$PMIX_RANK of $SLURM_NTASKS $PMIX_MCA_gds $(ls -d "$PMIX_SERVER_TMPDIR")"'
+    command = f"srun -N 2 -w {','.join(cluster.nodes)} --mpi=pmix --container-image={image} sh -c '{words}'"
+    said = cluster.ssh(CONTROLLER, command).stdout
+    assert sorted(re.findall(r"(\d) of 2 hash /var/lib/slurm/slurmd/pmix\.\S+", said)) == ["0", "1"], said
+
+
+LIST = "/etc/nvidia-imex/nodes_config.cfg"
+# What goes wrong on the second node, what mends it, and the words for it.
+LACKING = [
+    (
+        "mv /usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so /root/",
+        "mv /root/libpmix.so /usr/lib/x86_64-linux-gnu/pmix2/lib/",
+        "{node}: .*libpmix.*slurm_mpi_packages",
+    ),
+    (
+        "mv /etc/enroot/hooks.d/50-slurm-pmi.sh /root/",
+        "mv /root/50-slurm-pmi.sh /etc/enroot/hooks.d/",
+        "{node}: a container has not the folder of the PMIx server; .*50-slurm-pmi.sh",
+    ),
+    (
+        f"cp {LIST} /root/ && echo 10.9.9.9 >> {LIST}",
+        f"mv /root/nodes_config.cfg {LIST}",
+        "{node}: .*cfg differs",
+    ),
+    (
+        'sed -i.kept -E \'s/("cluster_uuid": *")[0-9a-f]{8}/\\1deadbeef/\' /var/lib/rack/hardware.json',
+        "mv /var/lib/rack/hardware.json.kept /var/lib/rack/hardware.json",
+        "{node}: its NVLink domain is deadbeef",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lose", "mend", "words"), LACKING)
+def test_a_node_on_which_ranks_would_not_meet_is_named_before_a_job_is_queued(
+    cluster: Rack, lose: str, mend: str, words: str
+) -> None:
+    # The first node submits.
+    node = cluster.nodes[1]
+    assert cluster.ssh(node, lose).returncode == 0
+    try:
+        status, output = cluster("llama31_8b")
+    finally:
+        assert cluster.ssh(node, mend).returncode == 0
+    assert status == 2, output
+    (run,) = cluster.runs()
+    assert run.verdict.value == "unproven"
+    reasons = " ".join(run.reasons)
+    assert re.search(words.format(node=node), reasons), reasons
+    assert f"{cluster.nodes[0]}:" not in reasons
+    assert cluster.jobs(run.run_id) == []
