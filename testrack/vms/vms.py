@@ -179,6 +179,7 @@ def inventory(
             "ngc_api_key": f"{{{{ lookup('ansible.builtin.file', '{secrets / 'ngc_key'}') }}}}",
             "node_tuning_kernel": True,
             "peer_memory_dmabuf_kernel": "",
+            "imex_enabled": False,
             "reimage_bmc_system": one["uuid"],
             "reimage_mac": one["mac"],
             "reimage_serial": one["serial"],

@@ -20,6 +20,10 @@ FAULTS = {
         "node",
         "the loaded driver is older than its programs; --component fabricmanager: that is older",
     ),
+    "no-nvlink-domain": (
+        "node",
+        "an NVL72's switches have no place for the node: its fabric is complete without resources, clique 0",
+    ),
     "throttling": ("gpu", "a GPU is too hot and clocks down"),
     "hung-nvidia-smi": ("node", "whatever asks the driver never answers and only dies of SIGKILL"),
 }

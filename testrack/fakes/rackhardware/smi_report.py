@@ -81,6 +81,9 @@ def view(state: State, gpu: dict, index: int, version: str) -> dict:
     total, reserved = model["memory"]
     on_rack = model["fabric"] == "rack"
     up = on_rack or fabric_is_up(version)
+    # The state stays Completed: only status, clique and cluster show it.
+    in_domain = on_rack and state.fault("no-nvlink-domain") is None
+    status = "Success" if in_domain or not on_rack else "Insufficient Resources"
     health = {True: ("Healthy", "Full", "False", "False", "False", "None"), False: ("N/A",) * 6}[on_rack]
     if model["fabric"] == "local" and model["architecture"] == "Blackwell" and up:
         health = ("Healthy", "N/A", "N/A", "N/A", "False", "N/A")
@@ -121,10 +124,10 @@ def view(state: State, gpu: dict, index: int, version: str) -> dict:
         if running("nvidia-persistenced")
         else state.get("settings", {}).get("persistence_mode", "Disabled"),
         "nvlinks_down": [DOWN_LINK] if state.hit(gpu, "nvlink-down") else [],
-        "fabric_state": ("Completed", "Success") if up else ("In Progress", "N/A"),
-        "clique": "32766" if on_rack else ("0" if up else "N/A"),
+        "fabric_state": ("Completed", status) if up else ("In Progress", "N/A"),
+        "clique": "32766" if in_domain else ("0" if up else "N/A"),
         "cluster": state["machine"].get("cluster_uuid", "")
-        if on_rack
+        if in_domain
         else ("00000000-0000-0000-0000-000000000000" if up else "N/A"),
         "health": health,
     }

@@ -98,6 +98,7 @@ SHOWN = [
     ("version-mismatch", "nvidia-smi", r"Failed to initialize NVML: Driver/library version mismatch\n"),
     ("version-mismatch", "nvidia-smi topo -m", r"NVML library version: 580\.95\n"),
     ("version-mismatch", "dcgmi discovery -l", r"\A0 GPUs found\."),
+    ("no-nvlink-domain", "nvidia-smi -q", r"Status +: Insufficient Resources\n +CliqueId +: 0\n"),
     ("version-mismatch --component fabricmanager", "nv-fabricmanager --version", r": 580\.95\.04\n"),
 ]
 

@@ -489,6 +489,68 @@ def test_daemons_hold_the_driver_until_they_are_stopped(make: Callable) -> None:
     assert node("rmmod nvidia").rc == 0
 
 
+def test_the_driver_makes_an_imex_channel_only_when_it_is_loaded_with_the_option(make: Callable) -> None:
+    node = make("gb300")
+    channel, option = (
+        node.root / "dev/nvidia-caps-imex-channels/channel0",
+        node.root / "etc/modprobe.d/imex.conf",
+    )
+    option.parent.mkdir(parents=True, exist_ok=True)
+    for text, there in (
+        ("options nvidia NVreg_CreateImexChannel0=1\n", True),
+        ("options nvidia NVreg_CreateImexChannel0=0\n", False),
+        ("options nvidia_drm NVreg_CreateImexChannel0=1\n", False),
+    ):
+        before = channel.exists()
+        option.write_text(text)
+        node.ok("hardware --fault xid --gpu 0 --number 13")
+        assert channel.exists() == before
+        shutil.rmtree(node.root / "run/rack/holds-nvidia", ignore_errors=True)
+        for module in ("nvidia_modeset", "nvidia_uvm", "nvidia_peermem", "nvidia"):
+            node(f"rmmod {module}")
+        node.ok("modprobe nvidia")
+        assert channel.exists() == there, text
+
+
+@pytest.mark.parametrize(
+    ("version", "listed", "words"),
+    [
+        ("580.95.04", "own", "IMEX version 580.95.04 is not compatible with driver version 580.95.05"),
+        ("580.95.05", "10.9.9.9\n10.9.9.8\n", "None of the 2 addresses"),
+        ("580.95.05", "", "None of the 0 addresses"),
+    ],
+)
+def test_imex_refuses_another_driver_and_a_list_without_this_node(
+    make: Callable, version: str, listed: str, words: str
+) -> None:
+    node = make("gb300")
+    (node.root / "usr/lib/rack/modules/nvidia-imex.json").write_text(
+        f'{{"version": "{version}", "depends": []}}'
+    )
+    nodes = node.root / "etc/nvidia-imex/nodes_config.cfg"
+    nodes.parent.mkdir(parents=True)
+    nodes.write_text("127.0.0.1\n" if listed == "own" else listed)
+    answer = node("nvidia-imex -c config.cfg")
+    assert (answer.rc, words in answer.both) == (1, True), answer
+    assert node("nvidia-imex-ctl -q").rc == 1
+    assert version in node.ok("nvidia-imex --version")
+
+
+def test_a_node_without_a_place_in_the_domain_shows_it_in_few_fields(make: Callable) -> None:
+    for sku, changes in (("gb300", True), ("h100", False), ("b200", False)):
+        node = make(sku)
+        before = node.ok("nvidia-smi -q")
+        node.ok("hardware --fault no-nvlink-domain")
+        now = node.ok("nvidia-smi -q")
+        assert ("Insufficient Resources" in now) == changes
+        assert ("State                                          : Completed" in now) == (
+            ": Completed" in before
+        )
+        lines = zip(before.splitlines(), now.splitlines(), strict=True)
+        changed = {new.split(":")[0].strip() for old, new in lines if old != new} - {"Timestamp"}
+        assert changed == ({"Status", "CliqueId", "ClusterUUID"} if changes else set())
+
+
 def test_an_unknown_name_is_reported(bare: Callable) -> None:
     answer = bare("nvidia-settings")
     assert (answer.rc, "no fake of that name" in answer.err) == (2, True)

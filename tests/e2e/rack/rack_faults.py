@@ -27,7 +27,7 @@ FOUND = {
     "clock-skew": ("clock",),
     "dead-sshd": (),
 }
-"""Every fault, and the codes of all that fails for it."""
+"""Every fault that strikes one part or the node, and the codes of all that fails for it."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 Fault = tuple[str, str, frozenset[tuple[str, str]]]
