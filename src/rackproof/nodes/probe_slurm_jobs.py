@@ -95,7 +95,7 @@ FABRIC_PROBE = Probe(
     ("--sizes-mib", "64,1024", "--seconds", "5"),
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
-DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*FABRIC_PROBE.gpu, "--mnnvl"))
+DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
 """The same of nodes of one NVLink domain: network cards alone are no pass."""
 
 SHARED_FILES = ("common.py", "gpu_state.py", "samples.py")
