@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
+import random
+import re
+import sys
 import tracemalloc
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs import _reading
+from rackproof.logs.fault_texts import NO_NUMBERS, SEARCHED
 from tests.logs import log_samples as samples
 from tests.logs.log_samples import MINIGO, MLL06, MXNET, NCCL, TF_CNN, event, mll, mllog, nccl_json
 
@@ -1040,3 +1044,68 @@ def test_deeply_nested_values(depth: int, key: str) -> None:
 def test_both_searches_find_the_same(text: bytes, literal: bytes, places: list[int]) -> None:
     assert _reading.find_all(text, literal) == places
     assert _reading.find_all_portably(text, literal) == places
+
+
+def plain_hits(text: bytes) -> list[tuple[int, bytes]]:
+    """Return what a search without any memory of lines finds."""
+    found = []
+    for literal in (b"gradient overflow", b"result,", *SEARCHED):
+        pattern = b"[iI]nf" if literal == b"inf" else b"(?i:" + re.escape(literal) + b")"
+        ends = rb"(?!(?!(?i:inity))[a-zA-Z])" if literal in NO_NUMBERS else b""
+        found += [(one.start(), literal) for one in re.finditer(pattern + ends, text)]
+    return sorted(found)
+
+
+LINES_OF_SHAPES = [
+    b"step 17: loss 0.3 lr 1e-3",
+    b"step 1234: loss nan",
+    b"step 18: loss 0.25 in 3 nanoseconds",
+    b"NCCL INFO channel 3",
+    b"loss: Inf",
+    b"inf7x",
+    b"a=infinity7",
+    b"mlx5_core 0000:5e:00.0: 3 errors",
+    b"mlx_core mlx6_core",
+    b"er3ror",
+    b"CUDA error: 719",
+    b"\xffXid 79\x00",
+    b"RESULT,bert,1,600,nvidia,2025",
+    b"Killed",
+    b"progress\r1%\rno space left\x20on device",
+    b"",
+]
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 1 << 20])
+def test_a_line_like_an_earlier_one_is_searched_as_if_it_were_new(
+    most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reading.KnownShapes, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(_reading, "_KNOWN", _reading.KnownShapes(_reading.SEARCHED_IN_TEXT))
+    chance = random.Random(30)
+    found = 0
+    for _ in range(300):
+        text = b"\n".join(chance.choices(LINES_OF_SHAPES, k=chance.randrange(1, 8)))
+        for digit in chance.choices(b"0123456789", k=2):
+            text = text.replace(b"%c" % digit, b"%d" % chance.randrange(100))
+        assert _reading._hits(text) == plain_hits(text), text
+        found += len(plain_hits(text))
+    assert found > 500
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [(b"x", 3000), (b"error x", 3000), (b"fatal nccl warn " * 100, 200), (b"y" * 100_000, 20)],
+)
+def test_lines_that_are_kept_as_known_are_bounded(
+    line: bytes, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reading.KnownShapes, "MOST_BYTES", 100_000)
+    known = _reading.KnownShapes(_reading.SEARCHED_IN_TEXT)
+    letters = bytes.maketrans(b"0123456789", b"ghijklmnop")
+    most = 0
+    for at in range(count):
+        known.literals_in(line + (b"%06d" % at).translate(letters))
+        most = max(most, sum(map(sys.getsizeof, known.kept)))
+    assert most <= 100_000
+    assert len(line) > 50_000 or most > 20_000

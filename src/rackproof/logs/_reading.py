@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from math import isfinite
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
@@ -300,11 +300,86 @@ _LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
 _WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 
 
+class KnownShapes:
+    """Shapes of lines that were searched for failures: nearly every line of a log is like one before it.
+
+    A shape is a line in small letters with 0 for each digit. A line that holds a text has a shape that holds
+    the text's, so that a harmless shape proves its lines harmless. What is found does not depend on what is kept.
+    """
+
+    MOST_BYTES = 8 << 20
+    BYTES_OF_SHAPE = 150
+    """What Python needs for a text and its place in a table, besides its letters."""
+    _SHAPE = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        self._literals = [(literal.translate(self._SHAPE), literal) for literal in literals]
+        self._harmless: set[bytes] = set()
+        self._suspects: dict[bytes, tuple[bytes, ...]] = {}
+        self._size = 0
+
+    @property
+    def kept(self) -> Iterator[bytes]:
+        """The shapes that are kept."""
+        return chain(self._harmless, self._suspects)
+
+    def literals_in(self, text: bytes) -> set[bytes]:
+        """Return which of the literals the lines of a text may hold; all that they do hold are among them."""
+        shapes = set(text.translate(self._SHAPE).split(b"\n"))
+        shapes -= self._harmless
+        found: set[bytes] = set()
+        new = []
+        for shape in shapes:
+            known = self._suspects.get(shape)
+            if known is None:
+                new.append(shape)
+            else:
+                found.update(known)
+        if new:
+            found.update(self._search(new))
+        return found
+
+    def _search(self, new: list[bytes]) -> list[bytes]:
+        """Return the literals that shapes hold which are not known yet, and keep these shapes."""
+        # One search in all of them: most blocks have no new line that is suspect.
+        text = b"\n".join(new)
+        found = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
+        self._size += len(text) + self.BYTES_OF_SHAPE * len(new)
+        if self._size > self.MOST_BYTES:
+            self._harmless.clear()
+            self._suspects.clear()
+            self._size = 0
+        elif found:
+            for shape in new:
+                held = tuple([name for literal, name in found if _holds(shape, literal)])
+                if held:
+                    self._suspects[shape] = held
+            self._harmless.update(shape for shape in new if shape not in self._suspects)
+        else:
+            self._harmless.update(new)
+        return [name for _literal, name in found]
+
+
+def _holds(text: bytes, literal: bytes) -> bool:
+    """Return whether a text in small letters holds a literal, other than at the beginning of another word."""
+    places = find_all(text, literal)
+    if literal not in NO_NUMBERS:
+        return bool(places)
+    return any(not _WORD_GOES_ON.match(text, at + len(literal)) for at in places)
+
+
+SEARCHED_IN_TEXT = (_LOSS_SCALE, _RESULT_LINE, *SEARCHED)
+_KNOWN = KnownShapes(SEARCHED_IN_TEXT)
+
+
 def _hits(text: bytes) -> list[tuple[int, bytes]]:
     """Return position and text of everything that may belong to a failure, in order."""
+    literals = _KNOWN.literals_in(text)
+    if not literals:
+        return []
     lowered = text.lower()
     hits: list[tuple[int, bytes]] = []
-    for literal in (_LOSS_SCALE, _RESULT_LINE, *SEARCHED):
+    for literal in literals:
         if literal == b"inf":
             # Not in small letters, as every line of NCCL has INFO.
             places = sorted([*find_all(text, b"inf"), *find_all(text, b"Inf")])
