@@ -19,6 +19,7 @@ from rackproof.nodes.facts import sku_findings
 from rackproof.nodes.health_checks import check_sku
 from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.store.history.references import physical_objection
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,38 @@ def test_the_peaks_of_a_product() -> None:
     assert v100 is not None
     assert v100.memory == 0.9
     assert physics_of("NVIDIA GeForce RTX 4090") is None
+
+
+@pytest.mark.parametrize(
+    ("product", "memory"),
+    [
+        ("NVIDIA H100 NVL", 3.94),
+        ("NVIDIA H100 PCIe", 2.04),
+        ("NVIDIA H200 NVL", 4.8),
+        ("H100 NVL Tensor Core GPU", 3.94),
+        ("NVIDIA H100 80GB HBM3", 3.35),
+        ("NVIDIA H200", 4.8),
+    ],
+)
+def test_a_card_has_peaks_of_its_own(product: str, memory: float) -> None:
+    physics = physics_of(product)
+    assert physics is not None
+    assert physics.memory == memory
+
+
+@pytest.mark.parametrize(
+    ("product", "speed", "believed"),
+    [
+        ("NVIDIA H100 NVL", 3.6, True),
+        ("NVIDIA H100 NVL", 4.0, False),
+        ("NVIDIA H100 PCIe", 1.8, True),
+        ("NVIDIA H100 PCIe", 2.5, False),
+        ("NVIDIA H100 80GB HBM3", 3.6, False),
+        ("NVIDIA H200 NVL", 4.3, True),
+    ],
+)
+def test_a_card_may_be_as_fast_as_its_own_data_sheet(product: str, speed: float, believed: bool) -> None:
+    assert (physical_objection("memory_copy", {}, "TB/s", speed, product) == "") is believed
 
 
 @pytest.mark.parametrize(

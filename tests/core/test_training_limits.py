@@ -8,7 +8,7 @@ import pytest
 
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.gpu_models import PHYSICS
-from rackproof.core.training_limits import fastest_possible, read_limits
+from rackproof.core.training_limits import MOST_OF_NODE, fastest_possible, gpus_of_platform, read_limits
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,28 @@ def test_every_published_throughput_is_below_its_bound() -> None:
             judged += 1
             assert result.throughput < bound, (result.benchmark, result.accelerator)
     assert judged > 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpus"),
+    [
+        ("1xXE9680Lx8B200-SXM-180GB", ("B200", 8)),
+        ("2xXE9680Lx8H200-SXM-141GB", ("H200", 16)),
+        ("16xXE9712x4GB200", ("GB200", 64)),
+        ("1xSR680aV4-8xB300_SXM", ("B300", 8)),
+        ("1xXE9785L_8xMI355X", ("MI355X", 8)),
+        ("18xNVIDIA GB200", ("GB200", 18 * MOST_OF_NODE)),
+        ("64xNVIDIA HGX H100", ("H100", 64 * MOST_OF_NODE)),
+        ("8xB200", ("B200", 8 * MOST_OF_NODE)),
+        # Without the number of nodes, or of a GPU that no table has, nothing is bounded.
+        ("R7715x3H200-NVL-141GB", None),
+        ("18xSUBMISSION_PLATFORM_PLACEHOLDER", None),
+        ("1xXE7745x8RTXPro6000-PCIe-96GB", None),
+        ("2xH2000", None),
+        ("1xNODE968012H200", None),
+        ("tpu-trillium", None),
+        ("", None),
+    ],
+)
+def test_a_platform_names_its_gpus_or_none(platform: str, gpus: tuple[str, int] | None) -> None:
+    assert gpus_of_platform(platform) == gpus

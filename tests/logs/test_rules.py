@@ -1109,3 +1109,28 @@ def test_lines_that_are_kept_as_known_are_bounded(
         most = max(most, sum(map(sys.getsizeof, known.kept)))
     assert most <= 100_000
     assert len(line) > 50_000 or most > 20_000
+
+
+@pytest.mark.parametrize(
+    ("platform", "rate", "found"),
+    [
+        ("1xXE9680x8H200-SXM-141GB", 6.0, False),
+        ("1xXE9680x8H200-SXM-141GB", 8.0, True),
+        ("1xSR680aV3-8xB200_SXM_180GB", 31.0, False),
+        ("1xSR680aV3-8xB200_SXM_180GB", 33.0, True),
+        ("2xNVIDIA GB200", 800.0, True),
+        ("1xEXAMPLE", 800.0, False),
+        ("R7715x3H200", 800.0, False),
+    ],
+)
+def test_a_log_states_no_speed_that_its_own_platform_cannot_have(
+    platform: str, rate: float, found: bool
+) -> None:
+    events = [
+        event("submission_platform", platform, 1),
+        event("tracked_stats", {"throughput": rate}, 140),
+        event("tracked_stats", {"throughput": rate}, 150),
+    ]
+    parsed = read(mllog(*events))
+    assert ("implausible_speed" in codes(parsed)) is found
+    assert (parsed.verdict is UNPROVEN) is found

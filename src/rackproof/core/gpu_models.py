@@ -39,6 +39,12 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb200": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
+_CARDS: Mapping[str, GpuPhysics] = {
+    # Data sheets of the cards (dense); NVLink: what their bridges carry one way.
+    "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
+    "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
+    "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
+}
 
 MODELS_OF_DOMAINS = ("GB300", "GB200")
 """Models whose NVLink reaches GPUs of other nodes, as on an NVL72."""
@@ -202,7 +208,13 @@ def has_own_links(product_name: str) -> bool | None:
 
 
 def physics_of(product_name: str) -> GpuPhysics | None:
-    """Return the peaks of the model that a product name is of, None where they are not known."""
+    """Return the peaks of the model that a product name is of, None where they are not known.
+
+    A card's are its own where they are known: an H100 NVL has faster memory than the module.
+    """
+    for card, physics in _CARDS.items():
+        if is_product(product_name, card):
+            return physics
     for model in _MODELS:
         if is_model(product_name, model):
             return _V100 if model == "V100" else PHYSICS.get(model.lower())

@@ -11,12 +11,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, parsed_pattern
+from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, open_repeats, parsed_pattern
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
 """Name of the format in a definition's `result.format`."""
 MOST_METRICS = 100
+CHARACTERS_READ = (2000, 2000, 500)
+"""Of a line, by how many open repeats of a pattern can take over each other's text. More are refused.
+
+The steps that one line takes are about its length to the power of one more repeat, by the factorial of that:
+2 million for one, 21 million for two; a third would take 300 times as many.
+"""
 _MOST_TIMES = 1000
 """A repetition up to so often is bounded."""
 
@@ -39,7 +45,18 @@ def _check_pattern(text: str) -> str:
             f"{text!r:.200} repeats what repeats, as (a+)+ does, or a choice, as (a|ab)* does, which can "
             "take for ever: write it without"
         )
+    if open_repeats(tree) >= len(CHARACTERS_READ):
+        raise ValueError(
+            f"{text!r:.200} has {open_repeats(tree)} open repeats in a row that fit the same text, as .*a.*b.* "
+            f"does, which can take hours on one line: use {len(CHARACTERS_READ) - 1} at most, or name what "
+            r"lies between ([^,]*, or \S+)"
+        )
     return text
+
+
+def characters_read(pattern: str) -> int:
+    """Return of how many characters of a line a pattern is tried on."""
+    return CHARACTERS_READ[open_repeats(parsed_pattern(pattern))]
 
 
 def _repeats_repeats(parsed: Any, *, inside: bool) -> bool:

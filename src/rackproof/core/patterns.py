@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from re import _parser  # type: ignore[attr-defined]  # the one reading of a pattern that there is
 from typing import Any
@@ -33,3 +34,93 @@ def is_repeat(kind: object) -> bool:
 def is_choice(kind: object) -> bool:
     """Whether an element is a choice of several patterns."""
     return str(kind) == "BRANCH"
+
+
+MOST_SMALL = 100
+"""A repetition up to so often is small: it adds little to the time of a search."""
+_CHARACTERS = frozenset(map(chr, range(1, 128))) | {"é", "中"}
+_CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
+
+
+def open_repeats(parsed: Any) -> int:
+    """Return how many open repeats of a pattern can take over each other's text, at most.
+
+    A search tries all ways to divide a line among them: its steps grow with the line's length to the power of
+    one more. ``\\s+\\d+\\s+`` has one: what lies between the spaces is none; ``.*a.*`` has two.
+    """
+    parts = list(_flat(parsed, optional=False))
+    longest: dict[int, int] = {}
+    for at, (characters, is_open, _optional) in enumerate(parts):
+        if not is_open:
+            continue
+        longest[at] = 1
+        for before, length in list(longest.items()):
+            shared = characters & parts[before][0]
+            between = [one for one, _open, optional in parts[before + 1 : at] if not optional]
+            if before != at and shared and all(one & shared for one in between):
+                longest[at] = max(longest[at], length + 1)
+    return max(longest.values(), default=0)
+
+
+def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool, bool]]:
+    """Yield of each element which characters it takes, whether it repeats openly, whether it may be absent."""
+    for kind, value in parsed:
+        if is_repeat(kind):
+            least, most, inner = value
+            absent = optional or int(least) == 0
+            if int(most) > MOST_SMALL:
+                yield _taken(inner), True, absent
+            else:
+                yield from _flat(inner, optional=absent)
+        elif str(kind) in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
+            yield _taken([(kind, value)]), False, optional
+        else:
+            for inner in inner_patterns(value):
+                yield from _flat(inner, optional=optional or is_choice(kind))
+
+
+def _taken(parsed: Any) -> frozenset[str]:
+    """Return the characters that elements can take: more rather than fewer, where that is not known."""
+    found: frozenset[str] = frozenset()
+    for kind, value in parsed:
+        inner = list(inner_patterns(value))
+        if str(kind) == "IN":
+            found |= _in_set(value)
+        elif str(kind) == "LITERAL":
+            found |= _either_case(chr(value))
+        elif str(kind) == "NOT_LITERAL":
+            found |= _CHARACTERS - {chr(value)}
+        elif str(kind) == "SUBPATTERN" or is_repeat(kind):
+            found |= frozenset().union(*map(_taken, inner))
+        else:
+            found |= _CHARACTERS
+    return found
+
+
+def _in_set(items: Any) -> frozenset[str]:
+    """Return the characters of a set in brackets."""
+    found: frozenset[str] = frozenset()
+    negated = False
+    for kind, value in items:
+        if str(kind) == "NEGATE":
+            negated = True
+        elif str(kind) == "LITERAL":
+            found |= {chr(value)} if negated else _either_case(chr(value))
+        elif str(kind) == "RANGE":
+            found |= {one for one in _CHARACTERS if value[0] <= ord(one) <= value[1]}
+        else:
+            found |= _category(str(value), negated=negated)
+    return _CHARACTERS - found if negated else found
+
+
+def _category(name: str, *, negated: bool) -> frozenset[str]:
+    word = next((text for part, text in _CATEGORIES.items() if name.endswith(part)), "")
+    if not word:
+        return frozenset() if negated else _CHARACTERS
+    fits = frozenset(one for one in _CHARACTERS if re.match(word, one))
+    return _CHARACTERS - fits if "NOT_" in name else fits
+
+
+def _either_case(character: str) -> frozenset[str]:
+    # A pattern may ignore case.
+    return frozenset({character, character.lower(), character.upper()})

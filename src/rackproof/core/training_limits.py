@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 
 from rackproof.core.gpu_models import is_model
 
 TABLE = "training_limits.csv"
+MOST_OF_NODE = 72
+"""GPUs of what a log calls a node: a whole NVL72 at most; no other has more than 16."""
 
 
 @lru_cache
@@ -35,3 +38,38 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
     peaks = [peak for model, peak in limits["gpu"].items() if is_model(product_name, model)]
     work = limits["benchmark"].get(benchmark)
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None
+
+
+def gpus_of_platform(platform: str) -> tuple[str, int] | None:
+    """Return model and number of the GPUs that a log's ``submission_platform`` names; None where it names none.
+
+    It is ``NODESxSYSTEM``. A system's name may hold how many GPUs a node has (``2xXE9680Lx8B200-SXM-180GB``);
+    where it does not (``18xNVIDIA GB200``), the most that a node can have are assumed.
+    """
+    nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
+    models = "|".join(map(re.escape, read_limits()["gpu"]))
+    found = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
+    if nodes is None or found is None:
+        return None
+    # The number before a model at the beginning is that of the nodes: 8xB200.
+    stated = found[1] is not None and found.start() >= nodes.end()
+    return found[2], int(nodes[1]) * (int(found[1]) if stated else MOST_OF_NODE)
+
+
+def impossible_speeds(
+    benchmark: str, gpus: tuple[str, int] | None, speeds: Iterable[tuple[str, float | None]]
+) -> Iterator[str]:
+    """Yield in words each speed that GPUs cannot have.
+
+    Args:
+        benchmark: As MLPerf's rules call it.
+        gpus: Name and number of the GPUs, None where they are not known.
+        speeds: What has the speed (``states``), and the samples per second, None where they are not known.
+    """
+    bound = fastest_possible(benchmark, *gpus) if gpus is not None else None
+    for what, speed in speeds:
+        if bound is not None and gpus is not None and speed and speed >= bound:
+            yield (
+                f"{what} {speed:.4g} samples/s, and {gpus[1]} of {gpus[0][:80]} reach less than {bound:.4g} "
+                f"samples/s of {benchmark} at their peak"
+            )

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from math import inf, isclose, isfinite
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.core.training_limits import gpus_of_platform, impossible_speeds
 from rackproof.logs._course import KINDS, Course
 from rackproof.logs._reading import MAX_EXCERPT, Curve, Log, LogParser, clean, number, rank_of, text_of
 from rackproof.logs.gpu_use import MOMENTS, read_gpu_state
@@ -1220,6 +1221,7 @@ class Events(LogParser):
         """Add throughput, epochs, last loss."""
         self._measure_throughput(measurements)
         self._compare_with_course(measurements)
+        self._compare_with_gpus(measurements)
         if self.epochs is not None:
             measurements.append(self.measure("epochs", self.epochs[0], "epochs", LOWER, self.epochs[1]))
         if "train_loss" in self.stats:
@@ -1248,6 +1250,18 @@ class Events(LogParser):
                 f"throughput of {rate:.4g} samples/s that the log states"
             )
             self.log.find("steps_contradict", message, Verdict.UNPROVEN)
+
+    def _compare_with_gpus(self, measurements: list[Measurement]) -> None:
+        """Find a speed that the GPUs cannot have which the log's own platform names."""
+        gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
+        stated = next((one.value for one in measurements if one.name == "samples_per_second"), None)
+        had = (self.run_stop or 0.0) - (self.run_start or inf)
+        counts = self.benchmark in _BLOCKS_ARE_TRAINING and had > 0
+        trained = self.course.samples / had if counts and self.course.samples else None
+        for message in impossible_speeds(self.benchmark, gpus, (("trained", trained), ("states", stated))):
+            self.log.find(
+                "implausible_speed", f"the log {message}", Verdict.UNPROVEN, line=self.run_stop_line or None
+            )
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:
         """Add samples per second: as the log states them, else from the time of a step."""

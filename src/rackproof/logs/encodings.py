@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rackproof.logs.opening import open_log
+
 HEAD_BYTES = 64
 
 _COMPRESSED = (
@@ -33,9 +35,9 @@ def encoding_problem(head: bytes) -> str:
 
 
 def encoding_problem_of(path: Path) -> str:
-    """Return the same of a file; empty where it cannot be read."""
+    """Return the same of a log, which may be compressed; empty where it cannot be read."""
     try:
-        with path.open("rb") as stream:
-            return encoding_problem(stream.read(HEAD_BYTES))
+        with open_log(path) as stream:
+            return encoding_problem(stream.read(HEAD_BYTES)) or stream.problem
     except OSError:
         return ""

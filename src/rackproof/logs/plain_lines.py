@@ -6,14 +6,26 @@ import math
 import re
 from typing import ClassVar
 
-from rackproof.core.line_rules import FORMAT, LineMetric, LineRules
+from rackproof.core.line_rules import CHARACTERS_READ, FORMAT, LineMetric, LineRules, characters_read
 from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
-MOST_CHARACTERS = 2000
-"""Of a line that patterns are tried on; the time that they take is bounded by it."""
+MOST_CHARACTERS = CHARACTERS_READ[0]
+"""Of a line that patterns are tried on at all."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """What workloads/run_command.py prints first: the program that made the output."""
+
+
+class _BoundedPattern:
+    """A pattern and how much of a line it is tried on: the time that it takes is bounded by it."""
+
+    def __init__(self, text: str) -> None:
+        self.compiled = re.compile(text)
+        self._most = characters_read(text)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return where the pattern fits, None where it does not."""
+        return self.compiled.search(text[: self._most].rstrip())
 
 
 class _Reading:
@@ -21,9 +33,9 @@ class _Reading:
 
     def __init__(self, rule: LineMetric) -> None:
         self.rule = rule
-        self.pattern = re.compile(rule.pattern)
+        self.pattern = _BoundedPattern(rule.pattern)
         self.value, self.line, self.count = math.nan, 0, 0
-        self.group: int | str = "value" if "value" in self.pattern.groupindex else 1
+        self.group: int | str = "value" if "value" in self.pattern.compiled.groupindex else 1
 
     def take(self, at: int, value: float) -> None:
         """Take a number that was read in a line."""
@@ -57,8 +69,8 @@ class PlainLinesParser(LogParser):
     def __init__(self, log: Log, rules: LineRules) -> None:
         super().__init__(log)
         self.readings = {name: _Reading(rule) for name, rule in rules.metrics.items()}
-        self.good_end = re.compile(rules.good_end)
-        self.failures = [re.compile(text) for text in rules.failures]
+        self.good_end = _BoundedPattern(rules.good_end)
+        self.failures = [_BoundedPattern(text) for text in rules.failures]
         self.ended_at: int | None = None
 
     def line(self, at: int, text: str) -> None:

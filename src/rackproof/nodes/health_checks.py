@@ -80,7 +80,7 @@ def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthF
         evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
         yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
     elif sku and (count := len({gpu.uuid for gpu in snapshot.gpus})) > expected.gpus:
-        evidence = f"{count} GPUs, SKU {sku} has {expected.gpus}: it is of another SKU (bench_sku_gpus)"
+        evidence = f"{count} GPUs, SKU {sku} has {expected.gpus}: correct its SKU in the inventory"
         yield node.finding("sku_gpus_exceeded", Verdict.UNPROVEN, "configure", evidence, "likely")
     model = expected_model(sku, expected.gpu_name)
     if sku and not model:

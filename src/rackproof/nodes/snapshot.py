@@ -264,7 +264,9 @@ def build_snapshot(
     gathered, cut = bounded(gathered)
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
     # Of several gatherers the last one that asked a tool counts.
-    tools = {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
+    tools = _with_whole_answer(
+        {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
+    )
     files = mapping_at(facts, "files")
     record = about or node_from_facts(name, facts, sku)
     boot_id = _boot_id(facts, node)
@@ -443,8 +445,18 @@ def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple
 
 _INFOROM_STATUS = 14
 """Exit status of nvidia-smi whose answer is whole, and which warns of a corrupted infoROM."""
+_END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
 """How the names of tools begin that are calls of nvidia-smi."""
+
+
+def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tools' answers with nvidia-smi's as one that ended well, where all it did was to warn."""
+    answer = mapping_at(tools, "nvidia_smi_xml")
+    warned = answer.get("status") == "failed" and answer.get("rc") == _INFOROM_STATUS
+    if not warned or _END_OF_XML not in text_at(answer, "stdout"):
+        return tools
+    return {**tools, "nvidia_smi_xml": {**answer, "status": "ok"}}
 
 
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:

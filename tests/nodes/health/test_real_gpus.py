@@ -292,13 +292,33 @@ CORRUPTED = f"WARNING: infoROM is corrupted at gpu {BUS[2][4:]}\n"
         (h200s(errors=ERRORS + "\nWARNING: infoROM is corrupted"), "node"),
         (h200s(rc=14), "node"),
         (h200s(status="failed", rc=14), "node"),
-        (h200s(CORRUPTED + H200, status="failed", rc=14), "node"),
+        (h200s(CORRUPTED + H200, status="failed", rc=14), "gpu"),
     ],
 )
 def test_a_corrupted_inforom_fails(snapshot: NodeSnapshot, part: str) -> None:
     (found,) = [one for one in check_node(snapshot) if one.code == "inforom_corrupted"]
     assert (found.verdict, found.part, found.action) == (Verdict.FAIL, part, "inspect")
     assert part == "node" or found.name == UUID[2]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "unknown"),
+    [
+        (h200s(status="failed", rc=14), False),
+        (h200s(CORRUPTED + H200, status="failed", rc=14), False),
+        (h200s(H200 + CORRUPTED, status="failed", rc=14), False),
+        (h200s("", status="failed", rc=14), True),
+        (h200s(CORRUPTED, status="failed", rc=14), True),
+        (h200s(status="failed", rc=15), True),
+        (h200s(status="failed", rc=255), True),
+    ],
+)
+def test_gpus_that_were_listed_beside_a_corrupted_inforom_are_known(
+    snapshot: NodeSnapshot, unknown: bool
+) -> None:
+    found = codes_of(snapshot)
+    assert ("gpus_unknown" in found) is unknown
+    assert found - {"gpus_unknown"} or unknown
 
 
 @pytest.mark.parametrize("line", ["WARNING: a thing of drivers to come\n", "hello\n", "Error: x\n"])

@@ -17,10 +17,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rackproof.core.records import Finding, Source
 from rackproof.core.text import sanitize
+from rackproof.logs.opening import LogStream, open_log
 
 # Longer pieces are read in parts, so that memory stays flat whatever a line's length.
 _MAX_LINE = 1 << 20
@@ -73,7 +74,7 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
     """Copy the events of ``source`` to ``target``, one on a line.
 
     Args:
-        source: A log as it was written; only read.
+        source: A log as it was written, or compressed; only read.
         target: The copy to write; replaced if it is there.
         ruleset: Decides the format: ``:::MLL`` (seconds) for 0.6.0, ``:::MLLOG`` afterwards.
 
@@ -86,7 +87,7 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
     events = hashlib.sha256()
     # Latin-1 and a line end at a bare CR: as the tool reads, so that it sees the same events.
     with (
-        source.open(encoding="latin-1", newline="\n") as stream,
+        open_log(source) as stream,
         target.open("w", encoding="latin-1", newline="\n") as copy,
     ):
         for number, line in _pieces(stream, token):
@@ -98,10 +99,10 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
     return cleaned
 
 
-def _pieces(stream: TextIO, token: str) -> Iterator[tuple[int, str]]:
+def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
     """Yield ``(line number, text)`` of everything that holds the token, at most 2 MiB at once."""
     number, rest = 1, ""
-    while chunk := stream.readline(_MAX_LINE):
+    while chunk := stream.readline(_MAX_LINE).decode("latin-1"):
         ended = chunk.endswith("\n")
         if ended or len(chunk) < _MAX_LINE:
             text, rest = rest + chunk, ""

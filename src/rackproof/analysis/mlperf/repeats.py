@@ -22,7 +22,7 @@ from typing import Any
 
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.records import Finding, Source, Verdict
-from rackproof.core.training_limits import fastest_possible
+from rackproof.core.training_limits import impossible_speeds
 
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
@@ -341,15 +341,9 @@ def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Ite
 
 def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Finding]:
     """Yield speeds, of the run and as its log states them, that its GPUs cannot have."""
-    bound = fastest_possible(trace.benchmark, *gpus) if gpus is not None else None
-    for what, speed in (("trained", _samples_per_second(trace)), ("states", trace.throughput)):
-        if bound is not None and gpus is not None and speed and speed >= bound:
-            name, count = gpus
-            message = (
-                f"{what} {speed:.4g} samples/s, and {count} of {name[:80]} reach less than {bound:.4g} "
-                f"samples/s of {trace.benchmark} at their peak"
-            )
-            yield _unproven("implausible_speed", message, trace.file)
+    speeds = (("trained", _samples_per_second(trace)), ("states", trace.throughput))
+    for message in impossible_speeds(trace.benchmark, gpus, speeds):
+        yield _unproven("implausible_speed", message, trace.file)
 
 
 def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rackproof.core.text import sanitize
+from rackproof.logs.opening import open_log
 
 _FOLDER = re.compile(r"(?:training|hpc)[_-]results[_-]v(\d+\.\d+)(?:\.\d+)?(?:$|[^\d.])", re.IGNORECASE)
 _STATED = re.compile(rb"(?:MLPERF_RULESET[\"']?[=:] ?|--ruleset[= ])[\"']?(\d\.\d\.\d)\b")
@@ -123,7 +124,7 @@ def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
     old = False
     for path in files:
         try:
-            with path.open("rb") as stream:
+            with open_log(path) as stream:
                 head = stream.read(_HEAD_BYTES)
         except OSError:
             continue
@@ -167,7 +168,7 @@ def _inference_file(folder: Path, files: Iterable[Path]) -> str:
         return named[0]
     for path in files:
         try:
-            with path.open("rb") as stream:
+            with open_log(path) as stream:
                 head = stream.read(1 << 16)
         except OSError:
             continue

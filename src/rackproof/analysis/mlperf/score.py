@@ -32,6 +32,7 @@ from rackproof.analysis.mlperf.sandbox import run_in_sandbox
 from rackproof.core.records import Finding, Record, Source, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.logs.encodings import encoding_problem_of
+from rackproof.logs.opening import name_unpacked, open_log
 
 Progress = Callable[[int, int, str], None]
 """Called with ``(files done, files in all, file name)`` while a folder is scored."""
@@ -45,8 +46,7 @@ Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_s
 _RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*", re.DOTALL)
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
-_OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".gz")
-_PACKED_SUFFIX = (".gz", ".xz", ".zst", ".bz2", ".zip")
+_OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".tar", ".tgz")
 # All remarks are kept as findings; the reasons are read by people.
 _MAX_REMARKS = 5
 
@@ -215,7 +215,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
 
     ``result_*.txt`` if there are any (the official name); else ``result_*`` without a suffix or
     ``.log``; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log`` and ``*.txt``
-    with MLPerf events that is not itself the output of a checker.
+    with MLPerf events that is not itself the output of a checker. Each may be compressed.
 
     Raises:
         NotADirectoryError: There is no such folder.
@@ -229,7 +229,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _trial_logs(files: Sequence[Path]) -> list[Path]:
-    return [path for path in files if _TRIAL_NAME.fullmatch(path.name)]
+    return [path for path in files if _TRIAL_NAME.fullmatch(name_unpacked(path.name))]
 
 
 def _logs_with_events(files: Sequence[Path]) -> list[Path]:
@@ -239,23 +239,27 @@ def _logs_with_events(files: Sequence[Path]) -> list[Path]:
 def _named_results(files: Sequence[Path]) -> list[Path]:
     """Return the files called ``result_*``: those with the official suffix, if there are any."""
     named = [path for path in files if _is_named_result(path)]
-    return [path for path in named if path.suffix.lower() == ".txt"] or named
+    return [path for path in named if _suffix(path) == ".txt"] or named
 
 
 def _is_named_result(path: Path) -> bool:
-    return bool(_RESULT_NAME.fullmatch(path.name)) and path.suffix.lower() not in _OTHER_SUFFIX
+    return bool(_RESULT_NAME.fullmatch(name_unpacked(path.name))) and _suffix(path) not in _OTHER_SUFFIX
+
+
+def _suffix(path: Path) -> str:
+    """Return the ending of a log's name, without that of its compression."""
+    return Path(name_unpacked(path.name)).suffix.lower()
 
 
 def _may_be_log(path: Path) -> bool:
     # A checker's output quotes events of the logs that it read.
-    return path.suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
+    return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
 
 
 def _encoded_logs(folder: Path) -> str:
-    """Return the first of the folder's logs that is no plain text, with what to do; empty without one."""
+    """Return the first of the folder's logs that holds no plain text, with what to do; empty without one."""
     for path in sorted(folder.iterdir(), key=_natural):
-        name = path.name.removesuffix(path.suffix) if path.suffix in _PACKED_SUFFIX else path.name
-        looks_like_log = _RESULT_NAME.fullmatch(name) or _may_be_log(Path(name))
+        looks_like_log = _RESULT_NAME.fullmatch(name_unpacked(path.name)) or _may_be_log(path)
         if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
             return f"{sanitize(path.name, 100)} is not read: {problem}"
     return ""
@@ -268,7 +272,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _has_events(path: Path) -> bool:
-    with path.open("rb") as stream:
+    with open_log(path) as stream:
         # The end of the chunk before is kept: the mark may lie across two chunks.
         kept = b""
         while chunk := stream.read(1 << 20):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mlperf_logging import benchmark_meta
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
@@ -32,6 +32,7 @@ from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, a
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict
 from rackproof.logs.fault_texts import FAULT_TEXTS, KERNEL_CODES
+from rackproof.logs.opening import LogStream, open_log
 from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
@@ -220,11 +221,10 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     it is asked by the parser, and both have one answer.
     """
     try:
-        with log.open("rb") as stream:
+        with open_log(log) as stream:
             nodes, count = _named_nodes(stream)
-            stream.seek(0)
-            form = "mlperf_hpc" if task.usage == "hpc" else "auto"
-            parsed = logs.parse(stream, format=form, name=log.name)
+        form = "mlperf_hpc" if task.usage == "hpc" else "auto"
+        parsed = logs.parse_path(log, form, name=log.name)
     except OSError as error:
         message = f"not read: {error.strerror}"
         return RunTrace(run.file), [Finding(code="not_read", verdict=Verdict.UNPROVEN, message=message)]
@@ -263,7 +263,7 @@ def findings_of_log(parsed: ParsedLog, *, scores: bool, stopped: bool) -> list[F
     return [one for one in counting if one.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
-def _named_nodes(stream: BinaryIO) -> tuple[frozenset[str], int | None]:
+def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None]:
     """Return the nodes that the launcher's lines name, and how many the run script states."""
     names: set[str] = set()
     counts: set[int] = set()
