@@ -47,9 +47,9 @@ def _check_pattern(text: str) -> str:
         )
     if open_repeats(tree) >= len(CHARACTERS_READ):
         raise ValueError(
-            f"{text!r:.200} has {open_repeats(tree)} open repeats in a row that fit the same text, as .*a.*b.* "
-            f"does, which can take hours on one line: use {len(CHARACTERS_READ) - 1} at most, or name what "
-            r"lies between ([^,]*, or \S+)"
+            f"{text!r:.200} has {open_repeats(tree)} open repeats in a row that fit the same text, as "
+            f".*a.*b.* does, which can take hours on one line: use {len(CHARACTERS_READ) - 1} at most, or "
+            r"name what lies between ([^,]*, or \S+)"
         )
     return text
 

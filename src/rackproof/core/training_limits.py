@@ -41,7 +41,7 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
 
 
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
-    """Return model and number of the GPUs that a log's ``submission_platform`` names; None where it names none.
+    """Return model and number of the GPUs that a log's ``submission_platform`` names, None without any.
 
     It is ``NODESxSYSTEM``. A system's name may hold how many GPUs a node has (``2xXE9680Lx8B200-SXM-180GB``);
     where it does not (``18xNVIDIA GB200``), the most that a node can have are assumed.

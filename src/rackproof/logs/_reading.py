@@ -304,7 +304,7 @@ class KnownShapes:
     """Shapes of lines that were searched for failures: nearly every line of a log is like one before it.
 
     A shape is a line in small letters with 0 for each digit. A line that holds a text has a shape that holds
-    the text's, so that a harmless shape proves its lines harmless. What is kept does not change what is found.
+    the text's, so that a harmless shape proves its lines harmless. What is found does not depend on it.
     """
 
     MOST_BYTES = 8 << 20
