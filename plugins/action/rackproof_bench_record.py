@@ -41,7 +41,7 @@ class ActionModule(NodeAction):
             sku=options["sku"],
             sku_gpus=options["sku_gpus"],
             sku_references=options["sku_references"],
-            require_references=options["require_references"],
+            required=tasks.Requirements(options["require_references"], options["require_idle"]),
             job=options["job"],
             failure=failure,
             command=options["argv"],

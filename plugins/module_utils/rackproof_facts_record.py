@@ -37,6 +37,7 @@ TOOLS = {
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
 FILES = {
     "os_release": "/etc/os-release",
+    "machine_id": "/etc/machine-id",
     "cpuinfo": "/proc/cpuinfo",
     "meminfo": "/proc/meminfo",
     "nvidia_driver": "/proc/driver/nvidia/version",

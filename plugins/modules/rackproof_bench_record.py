@@ -48,6 +48,10 @@ options:
     description: Whether a measurement without a reference gates.
     type: bool
     default: true
+  require_idle:
+    description: Whether a speed is unproven that was measured while others used one of its nodes.
+    type: bool
+    default: true
   description:
     description: What the run is for, in words.
     type: str

@@ -77,6 +77,11 @@ options:
       - Lock file on a local file system of the node; only one job at a time can hold it.
       - What a job with a dead supervisor left running under this lock is killed before the next one starts.
     type: path
+  machine_lock:
+    description:
+      - File by which jobs of every user and every checkout have the machine to themselves. Nothing is written
+        into it, and nothing is read of it, so that every user may share it.
+    type: path
 attributes:
   check_mode:
     description: Reports whether a job would be started or stopped, and changes nothing.
@@ -141,6 +146,12 @@ job:
     log_bytes: {description: Size of the log., type: int, returned: always}
     log_sha256: {description: Digest of the log; null where it could not be read., type: str, returned: ended}
     seal: {description: Digest of what counts of the end., type: str, returned: ended}
+    machine:
+      description:
+        - What else used the node's processors while the job ran - seconds in all, seconds in which others
+          slowed it down, their names, and load, pressure, clocks and heat when it began and ended.
+      type: dict
+      returned: ended, by a supervisor that lived until then
     leftovers: {description: Processes killed after the program had ended., type: int, returned: ended}
     unkillable: {description: Process ids that survived SIGKILL., type: list, elements: int, returned: ended}
     timeout_s: {description: Hard limit., type: float, returned: always}
@@ -158,6 +169,7 @@ import getpass
 import hashlib
 import json
 import os
+import pwd
 import re
 import select
 import signal
@@ -172,6 +184,7 @@ try:
 except ImportError:  # some builds of Python come without; sessions and the token still find every process
     ctypes = None  # type: ignore[assignment]
 
+from ansible.module_utils import rackproof_load
 from ansible.module_utils.basic import AnsibleModule
 
 STATE_BYTES = 4096
@@ -513,8 +526,8 @@ def conclude(state, **changes):
     state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
     state["message"] = describe(state)
     # What is lost of it, or of the log, on the way to the controller is found there (jobs/bench/record.py).
-    counted = [[key, state.get(key)] for key in SEALED]
-    state["seal"] = hashlib.sha256(json.dumps(counted).encode()).hexdigest()
+    counted = [[key, state.get(key)] for key in (*SEALED, *(["machine"] if "machine" in state else []))]
+    state["seal"] = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
     return state
 
 
@@ -545,19 +558,21 @@ class Supervisor:
         folder: The job's folder.
         options: The module's options.
         token: Value of the variable that marks the job's processes.
-        lock: Descriptor of the node's lock, None without.
+        locks: Descriptors of the node's lock and of the machine's, None for what is not used.
+        controller: Process id of the playbook, None where it runs on another machine.
     """
 
-    def __init__(self, folder, options, token, lock):
+    def __init__(self, folder, options, token, locks, controller=None):
         self.folder = folder
         self.options = options
         self.token = token
-        self.lock = lock
+        self.lock, self.machine_lock = locks
         self.child = None
         self.inherits = False
         self.status = None
         self.state = {}
         self.clock = time.monotonic()
+        self.load = rackproof_load.LoadWatch(controller)
 
     def run(self, answer):
         """Start the job, answer through ``answer`` (called once with an object), and see it through."""
@@ -680,6 +695,7 @@ class Supervisor:
                 return "itself"
             if taken is not None and taken.si_signo == signal.SIGTERM:
                 return "stopped"
+            self.load.look()
             now, current = time.monotonic(), self.folder.log_bytes()
             if current != size:
                 size, grown = current, now
@@ -693,6 +709,7 @@ class Supervisor:
     def finish(self, reason):
         """End what is left of the job, free the lock, write the final state."""
         grace = self.options["grace_s"]
+        self.load.look(end=True)
         if reason == "itself":
             # Helpers of the program may be about to end as well; what stays gets no long grace.
             deadline = time.monotonic() + LAST_WORDS_S
@@ -715,6 +732,7 @@ class Supervisor:
             unkillable=unkillable,
             log_bytes=self.folder.log_bytes(),
             log_sha256=self.folder.log_sha256(),
+            machine=self.load.result(),
         )
         # Freed first: a reader of the state "ended" may start the next job at once.
         self.free_lock(emptied=not unkillable)
@@ -730,7 +748,9 @@ class Supervisor:
         return os.WEXITSTATUS(self.status), None
 
     def free_lock(self, emptied):
-        """Free the lock; emptied, unless something is left for the next holder to find."""
+        """Free the locks; emptied, unless something is left for the next holder to find."""
+        if self.machine_lock is not None:
+            os.close(self.machine_lock)
         if self.lock is None:
             return
         if emptied:
@@ -805,6 +825,65 @@ def occupy(descriptor, path):
     return killed
 
 
+def take_machine_lock(path):
+    """Take the lock that all users of the machine share; returns the descriptor that holds it.
+
+    Raises:
+        JobError: Another job holds it, or the file cannot be used.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        descriptor = open_shared(path)
+    except OSError as error:
+        raise explain(error, path, "use the lock") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = lock_holder(os.fstat(descriptor).st_ino)
+        os.close(descriptor)
+        raise JobError(
+            f"the machine is busy: another benchmark runs on it ({holder}, which holds {path}); both would "
+            "measure each other: wait for it, then start again"
+        ) from None
+    return descriptor
+
+
+def open_shared(path):
+    """Open a file that any user may have made, in a folder where each may write."""
+    # The kernel refuses O_CREAT for a file of another user in such a folder; reading is enough for a lock.
+    with suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
+    except FileExistsError:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    os.fchmod(descriptor, 0o444)
+    return descriptor
+
+
+def lock_holder(inode):
+    """Return in words which process has locked a file, by the kernel's table."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/locks") as table:
+        for line in table:
+            fields = line.split()
+            if "->" not in fields and fields[1] == "FLOCK" and int(fields[5].split(":")[2]) == inode:
+                name = user_of(f"/proc/{fields[4]}")
+                return f"process {fields[4]} of user {name}" if name else f"process {fields[4]}"
+    return "an unknown process"
+
+
+def user_of(path):
+    """Return the name of a file's owner, '' where it is gone; the number where there is no such user."""
+    try:
+        owner_id = os.stat(path).st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(owner_id).pw_name
+    except KeyError:
+        return str(owner_id)
+
+
 def survivors(unkillable, holder):
     """Return which processes of an earlier job cannot be killed, in words."""
     pids, job = ", ".join(map(str, unkillable)), str(holder.get("id"))[:200]
@@ -845,7 +924,7 @@ def write_owner(descriptor, job_id, token, folder):
     os.pwrite(descriptor, text.encode() + b"\n", 0)
 
 
-def launch(folder, options, token, starting, lock):
+def launch(folder, options, token, starting, locks):
     """Start the supervisor as a daemon; returns the job's first state.
 
     Raises:
@@ -854,6 +933,8 @@ def launch(folder, options, token, starting, lock):
     receiver, sender = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    # Found here: the supervisor has no tie with it any more.
+    controller = rackproof_load.controller_above(os.getpid())
     first = os.fork()
     if first == 0:
         try:
@@ -861,7 +942,7 @@ def launch(folder, options, token, starting, lock):
             os.setsid()
             if os.fork():
                 os._exit(0)
-            daemon(folder, options, token, starting, lock, sender)
+            daemon(folder, options, token, starting, locks, sender, controller)
         finally:
             os._exit(0)
     os.close(sender)
@@ -883,7 +964,7 @@ def launch(folder, options, token, starting, lock):
     return answer["state"]
 
 
-def daemon(folder, options, token, starting, lock, sender):
+def daemon(folder, options, token, starting, locks, sender, controller):
     """Be the supervisor: cut all ties with the connection, run, and report a failed start."""
     answered = []
 
@@ -903,9 +984,9 @@ def daemon(folder, options, token, starting, lock, sender):
     os.close(null)
     os.chdir("/")
     try:
-        if lock is not None:
-            write_owner(lock, folder.job_id, token, folder)
-        Supervisor(folder, options, token, lock).run(answer)
+        if locks[0] is not None:
+            write_owner(locks[0], folder.job_id, token, folder)
+        Supervisor(folder, options, token, locks, controller).run(answer)
     except OSError as error:
         answer({"error": why_not_started(error, folder, options)})
     except (ValueError, subprocess.SubprocessError) as error:
@@ -992,19 +1073,22 @@ def ensure_started(module, folder):
             state = settle(folder, state, change=True)
             if not (options["again"] and state["ended_by"] == "supervisor_died"):
                 return {"changed": False, "job": shown(state)}
-        lock, killed = None, 0
-        if options["lock"]:
-            lock, killed = take_lock(options["lock"])
+        lock, machine_lock, killed = None, None, 0
         try:
-            state = start_supervised(folder, options, starting, lock)
+            if options["machine_lock"]:
+                machine_lock = take_machine_lock(options["machine_lock"])
+            if options["lock"]:
+                lock, killed = take_lock(options["lock"])
+            state = start_supervised(folder, options, starting, (lock, machine_lock))
         finally:
-            # The supervisor has its own copy.
-            if lock is not None:
-                os.close(lock)
+            # The supervisor has its own copies.
+            for descriptor in (lock, machine_lock):
+                if descriptor is not None:
+                    os.close(descriptor)
     return {"changed": True, "job": shown(state), "orphans_killed": killed}
 
 
-def start_supervised(folder, options, starting, lock):
+def start_supervised(folder, options, starting, locks):
     """Write the job's description and start its supervisor; returns the state.
 
     Raises:
@@ -1026,7 +1110,7 @@ def start_supervised(folder, options, starting, lock):
             folder.allocate()
         except OSError as error:
             raise explain(error, folder.reserve, "write") from error
-        return launch(folder, options, uuid.uuid4().hex, starting, lock)
+        return launch(folder, options, uuid.uuid4().hex, starting, locks)
     except JobError:
         for path in (folder.job, folder.reserve):
             with suppress(OSError):
@@ -1079,7 +1163,7 @@ def check_options(options):
     """Raise ValueError for an option that cannot be used; NaN is refused as well."""
     if not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z", options["id"]):
         raise ValueError("id: letters, digits, '.', '_' and '-' only, not {!r}".format(options["id"]))
-    for name in ("folder", "lock", "chdir"):
+    for name in ("folder", "lock", "machine_lock", "chdir"):
         if options[name] and not os.path.isabs(options[name]):
             raise ValueError(f"{name}: an absolute path is needed, not {options[name]!r}")
     if options["state"] == "started":
@@ -1110,6 +1194,7 @@ def main():
             "again": {"type": "bool", "default": False},
             "log_limit_bytes": {"type": "int", "default": 1 << 30},
             "lock": {"type": "path"},
+            "machine_lock": {"type": "path"},
         },
         required_if=[("state", "started", ("argv", "timeout_s"))],
         supports_check_mode=True,

@@ -220,7 +220,7 @@ def _judge_run(name: str, case: Case, variables: Mapping[str, Any], results: Pat
         sku=sku,
         sku_gpus=gpus,
         sku_references=references,
-        require_references=bool(variables.get("bench_require_references", True)),
+        required=bench_tasks.Requirements(bool(variables.get("bench_require_references", True))),
         job=_job_state(case.job, planned.run_id, results / planned.run_id / "logs" / f"{planned.lead}.log"),
         failure="",
         command=[],

@@ -16,7 +16,7 @@ import pytest
 
 # What Ansible wraps around a module on a node, without the three quarters of a second that Ansible takes.
 DRIVER = """
-import concurrent.futures, ctypes, fcntl, getpass, json, os, resource, runpy
+import concurrent.futures, ctypes, fcntl, getpass, glob, json, os, pwd, resource, runpy
 import select, signal, socket, subprocess, sys, tempfile, uuid
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
@@ -25,6 +25,7 @@ options = json.load(sys.stdin)
 plugins = os.path.dirname(os.path.dirname(sys.argv[1]))
 ansible.module_utils.__path__.append(os.path.join(plugins, "module_utils"))
 import ansible.module_utils.rackproof_dpkg, ansible.module_utils.rackproof_tools
+import ansible.module_utils.rackproof_load
 # The journal of this machine's own dpkg is not the node's: an installation that goes on leaves files there.
 ansible.module_utils.rackproof_dpkg.interrupted.__defaults__ = (options.pop("_dpkg_updates", "/nonexistent"),)
 with open(sys.argv[1]) as stream:

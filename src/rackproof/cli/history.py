@@ -11,7 +11,9 @@ from rackproof.cli.errors import ToolError
 from rackproof.cli.find_run import history_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json, terminal_width
+from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
+from rackproof.jobs.bench.planning import read_plan
 from rackproof.report.terminal import text_table
 from rackproof.store.acceptance_log import (
     LOG_NAME,
@@ -20,7 +22,7 @@ from rackproof.store.acceptance_log import (
     read_acceptances,
     standing_acceptances,
 )
-from rackproof.store.history.store import RunRow, drain_spool, open_store, rebuild_history
+from rackproof.store.history.store import RunRow, Store, drain_spool, open_store, rebuild_history
 from rackproof.store.run_evidence import record_objection
 
 
@@ -102,47 +104,88 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
 
 
 @click.command("accept")
-@click.argument("run_id", metavar="RUN", required=False)
+@click.argument("name", metavar="RUN|PLAN", required=False)
 @click.option("--list", "listed", is_flag=True, help="Show who accepted and withdrew what, and when.")
 @click.option(
     "--despite", metavar="WHY", default="", help="Accept numbers that are refused as no sound machine's."
 )
 @results_option
-def accept_command(run_id: str | None, listed: bool, despite: str, results: Path) -> None:
-    """Make the numbers of a run references for the hardware it ran on.
+def accept_command(name: str | None, listed: bool, despite: str, results: Path) -> None:
+    """Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.
 
-    RUN is the id of a run in the history, or the beginning of it. Its measurements that had no
-    reference yet become one; later runs on that hardware are judged against it. Refused are runs with any
-    finding, and runs whose record or logs are no longer in the results folder as they were written. Refused
-    are numbers that no sound GPU of the model has, that are worse than those of the run's other GPUs or of
-    other machines of the SKU, and that are more than 5 % from what was accepted first, unless that is
-    withdrawn with a reason; --despite accepts these, and its reason is shown by --list.
+    RUN is the id of a run in the history, or the beginning of it; PLAN is the id of a plan. Measurements that
+    had no reference yet become one; later runs on that hardware are judged against it. Refused are runs with
+    any finding, those of a machine that was not idle, and those whose record or logs are no longer in the
+    results folder as they were written. Refused are numbers that no sound GPU of the model has, those worse
+    than those of the run's other GPUs or of other machines of the SKU, and those more than 5 % from what
+    was accepted first, unless that is withdrawn with a reason; --despite accepts these, and its reason is
+    shown by --list. Of a plan, what is refused is named, and the rest is accepted.
     """
     despite = sanitize(despite.strip(), 400)
     if listed:
         _show_acceptances(results)
         return
-    if not run_id:
-        raise ToolError("name the run to accept (`rackproof history` lists them), or give --list")
+    if not name:
+        raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
+    ids = _runs_of_plan(name, results)
     with open_store(history_path(results)) as store:
-        run = store.run(run_id)
-        # A row of a database is no evidence: what it was judged by has to be there still.
-        if objection := record_objection(run, results / run.run_id):
-            raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
+        if ids is None:
+            _accept(store, name, results, despite)
+            return
+        _accept_plan(store, name, ids, results, despite)
 
-        def note(references: int) -> None:
-            note_acceptance(results, "accept", run.run_id, references, despite)
 
-        unbounded = store.unbounded_metrics(run.run_id)
-        # By the whole id: the operator may have given its beginning.
-        count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
-        if not count:
-            raise ToolError(
-                f"{run.run_id} has no measurement that waits for a reference; nothing was accepted"
-            )
+def _runs_of_plan(name: str, results: Path) -> list[str] | None:
+    """Return the ids of the runs of a plan; None where no plan has that name."""
+    if not name.startswith("plan-") or not (results / name).is_dir():
+        return None
+    made = read_plan(results, name)
+    return [run.run_id for run in made.runs]
+
+
+def _accept_plan(store: Store, plan_id: str, ids: list[str], results: Path, despite: str) -> None:
+    """Accept each run of a plan that may be, and name the others.
+
+    Raises:
+        ToolError: None may be.
+    """
+    accepted = 0
+    for run_id in ids:
+        try:
+            _accept(store, run_id, results, despite)
+            accepted += 1
+        except RackproofError as error:
+            click.echo(f"not accepted: {sanitize(str(error), 600)}", err=True)
+    if not accepted:
+        raise ToolError(
+            f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {len(ids)} runs may be"
+        )
+
+
+def _accept(store: Store, name: str, results: Path, despite: str) -> None:
+    """Accept one run, and print what that covers.
+
+    Raises:
+        ToolError: It has nothing that waits, or its record is no evidence.
+    """
+    run = store.run(name)
+    # A row of a database is no evidence: what it was judged by has to be there still.
+    if objection := record_objection(run, results / run.run_id):
+        raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
+
+    def note(references: int) -> None:
+        note_acceptance(results, "accept", run.run_id, references, despite)
+
+    unbounded = store.unbounded_metrics(run.run_id)
+    # By the whole id: the operator may have given its beginning.
+    count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
+    if not count:
+        raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
     nodes = ", ".join(node.name for node in run.nodes)
     references = f"{_references(count)} from {run.run_id}"
     click.echo(f"accepted {sanitize(references + (f' for {nodes}' if nodes else ''), 600)}")
+    metrics = dict.fromkeys(one.metric for one in run.judgements if one.value is not None)
+    click.echo(f"covers {sanitize(run.title, 300)}: {sanitize(', '.join(metrics), 300)}")
     if unbounded:
         click.echo(
             f"unproven: no independent reference of {sanitize(', '.join(unbounded), 300)}: no data sheet, no "

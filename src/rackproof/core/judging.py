@@ -10,6 +10,7 @@ The rules, in one place:
 * a measurement missing for which the SKU has a baseline: ``unproven``, whether its rule is optional or not;
   a baseline without the label ``device`` is of GPUs, so no rule of another device has to find it;
 * beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
+* a speed or a time that was measured while others used the machine: ``unproven``, whatever it is;
 * where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
 """
 
@@ -274,6 +275,7 @@ def judge_rule(
     source: str,
     trouble: str = "",
     baselines: Sequence[SkuReference] = (),
+    busy: str = "",
 ) -> list[Judgement]:
     """Judge every measurement that a rule applies to.
 
@@ -286,6 +288,7 @@ def judge_rule(
         source: Names the rule's file, as the source of its bound.
         trouble: Why references may exist that were not found; not to know them gates.
         baselines: The SKU's baselines that apply to this run: each has to find its measurement.
+        busy: Why no speed of this run counts, empty where its machine was idle.
     """
     used = parameters.get("gpus", 0)
     # A parameter that is no number, such as `all`, is no reason to leave the rule out.
@@ -311,16 +314,25 @@ def judge_rule(
         elif bound is not None:
             # A rule without a unit applies to whatever unit the metric has.
             same_unit = bound.model_copy(update={"unit": measurement.unit})
-            judgements.append(judge(measurement, same_unit, direction=rule.better))
+            judged = judge(measurement, same_unit, direction=rule.better)
+            is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
+            judgements.append(_doubted(judged, busy) if is_speed else judged)
         else:
-            judgements += _judge_by_references(
+            of_speed = _judge_by_references(
                 rule,
                 measurement,
                 references(measurement),
                 require_references=require_references,
                 trouble=trouble,
             )
+            judgements += [_doubted(judged, busy) for judged in of_speed]
     return judgements
+
+
+def _doubted(judged: Judgement, busy: str) -> Judgement:
+    """Return the judgement of a speed, unproven where others used the machine meanwhile."""
+    # Neither good nor bad: what slowed it down may have been the others alone.
+    return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": busy}) if busy else judged
 
 
 def _lacking_measurements(
@@ -423,6 +435,7 @@ def judge_run(
     trouble: str = "",
     more: Sequence[Measurement] = (),
     baselines: Sequence[SkuReference] = (),
+    busy: str = "",
 ) -> Outcome:
     """Judge a run: what its logs show, what was found beside them, and every rule.
 
@@ -437,6 +450,7 @@ def judge_run(
         trouble: Why references may exist that were not found, if so.
         more: Measurements that were made beside the logs' own.
         baselines: The SKU's baselines that apply to this run: each has to find its measurement.
+        busy: Why no speed of this run counts, empty where its machine was idle.
     """
     measurements = [*_logged_measurements(logs), *more]
     judgements: list[Judgement] = []
@@ -450,6 +464,7 @@ def judge_run(
             source=source,
             trouble=trouble,
             baselines=baselines,
+            busy=busy,
         )
     gating = [judgement for judgement in judgements if judgement.gating]
     reasons = _finding_reasons(logs, findings)
@@ -517,16 +532,16 @@ def _missing_proof_reasons(
 
 
 def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
-    """Return one sentence about all that was measured but had nothing to be judged by."""
-    metrics = [
-        judgement.metric
-        for judgement in judgements
-        if not judgement.gating and judgement.verdict is not Verdict.PASS
+    """Return one sentence for each reason why what was measured was not judged."""
+    metrics: dict[str, list[str]] = {}
+    for judgement in judgements:
+        if not judgement.gating and judgement.verdict is not Verdict.PASS:
+            why = judgement.reason
+            lacking = f"{NO_REFERENCE}; kept as candidate" if why.startswith(NO_REFERENCE) else why
+            metrics.setdefault(lacking, []).append(judgement.metric)
+    return [
+        f"not gating, unproven: {', '.join(dict.fromkeys(names))} ({why})" for why, names in metrics.items()
     ]
-    if not metrics:
-        return []
-    names = ", ".join(dict.fromkeys(metrics))
-    return [f"not gating, unproven: {names} ({NO_REFERENCE}; kept as candidate)"]
 
 
 def _explained(log: ParsedLog) -> bool:

@@ -217,6 +217,9 @@ class Node(Record):
     addresses: tuple[str, ...] = ()
     serial: str = ""
     chassis_serial: str = ""
+    hostname: str = ""
+    """What the node calls itself: of `localhost` it says which machine that is."""
+    machine_id: str = ""
     product: str = ""
     cpu: str = ""
     cpu_count: int = 0
@@ -228,7 +231,7 @@ class Node(Record):
 
     @property
     def hardware_key(self) -> str:
-        """Identity that survives a new host name: serial, chassis serial, GPU UUIDs, else the name.
+        """Identity that survives a new host name: serials, GPU UUIDs, machine id, else the name.
 
         The node's own serial comes first: several nodes may share a chassis.
         """
@@ -236,7 +239,8 @@ class Node(Record):
             return self.serial or self.chassis_serial
         if self.gpus:
             return "+".join(sorted(gpu.uuid for gpu in self.gpus))
-        return f"host:{self.name}"
+        # One that has neither is never known by a name that every machine has for itself.
+        return f"machine:{self.machine_id}" if self.machine_id else f"host:{self.name}"
 
 
 class LogFile(Record):
@@ -257,6 +261,36 @@ class Dataset(Record):
     objects: int | None = None
     size_bytes: int | None = None
     sha256: str = ""
+
+
+class MachineMoment(Record):
+    """A machine at the begin or the end of a run; None is what it does not show."""
+
+    load: float | None = None
+    """Processes that ran or waited to run, averaged over the last minute."""
+    pressure: float | None = None
+    """Percent of the last ten seconds in which a process waited for a processor."""
+    governor: str | None = None
+    mhz: float | None = None
+    celsius: float | None = None
+    slowed: float | None = None
+    """How often heat has slowed a processor since boot."""
+
+
+class MachineUse(Record):
+    """What used a machine's processors beside a run, by the supervisor of its job."""
+
+    cpus: int
+    seconds: float
+    disturbed_s: float
+    """Seconds of windows in which others slowed the run down."""
+    others_s: float
+    """Processor seconds that others used."""
+    stolen_s: float
+    """Processor seconds that the hypervisor gave to other machines."""
+    names: tuple[str, ...] = ()
+    begin: MachineMoment | None = None
+    end: MachineMoment | None = None
 
 
 class Run(Record):
@@ -284,6 +318,8 @@ class Run(Record):
     launcher: str = ""
     nodes: tuple[Node, ...] = ()
     asked_nodes: tuple[str, ...] = ()
+    machine_use: dict[str, MachineUse] = {}
+    """By node, what else used its processors meanwhile; a node whose supervisor states none is left out."""
     software: dict[str, str] = {}
     """What the workload itself reports (framework, CUDA, cuDNN, NCCL) beyond the nodes' facts."""
     configuration: str = ""

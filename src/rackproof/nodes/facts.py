@@ -23,6 +23,7 @@ _FILLER = re.compile(
     r"|system product name|empty|invalid|oem|o\.e\.m\.|1234567890?|0?123456789|\.+|-+)",
     re.IGNORECASE,
 )
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 _LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
@@ -46,6 +47,8 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
         addresses=tuple(sanitize(one, 64) for one in list_at(raw, "addresses")[:64]),
         serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
         chassis_serial=_serial(dmi, "chassis_serial"),
+        hostname=sanitize(raw.get("hostname") or "", 100),
+        machine_id=_machine_id(files),
         product=" ".join(filter(None, (_serial(dmi, "sys_vendor"), _serial(dmi, "product_name")))),
         cpu=_cpu_model(raw, files),
         cpu_count=_count(raw.get("cpu_count")),
@@ -54,6 +57,13 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
         software={key: value for key, value in _software(raw, files) if value},
         firmware={key: value for key, value in _firmware(raw, dmi) if value},
     )
+
+
+def _machine_id(files: Mapping[str, Any]) -> str:
+    """Return the id of the installed system, empty where it is none: an image has `uninitialized`."""
+    text = text_at(files, "machine_id").strip()
+    is_one = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
+    return text if is_one else ""
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:

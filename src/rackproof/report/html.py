@@ -95,7 +95,7 @@ def plan_page(
             title=sanitize(title, 200),
             counts=f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}",
             verdict=verdict,
-            meaning=view.WORDS[verdict],
+            meaning=view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""),
             reasons=view.plan_reasons(runs, missing),
             overview=view.overview_table(runs, link),
             # A single point would only repeat the overview.

@@ -15,6 +15,7 @@ from statistics import fmean
 from urllib.parse import quote
 
 from rackproof.analysis.representative import SIZE_LABEL, pick_representative
+from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import (
     Dataset,
     Direction,
@@ -294,11 +295,17 @@ def finding_table(run: Run) -> Table:
     )
 
 
+def _node_name(node: Node) -> str:
+    """Return a node's name, and what it calls itself where that is another: localhost is any machine."""
+    other = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
+    return f"{node.name} ({node.hostname})" if other else node.name
+
+
 def node_table(run: Run) -> Table:
     """Return the nodes as they were when the run started."""
     rows = [
         (
-            _text(node.name),
+            _text(_node_name(node)),
             _text(node.sku),
             _text(node.product),
             _code(node.serial or node.chassis_serial, 100),
@@ -439,8 +446,9 @@ def _time_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 
 def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
-    hosts = [node.name for node in run.nodes]
-    asked = [name for name in run.asked_nodes if name not in hosts]
+    hosts = [_node_name(node) for node in run.nodes]
+    names = {node.name for node in run.nodes}
+    asked = [name for name in run.asked_nodes if name not in names]
     return (
         ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
         ("Asked for, not used", _text(", ".join(asked), 600)),
@@ -489,7 +497,39 @@ def meaning(run: Run) -> str:
     """Say in a sentence what the verdict of a run means."""
     if run.verdict is Verdict.PASS and not run.judgements:
         return "The log shows a run that ended well. Nothing in it was judged against a reference."
-    return WORDS[run.verdict]
+    return meaning_of_all([run], run.verdict, run.run_id)
+
+
+def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
+    """Say in a sentence what the verdict over runs means: a pass without speeds says so.
+
+    Args:
+        runs: The runs.
+        verdict: What is shown as their verdict.
+        name: Run or plan, as `rackproof accept` takes it.
+    """
+    open_speeds = speeds_not_judged(runs, name)
+    return f"Correct; {open_speeds}" if verdict is Verdict.PASS and open_speeds else WORDS[verdict]
+
+
+def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
+    """Return how many speeds of runs were not judged, why, and what to do; empty if all were. No I/O."""
+    waiting, other = 0, 0
+    for run in runs:
+        for one in run.judgements:
+            if one.verdict is Verdict.UNPROVEN and one.value is not None and not one.gating:
+                is_waiting = one.reason.startswith(NO_REFERENCE)
+                waiting, other = waiting + is_waiting, other + (not is_waiting)
+    parts = []
+    if waiting:
+        parts.append(f"{_speeds(waiting)} not judged: no reference. Idle? then `rackproof accept {name}`.")
+    if other:
+        parts.append(f"{_speeds(other)} not judged: see the reasons, and run again.")
+    return " ".join(parts)
+
+
+def _speeds(count: int) -> str:
+    return f"{count} speed{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -594,7 +634,7 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
             (
                 verdict_cell(run.verdict),
                 Cell(sanitize(run.benchmark, 200), href=link(run) if link else "", note=point_text(run)),
-                Cell(sanitize(", ".join(node.name for node in run.nodes), 120), note=hardware_text(run)),
+                Cell(sanitize(", ".join(map(_node_name, run.nodes)), 120), note=hardware_text(run)),
                 _text(main),
                 _text("" if plain else reasons(run)[0], 300),
                 _number(duration(took.total_seconds()) if took is not None else NOTHING),

@@ -89,7 +89,7 @@ class Site:
             "facts": {planned.lead: FACTS},
             "sku": "",
             "sku_references": [],
-            "require_references": False,
+            "required": tasks.Requirements(references=False),
             "job": {**job, "seal": job_seal(job)},
             "failure": "",
             "command": ["python", "train.py"],

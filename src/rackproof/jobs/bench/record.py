@@ -30,6 +30,7 @@ from rackproof.core.records import (
 )
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.log_checks import BY_ITSELF, log_findings
+from rackproof.jobs.bench.machine_use import busy_findings
 from rackproof.jobs.bench.mlperf_checks import (
     PREFLIGHT,
     PREFLIGHT_CODE,
@@ -124,9 +125,10 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 def job_seal(job: Mapping[str, Any]) -> str:
     """Return the digest of what counts of a job's end, as rackproof_job writes it on the node."""
-    counted = [[key, job.get(key)] for key in _SEALED]
+    # A supervisor of an earlier version states nothing of its machine, and its seal covers nothing of it.
+    counted = [[key, job.get(key)] for key in (*_SEALED, *(["machine"] if "machine" in job else []))]
     try:
-        return hashlib.sha256(json.dumps(counted).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
     except (TypeError, ValueError, RecursionError):
         return "none"
 
@@ -230,6 +232,7 @@ def build_run(
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
         began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
         findings += log_findings(planned, evidence.job, began, ended, parsed, evidence.nodes)
+    findings += busy_findings(evidence.busy)
     against = [*findings, *chain.from_iterable(log.findings for log in parsed)]
     findings += lacking_findings(lacks, against)
     outcome = judge_run(
@@ -243,6 +246,7 @@ def build_run(
         trouble=trouble,
         more=evidence.measurements,
         baselines=_expected_baselines(planned, sku_references, findings, evidence.measurements),
+        busy=evidence.busy,
     )
     status = evidence.job.get("exit_status")
     tags = _merged_tags(parsed)
@@ -262,6 +266,7 @@ def build_run(
         container_digest=evidence.container_digest,
         nodes=evidence.nodes,
         asked_nodes=planned.nodes,
+        machine_use=evidence.machine_use,
         software=_part(tags, "software."),
         dataset=_dataset(_part(tags, "dataset.")),
         storage=evidence.storage,

@@ -19,7 +19,16 @@ from rackproof.core.evidence import (
     lacking_evidence,
     state_of_value,
 )
-from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Record, Verdict, worst
+from rackproof.core.records import (
+    Finding,
+    MachineUse,
+    Measurement,
+    Node,
+    ParsedLog,
+    Record,
+    Verdict,
+    worst,
+)
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.run_sub import (
     PREFLIGHT_START,
@@ -58,6 +67,10 @@ class Evidence(Record):
     notes: str = ""
     measurements: tuple[Measurement, ...] = ()
     """What the logs show beside their events: phases, the preflight's bandwidth."""
+    machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
+    """By node what else used it while the job ran."""
+    busy: str = ""
+    """Why no speed counts, empty where the machines were idle or that is not asked for."""
     container_digest: str = ""
     slurm_start: datetime | None = None
     """When the Slurm job of this run began, by Slurm: it may have begun before it was followed from there."""
@@ -244,7 +257,10 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
         _started,
         without="nothing is known of the job",
     ),
-    *(_of_evidence(name, _AGAINST) for name in ("findings", "could_not_start")),
+    *(_of_evidence(name, _AGAINST) for name in ("findings", "could_not_start", "busy")),
+    _of_evidence(
+        "machine_use", "a state without it is that of an earlier supervisor; one that lost it has no seal"
+    ),
     *(_of_evidence(name, _ABOUT) for name in ("command", "description", "storage", "network", "notes")),
     _of_evidence("container_digest", _ABOUT),
     _of_evidence("measurements", "a rule that asks for one of them has a finding of its own"),

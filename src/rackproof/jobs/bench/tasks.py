@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.machine_use import busy_reason, read_machine_use, runs_elsewhere
 from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
 from rackproof.jobs.bench.planning import NodeSku, Plan, PlannedRun
@@ -32,6 +34,7 @@ from rackproof.logs import FORMATS
 from rackproof.nodes.facts import findings_from_facts, node_from_facts, sku_findings
 from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
+from rackproof.report.view import speeds_not_judged
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
 from rackproof.store.known_parts import parts_of_others, without_parts
@@ -59,6 +62,14 @@ class Choice(Record):
     parameters: Matrix
     definitions: str
     results: str
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a speed needs to count: a reference, and nodes that were idle but for the run."""
+
+    references: bool
+    idle: bool = True
 
 
 class NodeAnswer(Record):
@@ -351,7 +362,7 @@ def record_run(
     sku: str,
     sku_gpus: int = 0,
     sku_references: Sequence[Mapping[str, Any]],
-    require_references: bool,
+    required: Requirements,
     job: Mapping[str, Any],
     failure: str,
     command: Sequence[str],
@@ -369,7 +380,7 @@ def record_run(
         sku: The lead's SKU; those of the other nodes are in the plan.
         sku_gpus: GPUs that the lead must have; 0 where it is not known.
         sku_references: Baselines of the SKU.
-        require_references: Whether a measurement without a reference gates.
+        required: What a speed needs to count.
         job: State of the job at its end; empty where none was started.
         failure: Why no job was started, in words; empty otherwise.
         command: The job's command line.
@@ -390,6 +401,9 @@ def record_run(
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
     nodes, claims = _without_parts_of_others(results, nodes)
+    uses = {}
+    if not runs_elsewhere(planned.launcher, planned.arguments):
+        uses = read_machine_use({planned.lead: job, **_jobs_of_others(jobs)})
     evidence = Evidence(
         nodes=nodes,
         job=dict(job),
@@ -403,6 +417,8 @@ def record_run(
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),
         measurements=setup.measurements,
+        machine_use=uses,
+        busy=busy_reason(uses) if required.idle else "",
         **_with_observed_texts(texts, setup),
     )
     try:
@@ -412,10 +428,15 @@ def record_run(
             results / run_id,
             plan_id=plan_id,
             sku_references=baselines,
-            require_references=require_references,
+            require_references=required.references,
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
+
+
+def _jobs_of_others(jobs: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    """Return the states that the nodes but the first reported; a node that reported none has no state."""
+    return {name: state for name, state in (jobs or {}).items() if isinstance(state, Mapping)}
 
 
 def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) -> dict[str, NodeSku]:
@@ -531,6 +552,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
     lines = [
         f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
+        *filter(None, [speeds_not_judged(runs, plan_id)]),
         *_lines_of_bad_runs(runs),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),

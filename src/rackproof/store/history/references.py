@@ -83,7 +83,7 @@ def _bad_evidence(run: Run) -> Iterator[str]:
     # What only degrades a run leaves its numbers doubtful: a machine with an XID is nobody's measure.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
-        if finding.verdict in bad:
+        if finding.verdict in bad or finding.code == "machine_busy":
             yield finding.message or f"it has the finding {finding.code}, without words"
     for log in run.logs:
         if log.verdict in bad:

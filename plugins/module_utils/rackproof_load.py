@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What else runs on a node beside one job (standard library only, Python 3.8+, Linux).
+
+The processors' time is taken from the kernel's counters, on the processors that the job may use. The job's
+own time, that of its playbook, and that of kernel threads are taken off: what is left is of others.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import resource
+import time
+from contextlib import suppress
+
+WINDOW_S = 10.0
+"""How long a window is within which the time of others is compared with what the processors have."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_KTHREADD = 2
+_MOST_NAMES = 3
+_COUNTERS = ("busy", "stolen", "job", "playbook", "kernel")
+_TEXT = 24
+
+
+def read_text(path):
+    """Return a small file of the kernel's, '' where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def read_process(pid):
+    """Return (name, parent, own seconds, seconds of children that ended) of a process, None without it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            head, _, rest = stream.read().rpartition(b")")
+        fields = rest.split()
+        own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+        name = head.partition(b"(")[2].decode("utf-8", "replace")
+        return name, int(fields[1]), own / _TICKS, children / _TICKS
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def read_processes():
+    """Return what :func:`read_process` returns of every process, by id."""
+    found = {}
+    for name in os.listdir("/proc"):
+        entry = read_process(name) if name.isdigit() else None
+        if entry is not None:
+            found[int(name)] = entry
+    return found
+
+
+def trees(roots, table):
+    """Return the ids of some processes and of all below them."""
+    children = {}
+    for pid, entry in table.items():
+        children.setdefault(entry[1], []).append(pid)
+    found, queue = set(), [root for root in roots if root in table]
+    while queue:
+        pid = queue.pop()
+        if pid not in found:
+            found.add(pid)
+            queue += children.get(pid, [])
+    return found
+
+
+def controller_above(pid):
+    """Return the id of the playbook that a process belongs to, None where it runs on another machine."""
+    found, seen = None, set()
+    while pid > 1 and pid not in seen:
+        seen.add(pid)
+        words = read_text(f"/proc/{pid}/cmdline").split("\0")
+        if any(os.path.basename(word).startswith("ansible-playbook") for word in words[:3]):
+            found = pid
+        entry = read_process(pid)
+        pid = entry[1] if entry is not None else 0
+    return found
+
+
+def processor_seconds(text, allowed):
+    """Return (how many of the allowed processors there are, their busy seconds, their stolen seconds).
+
+    Interrupts do not count as busy: they are those of the job's own data as often as of others.
+    """
+    count, busy, stolen = 0, 0, 0
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in allowed:
+            fields = [int(word) for word in rest.split() if word.isdigit()] + [0] * 8
+            count, busy, stolen = count + 1, busy + sum(fields[:3]), stolen + fields[7]
+    return count, busy / _TICKS, stolen / _TICKS
+
+
+def pressure(text):
+    """Return the share of the last ten seconds in which something waited for a processor; None if unknown."""
+    for line in text.splitlines():
+        if line.startswith("some "):
+            with suppress(ValueError, IndexError):
+                return float(line.split("avg10=")[1].split()[0])
+    return None
+
+
+def power_state():
+    """Return what limits the processors' speed: governor, clocks, heat, and how often heat slowed them."""
+    base = "/sys/devices/system/cpu"
+    clocks = _numbers(f"{base}/cpu[0-9]*/cpufreq/scaling_cur_freq")
+    heat = _numbers("/sys/class/thermal/thermal_zone*/temp")
+    slowed = _numbers(f"{base}/cpu[0-9]*/thermal_throttle/core_throttle_count")
+    return {
+        "governor": read_text(f"{base}/cpu0/cpufreq/scaling_governor").strip()[:_TEXT] or None,
+        "mhz": round(sum(clocks) / len(clocks) / 1000) if clocks else None,
+        "celsius": round(max(heat) / 1000) if heat else None,
+        "slowed": int(sum(slowed)) if slowed else None,
+    }
+
+
+def _numbers(pattern):
+    found = []
+    for path in sorted(glob.glob(pattern)):
+        with suppress(ValueError):
+            found.append(float(read_text(path)))
+    return found
+
+
+def moment():
+    """Return the machine's state at one moment: load, pressure, power."""
+    state = {"load": None, "pressure": pressure(read_text("/proc/pressure/cpu"))}
+    with suppress(ValueError, IndexError):
+        state["load"] = float(read_text("/proc/loadavg").split()[0])
+    state.update(power_state())
+    return state
+
+
+class LoadWatch:
+    """Sums up what others used of the processors while one job runs; the job goes on whatever it meets.
+
+    Args:
+        controller: Process id of the playbook on this machine, None where it runs on another.
+    """
+
+    def __init__(self, controller=None):
+        self.controller = controller
+        self.sums = dict.fromkeys(("seconds", "disturbed_s", "others_s", "stolen_s"), 0.0)
+        self.most = {}
+        self.begin, self.last = None, None
+        # Nothing of /proc may be readable: what is not known is stated as that, and no reason to end a job.
+        with suppress(OSError, ValueError):
+            self.allowed = os.sched_getaffinity(0)
+            self.begin = moment()
+            self.last = self.sample()
+
+    def sample(self):
+        """Return the counters as they are now, in seconds."""
+        table = read_processes()
+        supervisor = {os.getpid()}
+        job = trees(supervisor, table) - supervisor
+        playbook = trees([self.controller], table) - job - supervisor
+        kernel = {pid for pid, entry in table.items() if _KTHREADD in (pid, entry[1])}
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        count, busy, stolen = processor_seconds(read_text("/proc/stat"), self.allowed)
+        return {
+            "clock": time.monotonic(),
+            "cpus": count,
+            "busy": busy,
+            "stolen": stolen,
+            "job": ended.ru_utime + ended.ru_stime + _used(job, table),
+            "playbook": _used(playbook, table),
+            # Those of the supervisor and of the kernel's threads have no children to wait for.
+            "kernel": sum(table[pid][2] for pid in (kernel | supervisor) & set(table)),
+            "others": {
+                pid: table[pid][:1] + table[pid][2:3]
+                for pid in set(table) - job - playbook - kernel - supervisor
+            },
+        }
+
+    def look(self, end=False):
+        """Close a window where it is long enough, or the job has ended."""
+        if self.last is None or (not end and time.monotonic() - self.last["clock"] < WINDOW_S):
+            return
+        with suppress(OSError, ValueError):
+            now, last = self.sample(), self.last
+            self.last = now
+            self.add(now, last)
+
+    def add(self, now, last):
+        """Add what happened between two samples."""
+        grown = {key: max(0.0, now[key] - last[key]) for key in ("clock", *_COUNTERS)}
+        seconds = grown["clock"]
+        if seconds <= 0:
+            return
+        others = max(0.0, grown["busy"] - grown["job"] - grown["playbook"] - grown["kernel"])
+        self.sums["seconds"] += seconds
+        self.sums["others_s"] += others
+        self.sums["stolen_s"] += grown["stolen"]
+        if disturbs(others / seconds, grown["busy"] / seconds, grown["stolen"] / seconds, now["cpus"]):
+            self.sums["disturbed_s"] += seconds
+            self.name_others(last["others"], now["others"])
+
+    def name_others(self, before, after):
+        """Note which processes used most, by name."""
+        for pid, (name, used) in after.items():
+            grown = used - before.get(pid, (name, 0.0))[1]
+            if grown > 0:
+                self.most[name] = self.most.get(name, 0.0) + grown
+
+    def result(self):
+        """Return what the job's state has of it, small enough for its file."""
+        names = sorted(self.most, key=lambda name: -self.most[name])[:_MOST_NAMES]
+        end = None
+        with suppress(OSError, ValueError):
+            end = moment()
+        return {
+            "cpus": self.last["cpus"] if self.last else 0,
+            **{key: round(value, 1) for key, value in self.sums.items()},
+            "names": [name[:_TEXT] for name in names],
+            "begin": self.begin,
+            "end": end,
+        }
+
+
+def _used(pids, table):
+    """Return the seconds of some processes and of those of their children that ended."""
+    return sum(table[pid][2] + table[pid][3] for pid in pids)
+
+
+def disturbs(others, busy, stolen, cpus):
+    """Whether others slow a job down: they use processors of which hardly any are idle, or half of all.
+
+    Args:
+        others: Processors that others used, on average.
+        busy: Processors that were busy, those of the job among them.
+        stolen: Processors that the hypervisor gave to other machines.
+        cpus: Processors that the job may use.
+    """
+    if stolen >= max(0.2, 0.05 * cpus):
+        return True
+    return cpus > 0 and others >= max(0.5, 0.1 * cpus) and (busy >= 0.9 * cpus or others >= 0.5 * cpus)

@@ -1,0 +1,98 @@
+"""Whether a machine was idle but for a run: what the supervisors of its job state. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from rackproof.core.records import Finding, MachineUse
+from rackproof.core.text import sanitize
+
+BUSY_CODE = "machine_busy"
+_DISTURBED = 0.1
+"""Others that slow a run down for a smaller share of its time do not move its speeds beyond their bounds."""
+_FEWEST_S = 1.0
+"""Of less processor time of others no short run is slowed: a login and a timer's script use as much."""
+_ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
+"""What runs a job outside of its supervisor's processes: its own time would be taken for that of others."""
+
+
+def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
+    """Return what the states of a job have of their nodes, those that make no sense left out.
+
+    Args:
+        jobs: State of the job by node.
+    """
+    found = {}
+    for node, job in jobs.items():
+        try:
+            found[node] = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
+        except (ValidationError, TypeError, ValueError):
+            continue
+    return found
+
+
+def _with_clean_texts(raw: object) -> dict[str, Any]:
+    """Return what a node states of itself with texts that can be shown."""
+    if not isinstance(raw, Mapping):
+        raise TypeError("no mapping")
+    names = raw.get("names")
+    cleaned = [sanitize(name, 40) for name in names[:8]] if isinstance(names, list | tuple) else []
+    return {**raw, "names": cleaned, "begin": _moment(raw.get("begin")), "end": _moment(raw.get("end"))}
+
+
+def _moment(raw: object) -> dict[str, Any] | None:
+    if not isinstance(raw, Mapping):
+        return None
+    governor = raw.get("governor")
+    return {**raw, "governor": sanitize(governor, 40) if governor is not None else None}
+
+
+def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
+    """Whether a job's work is done by processes that are not below its supervisor."""
+    return launcher in _ELSEWHERE or any(
+        PurePosixPath(word).name in _ELSEWHERE for argument in arguments for word in argument.split()
+    )
+
+
+def busy_reason(uses: Mapping[str, MachineUse]) -> str:
+    """Return why no speed of a run counts: which of its nodes others used meanwhile; empty if none.
+
+    Args:
+        uses: By node what used it.
+    """
+    reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
+    return "; ".join(reasons)[:3000]
+
+
+def was_busy(use: MachineUse) -> bool:
+    """Whether others slowed a run down for a share of its time that shows in its speeds."""
+    used_s = use.others_s + use.stolen_s
+    # Written so that a number that is none counts as busy.
+    few = use.disturbed_s < _DISTURBED * max(use.seconds, 0.1) or used_s < _FEWEST_S
+    return not few
+
+
+def _reason(node: str, use: MachineUse) -> str:
+    names = f" ({', '.join(use.names)})" if use.names else ""
+    mean = use.others_s / max(use.seconds, 0.1)
+    what = f"others{names} used {mean:.1f} of its {use.cpus} processors"
+    if use.stolen_s > use.others_s:
+        what = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
+    load = ""
+    if use.begin is not None and use.begin.load is not None:
+        load = f", load {use.begin.load:.1f} when it began"
+    return (
+        f"{node} was not idle: {what} and slowed the run down for {use.disturbed_s:.0f} of "
+        f"{use.seconds:.0f} s{load}; run the benchmark again when it is idle"
+    )
+
+
+def busy_findings(reason: str) -> list[Finding]:
+    """Return the remark that no speed of a run counts: quality still does, so it has no verdict."""
+    return (
+        [Finding(code=BUSY_CODE, message=f"no speed of this run counts: {reason}"[:4000])] if reason else []
+    )

@@ -1,0 +1,132 @@
+"""A machine that others used: no speed of the run counts, its quality does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.core.definitions import JudgeRule
+from rackproof.core.judging import judge_run
+from rackproof.core.records import Direction, Measurement, ParsedLog, Reference, Verdict
+from rackproof.jobs.bench.machine_use import busy_reason, read_machine_use, runs_elsewhere
+from rackproof.jobs.bench.record import job_seal
+
+USE: dict[str, Any] = {
+    "cpus": 2,
+    "seconds": 60.0,
+    "disturbed_s": 58.0,
+    "others_s": 110.0,
+    "stolen_s": 0.0,
+    "names": ["cc1", "stress\x1b[31m"],
+    "begin": {
+        "load": 28.1,
+        "pressure": 99.0,
+        "governor": "powersave",
+        "mhz": 3000,
+        "celsius": 70,
+        "slowed": 0,
+    },
+    "end": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "busy"),
+    [
+        ({}, True),
+        ({"disturbed_s": 6.1}, True),
+        ({"seconds": 1.1, "disturbed_s": 1.1, "others_s": 1.9}, True),  # a short run
+        ({"others_s": 0.2, "stolen_s": 30.0}, True),
+        ({"disturbed_s": float("nan")}, True),  # no number is no proof of an idle machine
+        ({"disturbed_s": 0.0, "others_s": 4.0}, False),
+        ({"disturbed_s": 5.0}, False),  # a timer's script of some seconds
+        ({"seconds": 1.0, "disturbed_s": 1.0, "others_s": 0.6}, False),
+    ],
+)
+def test_a_machine_is_busy_where_others_slow_the_run_down(changes: dict[str, Any], busy: bool) -> None:
+    uses = read_machine_use({"n1": {"machine": {**USE, **changes}}})
+    assert bool(busy_reason(uses)) == busy
+
+
+def test_the_reason_names_node_others_and_what_to_do() -> None:
+    quiet = {**USE, "disturbed_s": 0.0}
+    reason = busy_reason(read_machine_use({"n1": {"machine": quiet}, "n2": {"machine": USE}}))
+    assert reason.startswith("n2 was not idle: others (cc1, stress")
+    assert "used 1.8 of its 2 processors and slowed the run down for 58 of 60 s, load 28.1" in reason
+    assert "run the benchmark again" in reason
+    assert "\x1b" not in reason
+
+
+@pytest.mark.parametrize("raw", [None, [], "x", {}, {"cpus": "many"}, {**USE, "more": 1}])
+def test_a_state_that_makes_no_sense_is_left_out(raw: object) -> None:
+    assert read_machine_use({"n1": {"machine": raw}, "n2": {"machine": USE}}).keys() == {"n2"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "arguments", "elsewhere"),
+    [
+        ("slurm", ["python3", "run.py"], True),
+        ("docker", ["python3", "run.py"], True),
+        ("local", ["/usr/bin/docker", "run", "--rm", "image"], True),
+        ("local", ["sh", "-c", "sudo podman run image"], True),
+        ("local", ["singularity", "exec", "docker.sif", "train"], False),  # it runs below its caller
+        ("local", ["python3", "train.py"], False),
+        ("local", ["mpirun", "-np", "2", "hpl"], False),
+    ],
+)
+def test_the_time_of_a_job_that_runs_elsewhere_is_not_that_of_others(
+    launcher: str, arguments: list[str], elsewhere: bool
+) -> None:
+    assert runs_elsewhere(launcher, arguments) == elsewhere
+
+
+@pytest.mark.parametrize("change", [{}, {"machine": None}, {"machine": {**USE, "disturbed_s": 0.0}}])
+def test_what_is_lost_of_it_on_the_way_breaks_the_seal(change: dict[str, Any]) -> None:
+    state = {"id": "r", "phase": "ended", "machine": USE}
+    seal = job_seal(state)
+    assert job_seal({**state, "machine": dict(reversed(USE.items()))}) == seal
+    damaged = {**state, **change}
+    if not change:
+        del damaged["machine"]
+    assert job_seal(damaged) != seal
+
+
+RULES = (
+    JudgeRule(metric="speed", unit="samples/s", direction=Direction.HIGHER),
+    JudgeRule(metric="wait", unit="s", at_most=10),
+    JudgeRule(metric="accuracy", unit="fraction", at_least=0.9),
+    JudgeRule(metric="wrong_values", equals=0),
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ({}, Verdict.UNPROVEN),
+        ({"speed": 10.0}, Verdict.UNPROVEN),  # slow: of the others, perhaps
+        ({"wait": 99.0}, Verdict.UNPROVEN),
+        ({"accuracy": 0.5}, Verdict.FAIL),
+        ({"wrong_values": 3.0}, Verdict.FAIL),
+        ({"accuracy": 0.5, "speed": 10.0}, Verdict.FAIL),
+    ],
+)
+def test_speeds_are_unproven_and_quality_counts(values: dict[str, float], verdict: Verdict) -> None:
+    units = {"speed": "samples/s", "wait": "s", "accuracy": "fraction", "wrong_values": ""}
+    good = {"speed": 100.0, "wait": 5.0, "accuracy": 0.95, "wrong_values": 0.0}
+    measured = tuple(
+        Measurement(name=name, value=values.get(name, good[name]), unit=unit) for name, unit in units.items()
+    )
+    log = ParsedLog(format="lines", file="a", measurements=measured, verdict=Verdict.PASS)
+
+    def references(one: Measurement) -> list[Reference]:
+        return [Reference(value=100, low=-0.1, unit=one.unit, source="s")] if one.name == "speed" else []
+
+    options: dict[str, Any] = {"parameters": {}, "require_references": True}
+    outcome = judge_run(RULES, [log], [], references, busy="n1 was not idle", **options)
+    assert outcome.verdict is verdict
+    of = {one.metric: one.verdict for one in outcome.judgements}
+    assert of["speed"] is of["wait"] is Verdict.UNPROVEN
+    assert any("n1 was not idle" in reason for reason in outcome.reasons)
+    idle = judge_run(RULES, [log], [], references, **options)
+    assert idle.verdict is (Verdict.PASS if not values else Verdict.FAIL)

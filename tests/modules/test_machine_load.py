@@ -1,0 +1,159 @@
+"""rackproof_load and the locks of rackproof_job: what else runs on a machine, and one benchmark at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "plugins" / "module_utils"))
+import rackproof_load
+
+sys.path.pop(0)
+
+from .conftest import Jobs
+
+COUNTERS = {"clock": 0.0, "cpus": 4, "busy": 0.0, "stolen": 0.0, "job": 0.0, "playbook": 0.0, "kernel": 0.0}
+
+
+def watched(windows: list[dict[str, float]], cpus: int = 4) -> dict[str, Any]:
+    """Return what a watch states after windows of ten seconds in which counters grew by so much."""
+    watch = rackproof_load.LoadWatch()
+    last: dict[str, Any] = {**COUNTERS, "cpus": cpus, "others": {7: ("cc1", 0.0)}}
+    for window in windows:
+        now = {**last, "clock": last["clock"] + 10}
+        for key, grown in window.items():
+            now[key] = last[key] + grown
+        now["others"] = {7: ("cc1", last["others"][7][1] + 5.0), 8: ("sh\n", 0.01)}
+        watch.add(now, last)
+        last = now
+    return watch.result()
+
+
+@pytest.mark.parametrize(
+    ("window", "cpus", "disturbed"),
+    [
+        ({"busy": 40, "job": 39.5}, 4, False),  # the run's own load
+        (
+            {"busy": 400, "job": 10, "playbook": 1, "kernel": 389},
+            64,
+            False,
+        ),  # threads of the kernel, for its I/O
+        ({"busy": 20, "job": 17, "playbook": 3}, 2, False),  # the playbook that follows it
+        ({"busy": 14, "job": 10}, 2, False),  # a login: half a processor is idle yet
+        ({"busy": 300, "job": 80}, 64, False),  # a third of a large machine: its processors are idle enough
+        ({"busy": 40, "job": 20}, 4, True),
+        ({"busy": 20, "job": 1.5}, 2, True),
+        ({"busy": 640, "job": 160}, 64, True),
+        ({"busy": 350, "job": 10}, 64, True),  # more than half of all, which shares memory and power
+        ({"busy": 10, "job": 10, "stolen": 4}, 2, True),
+        ({"busy": 10, "job": 10, "stolen": 40}, 64, True),
+    ],
+)
+def test_only_what_others_use_slows_a_run_down(window: dict[str, float], cpus: int, disturbed: bool) -> None:
+    use = watched([window], cpus)
+    assert (use["disturbed_s"] > 0) == disturbed
+    assert ("cc1" in use["names"]) == disturbed
+
+
+def test_windows_are_summed_up() -> None:
+    use = watched([{"busy": 40, "job": 20}, {"busy": 40, "job": 40}, {"busy": 40, "job": 39}, {}])
+    assert use["seconds"] == 40
+    assert use["disturbed_s"] == 10
+    assert use["others_s"] == 21
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [({0}, (1, 1.5, 0.25)), ({0, 1}, (2, 4.5, 0.25)), ({5}, (0, 0.0, 0.0))]
+)
+def test_only_processors_that_the_job_may_use_count(
+    allowed: set[int], expected: tuple[int, float, float]
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK") / 100
+    rows = {"cpu": [900] * 8, "cpu0": [100, 20, 30, 800, 5, 6, 7, 25], "cpu1": [300, 0, 0, 0, 0, 0, 0, 0]}
+    text = "\n".join(f"{name} {' '.join(str(int(one * ticks)) for one in row)}" for name, row in rows.items())
+    assert rackproof_load.processor_seconds(text + "\nintr 1 2 3\n", allowed) == expected
+
+
+@pytest.mark.parametrize("text", ["", "some", "some avg10=x avg60=1", "full avg10=3.0 avg60=1 total=5"])
+def test_a_pressure_that_is_not_stated_is_not_known(text: str) -> None:
+    assert rackproof_load.pressure(text) is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done",  # the program itself
+        "(i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done) & wait",  # a child that it waits for
+        "(i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done) | cat",
+    ],
+)
+def test_what_a_job_and_its_children_use_is_its_own(script: str) -> None:
+    """Measured on this machine, whatever else runs on it: the kernel's counters of the processes alone."""
+    watch = rackproof_load.LoadWatch()
+    before = os.times()
+    subprocess.run(["sh", "-c", script], check=True)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used > 0.05
+    assert watch.sample()["job"] - watch.last["job"] == pytest.approx(used, abs=0.05)
+
+
+def test_a_living_child_is_its_own_too() -> None:
+    watch = rackproof_load.LoadWatch()
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as child:
+        try:
+            deadline = time.monotonic() + 60
+            while watch.sample()["job"] - watch.last["job"] < 0.2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            sample = watch.sample()
+            assert sample["job"] - watch.last["job"] >= 0.2
+            assert child.pid not in sample["others"]
+        finally:
+            child.kill()
+
+
+def test_a_machine_without_these_files_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> object:
+        raise PermissionError
+
+    monkeypatch.setattr(rackproof_load.os, "listdir", refuse)
+    watch = rackproof_load.LoadWatch()
+    watch.look(end=True)
+    assert watch.result()["cpus"] == 0
+
+
+@pytest.mark.slow  # starts processes
+@pytest.mark.parametrize("user", [None, 65534])
+def test_two_benchmarks_of_a_machine_run_one_after_the_other(
+    jobs: Jobs, tmp_path: Path, user: int | None
+) -> None:
+    """From two checkouts, each with a folder and a lock of its own, and by two users."""
+    if user is not None and os.geteuid() != 0:
+        pytest.skip("needs root to be another user")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o1777 if folder == shared else 0o755)
+    shared.chmod(0o1777)
+    lock = str(shared / "machine.lock")
+    other = {"machine_lock": lock, "lock": str(shared / "second.lock"), "timeout_s": 60}
+    first = jobs("first", "sleep 60", machine_lock=lock, lock=str(tmp_path / "first.lock"))
+    assert "failed" not in first
+    refused = jobs.modules(
+        "rackproof_job", user=user, id="second", folder=str(shared / "second"), argv=["true"], **other
+    )
+    assert refused["failed"]
+    assert "another benchmark runs on it (process " in refused["msg"]
+    assert "wait for it" in refused["msg"]
+    assert Path(lock).read_text() == ""
+    # The same job again is found, not refused.
+    assert jobs("first", "sleep 60", machine_lock=lock)["job"]["phase"] == "running"
+    jobs.modules("rackproof_job", id="first", folder=str(tmp_path / "first"), state="absent")
+    again = jobs("third", "true", machine_lock=lock)
+    assert "failed" not in again
