@@ -9,9 +9,11 @@ loads it first, and its workers inherit the path.
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.plugins.callback import CallbackBase
 
 try:
@@ -38,6 +40,8 @@ description:
   - Names the hosts that were asked for and that no task was run on. With such hosts a playbook does not end
     with status 0.
   - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
+  - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
+    user, reason and playbook; keeps what provisioning did to each node in C(provisions). Not in check mode.
   - Everything else is only shown. The exit status comes from the task that gates.
 options:
   show_table:
@@ -46,6 +50,11 @@ options:
     default: true
     env: [{name: RACKPROOF_TABLE}]
     ini: [{section: callback_rackproof, key: show_table}]
+  results:
+    description: Folder of the audit log and of what provisioning did; C(results) of the checkout if not set.
+    type: path
+    env: [{name: RACKPROOF_RESULTS}]
+    ini: [{section: callback_rackproof, key: results}]
 requirements:
   - the Python package rackproof, installed or in src/ of the same checkout
 """
@@ -65,11 +74,21 @@ class CallbackModule(CallbackBase):
         self._changes = ChangeTable()
         self._is_prediction = False
         self._is_shown = True
+        self._began = datetime.now(UTC)
+        self._playbook = ""
+        self._limit = ""
+        self._results = Path(__file__).resolve().parents[2] / "results"
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
         """Read the options of the configuration."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         self._is_shown = bool(self.get_option("show_table"))
+        self._results = Path(self.get_option("results") or self._results)
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Keep the name of the playbook, as it was typed."""
+        self._playbook = Path(str(playbook._file_name)).name
+        self._limit = str(context.CLIARGS.get("subset") or "")
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Keep whether this is check mode."""
@@ -78,6 +97,7 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep the run or the changes of a task that ended well."""
         self._runs.add_result(result._result)
+        self._note_acts(result._result)
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
@@ -95,6 +115,11 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Print the table and the summary; end with failure where hosts were left out and nothing failed."""
+        if not self._is_prediction:
+            try:
+                self._changes.keep(self._results, self._began, self._playbook, self._limit)
+            except Exception as error:
+                self._display.error(f"no record of this provisioning could be kept: {error}"[:600])
         if self._is_shown:
             self._show_tables()
         try:
@@ -108,6 +133,18 @@ class CallbackModule(CallbackBase):
             self._display.error(f"what was done on which hosts is not known: {error!r}"[:600])
         if left_out and not stats.failures and not stats.dark:
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
+
+    def _note_acts(self, result: dict[str, Any]) -> None:
+        """Add what a task did to nodes of Slurm to the audit log; a log that is full stops no playbook."""
+        nodes = result.get("nodes")
+        if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:
+            return
+        try:
+            from rackproof.store.audit_log import acts_of, append_acts
+
+            append_acts(self._results, acts_of(nodes), self._playbook)
+        except Exception as error:
+            self._display.error(f"what was done to nodes is not in the audit log: {error}"[:600])
 
     def _show_tables(self) -> None:
         """Print the tables. One that cannot be made changes no exit status: the tasks have judged."""

@@ -6,6 +6,7 @@ Plain classes without Ansible; the callback ``rackproof`` feeds them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class ChangeTable:
         self._changed: dict[str, list[str]] = {}
         self._attention: dict[str, list[str]] = {}
         self._listed: set[str] = set()
+        self._failed: set[str] = set()
 
     def add_result(self, host: str, task: str, result: Mapping[str, Any]) -> None:
         """Keep what a task changed that ended well."""
@@ -82,8 +84,22 @@ class ChangeTable:
 
     def add_failure(self, host: str, task: str, result: Mapping[str, Any]) -> None:
         """Keep why a task ended badly, unless the playbook itself lists the node."""
+        self._failed.add(host)
         if host not in self._listed:
             self._attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
+
+    def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> None:
+        """Write the record of a playbook that provisioned; nothing of another one.
+
+        Raises:
+            ResultsError: It cannot be written.
+        """
+        if self._listed:
+            from rackproof.store.audit_log import provision_of, write_provision
+
+            failed = {host for host in self._attention if host not in self._listed} | self._failed
+            nodes = provision_of(self._changed, self._attention, failed)
+            write_provision(results, began, nodes, playbook=playbook, limit=limit)
 
     def format_summary(self, predicted: bool) -> str:
         """Return the summary; empty for a playbook that does not provision."""

@@ -37,7 +37,11 @@ class LazyCommand(NamedTuple):
 COMMANDS: Mapping[str, LazyCommand] = {
     "accept": LazyCommand(
         "rackproof.cli.history:accept_command",
-        "Make the numbers of a run references for the hardware it ran on.",
+        "Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.",
+    ),
+    "audit": LazyCommand(
+        "rackproof.cli.status:audit_command",
+        "List every drain, return, accept and withdraw: who, when, why.",
     ),
     "compare": LazyCommand(
         "rackproof.cli.compare:compare_command",
@@ -82,6 +86,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "score": LazyCommand(
         "rackproof.cli.score:score_command",
         "Score folders of MLPerf results by the rules of a round.",
+    ),
+    "status": LazyCommand(
+        "rackproof.cli.status:status_command",
+        "Show every node: Slurm's state, last night, provisioning, imaging, and what to type next.",
     ),
     "submission": LazyCommand(
         "rackproof.cli.submission:submission_command",

@@ -1,0 +1,104 @@
+"""``rackproof status`` and ``audit``: every node in one table, and what was done by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from rackproof.cli.errors import ToolError
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import json_value, print_json, terminal_width
+from rackproof.core.text import sanitize
+from rackproof.jobs.fleet_status import NodeRow, ask_slurm, read_rows
+from rackproof.jobs.reimage.tasks import read_progress
+from rackproof.report.terminal import text_table
+from rackproof.store.acceptance_log import read_acceptances
+from rackproof.store.audit_log import read_acts
+
+
+@click.command("status")
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("--slurm/--no-slurm", "ask", default=True, help="Whether Slurm is asked for its state now.")
+@results_option
+@json_option
+def status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
+    """Show every node: Slurm's state, last night, drains, provisioning, imaging, and what to type next.
+
+    Slurm is asked by sinfo where this machine has it; otherwise its state is that of the last night.
+    """
+    if not results.is_dir():
+        raise ToolError(f"there is no results folder {results}; name another with --results")
+    slurm, why = ask_slurm() if ask else ({}, "")
+    imaging = [one for one in read_progress(results) if one.progress.state != "returned"]
+    rows, remarks = read_rows(results, slurm, imaging)
+    shown = [row for row in rows if not nodes or row.node in nodes]
+    for remark in filter(None, [why, *remarks, *_unknown(nodes, rows)]):
+        click.echo(f"note: {remark}", err=True)
+    if as_json:
+        print_json([json_value(row) for row in shown])
+    elif shown:
+        click.echo(_table(shown))
+    else:
+        click.echo("no node is known here: no night, no provisioning, no imaging, and Slurm lists none")
+
+
+def _unknown(nodes: Sequence[str], rows: Sequence[NodeRow]) -> list[str]:
+    missing = sorted(set(nodes) - {row.node for row in rows})
+    return [f"not known here: {', '.join(sanitize(name, 80) for name in missing)}"] if missing else []
+
+
+def _table(rows: Sequence[NodeRow]) -> str:
+    columns = ("Node", "Slurm", "Drained by", "Reason", "Night (UTC)", "Provisioned", "Imaging", "Next")
+    cells = [
+        (
+            row.node,
+            row.slurm or "-",
+            row.drained_by or "-",
+            row.reason or "-",
+            " ".join(filter(None, (row.night, row.verdict.value if row.verdict else ""))) or "-",
+            row.provisioned or "-",
+            row.imaging or "-",
+            row.next or "-",
+        )
+        for row in rows
+    ]
+    return "\n".join(text_table(columns, cells, terminal_width(), (2, 3, 5, 6)))
+
+
+@click.command("audit")
+@click.option("--node", help="Only of this node, or of this run.")
+@results_option
+@json_option
+def audit_command(node: str | None, results: Path, as_json: bool) -> None:
+    """List every drain and return of a node, every accept and withdraw, oldest first."""
+    entries = _entries(results)
+    shown = [entry for entry in entries if node is None or entry[2] == node]
+    if as_json:
+        keys = ("moment", "act", "what", "actor", "playbook", "reason")
+        print_json([dict(zip(keys, (entry[0].isoformat(), *entry[1:]), strict=True)) for entry in shown])
+    elif shown:
+        columns = ("When (UTC)", "Act", "What", "Who", "By", "Reason")
+        cells = [(f"{entry[0]:%Y-%m-%d %H:%M}", *entry[1:]) for entry in shown]
+        click.echo("\n".join(text_table(columns, cells, terminal_width(), (2, 5))))
+    else:
+        click.echo("nothing was done from this results folder")
+
+
+def _entries(results: Path) -> list[tuple[datetime, str, str, str, str, str]]:
+    """Return moment, act, node or run, actor, playbook and reason of all acts, oldest first."""
+    acts, lost = read_acts(results)
+    accepted, damaged = read_acceptances(results)
+    if lost + damaged:
+        click.echo(f"note: {lost + damaged} lines are damaged", err=True)
+    found: list[tuple[datetime, str, str, str, str, str]] = [
+        (one.moment, one.act, one.node, f"{one.actor}@{one.host}", one.playbook, sanitize(one.reason, 300))
+        for one in acts
+    ]
+    found += [
+        (one.moment, one.act, one.run_id, f"{one.user}@{one.host}", "rackproof", sanitize(one.reason, 300))
+        for one in accepted
+    ]
+    return sorted(found, key=lambda entry: entry[0])

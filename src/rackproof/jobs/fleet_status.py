@@ -1,0 +1,198 @@
+"""Every node in one table: Slurm's state, the last night, provisioning, re-imaging, what to type next."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from rackproof.core.records import Record, Verdict
+from rackproof.core.text import sanitize
+from rackproof.nodes.slurm_states import drain_owner
+from rackproof.store import night_store
+from rackproof.store.audit_log import AuditEntry, ProvisionRecord, is_drained, read_acts, read_provisions
+from rackproof.store.night_store import NodeNight
+from rackproof.store.run_folder import ResultsError
+
+_ASK = ("sinfo", "--noheader", "--Node", "--format=%N\t%T\t%u\t%E")
+_ASK_S = 60.0
+
+
+class Imaging(Protocol):
+    """How far a node is in reimage.yml."""
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+
+    @property
+    def text(self) -> str:
+        """Its step, for how long."""
+
+    @property
+    def next_command(self) -> str:
+        """What takes it on; empty while a playbook does."""
+
+
+class SlurmNow(Record):
+    """A node as Slurm has it now."""
+
+    state: str
+    reason: str = ""
+    set_by: str = ""
+
+
+class NodeRow(Record):
+    """One node: an empty text is that nothing is known of it there."""
+
+    node: str
+    slurm: str = ""
+    drained_by: str = ""
+    reason: str = ""
+    night: str = ""
+    verdict: Verdict | None = None
+    provisioned: str = ""
+    imaging: str = ""
+    next: str = ""
+
+
+def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
+    """Return the state of each node as Slurm has it now, and why it is not known, if so."""
+    try:
+        done = run(_ASK, capture_output=True, text=True, timeout=_ASK_S, check=True)  # type: ignore[operator]
+    except FileNotFoundError:
+        return {}, "Slurm was not asked: this machine has no sinfo; its state is that of the last night"
+    except (OSError, subprocess.SubprocessError) as error:
+        return {}, f"Slurm does not answer ({sanitize(error, 200)}); its state is that of the last night"
+    return read_sinfo(done.stdout), ""
+
+
+def read_sinfo(listed: str) -> dict[str, SlurmNow]:
+    """Return the nodes that sinfo lists; a node of several partitions is listed more than once. No I/O."""
+    found = {}
+    for line in listed.splitlines():
+        name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]
+        if name.strip():
+            known = reason.strip() not in ("", "none")
+            found[sanitize(name, 200)] = SlurmNow(
+                state=sanitize(state, 60).lower(),
+                reason=sanitize(reason, 300) if known else "",
+                set_by=sanitize(user, 60) if known else "",
+            )
+    return found
+
+
+def read_rows(
+    results: Path, slurm: Mapping[str, SlurmNow], imaging: Sequence[Imaging]
+) -> tuple[list[NodeRow], list[str]]:
+    """Return a row for each node that Slurm, a night, a provisioning or an imaging knows, and remarks.
+
+    Args:
+        results: The results folder.
+        slurm: What :func:`ask_slurm` returned.
+        imaging: How far nodes are with their new image.
+    """
+    provisions, damaged = read_provisions(results)
+    remarks = [f"{damaged} records of provisioning are damaged"] if damaged else []
+    acts, lost = read_acts(results)
+    remarks += [f"{lost} lines of the audit log are damaged"] if lost else []
+    folders = night_store.night_folders(results)
+    nights, damaged_nights = _last_nights(folders)
+    remarks += damaged_nights
+    by_imaging = {one.node: one for one in imaging}
+    last = _last_provisions(provisions)
+    drains = {act.node: act for act in acts}
+    names = sorted({*slurm, *nights, *by_imaging, *last})
+    return [
+        build_row(
+            name, slurm.get(name), nights.get(name), last.get(name), by_imaging.get(name), drains.get(name)
+        )
+        for name in names
+    ], remarks
+
+
+def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:
+    """Return the newest night of each node that any covered; a night that cannot be read is a remark."""
+    found: dict[str, tuple[datetime | None, NodeNight]] = {}
+    remarks = []
+    for folder in folders:
+        try:
+            night = night_store.read_night(folder)
+        except ResultsError as error:
+            remarks.append(sanitize(error, 300))
+            continue
+        for one in night.nodes:
+            found.setdefault(one.node, (night.ended, one))
+    return found, remarks
+
+
+def _last_provisions(provisions: Sequence[ProvisionRecord]) -> dict[str, ProvisionRecord]:
+    return {node: one for one in provisions for node in one.nodes}
+
+
+def build_row(
+    name: str,
+    slurm: SlurmNow | None,
+    night: tuple[datetime | None, NodeNight] | None,
+    provision: ProvisionRecord | None,
+    imaging: Imaging | None,
+    act: AuditEntry | None,
+) -> NodeRow:
+    """Return the row of one node. No I/O.
+
+    Args:
+        name: The node.
+        slurm: Its state now, None where Slurm was not asked or does not know it.
+        night: When the last night that covered it ended, and what it found.
+        provision: The last provisioning that it took part in.
+        imaging: How far it is with its new image.
+        act: The last act of a playbook on it.
+    """
+    when, mine = night if night is not None else (None, None)
+    if slurm is None and mine is not None and mine.slurm is not None and mine.slurm.known:
+        slurm = SlurmNow(state=mine.slurm.state.lower(), reason=mine.slurm.reason, set_by=mine.slurm.set_by)
+    reason = slurm.reason if slurm else ""
+    drained = slurm is not None and is_drained(slurm.state)
+    return NodeRow(
+        node=name,
+        slurm=slurm.state if slurm else "",
+        drained_by=_drained_by(slurm, act) if slurm and drained else "",
+        reason=reason,
+        night=f"{when:%m-%d %H:%M}" if when else "",
+        verdict=mine.verdict if mine is not None else None,
+        provisioned=_provision_text(name, provision),
+        imaging=imaging.text if imaging is not None else "",
+        next=_next(name, mine, provision, imaging, reason if drained else ""),
+    )
+
+
+def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
+    # The log has the person; Slurm has the account by which the playbook reached its controller.
+    if act is not None and act.act == "drain" and act.reason == slurm.reason:
+        return f"{act.actor}, {act.playbook}"
+    return slurm.set_by or drain_owner(slurm.reason)
+
+
+def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
+    if provision is None:
+        return ""
+    mine = provision.nodes[name]
+    end = "failed" if mine.failed else f"{len(mine.changed)} changed"
+    return f"{provision.ended:%m-%d %H:%M} {end}"
+
+
+def _next(
+    name: str, mine: NodeNight | None, provision: ProvisionRecord | None, imaging: Imaging | None, reason: str
+) -> str:
+    """Return what to type next; empty where nothing is to be done."""
+    if imaging is not None and imaging.next_command:
+        return imaging.next_command
+    if provision is not None and provision.nodes[name].failed:
+        return f"ansible-playbook provision.yml -l {name}"
+    if mine is not None and mine.verdict.gates:
+        return f"rackproof explain {name}"
+    if reason.startswith("rackproof"):
+        return f"ansible-playbook validate.yml -l {name}"
+    return f"scontrol update NodeName={name} State=RESUME" if reason else ""

@@ -1,0 +1,187 @@
+"""What was done to nodes, by whom and why: ``results/audit.jsonl``, which only grows, and ``provisions``.
+
+Written by the callback of every playbook, so that a drain has an entry whichever job made it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+from rackproof.store.run_folder import ResultsError, write_file
+
+LOG_NAME = "audit.jsonl"
+PROVISIONS = "provisions"
+_REASON = 400
+
+
+class AuditEntry(Record):
+    """One act on one node."""
+
+    moment: datetime
+    act: Literal["drain", "resume"]
+    node: str
+    reason: str = ""
+    actor: str
+    host: str
+    playbook: str
+
+
+class NodeProvision(Record):
+    """What one provisioning did to one node: tasks that changed something, and what needs attention."""
+
+    changed: tuple[str, ...] = ()
+    attention: tuple[str, ...] = ()
+    failed: bool = False
+
+
+class ProvisionRecord(Record):
+    """One execution of provision.yml that changed or could have changed nodes."""
+
+    provision_id: str
+    began: datetime
+    ended: datetime
+    actor: str
+    host: str
+    playbook: str
+    limit: str = ""
+    nodes: dict[str, NodeProvision]
+
+
+def actor() -> str:
+    """Return the user who acts: behind sudo the one who typed the command."""
+    try:
+        return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
+    """Return what a task did to nodes of Slurm: name, act and reason of those whose state changed. No I/O.
+
+    Args:
+        nodes: State by node, as ``rackproof_slurm_node`` returns it.
+    """
+    found: list[tuple[str, Literal["drain", "resume"], str]] = []
+    for name, state in nodes.items() if isinstance(nodes, Mapping) else ():
+        if not isinstance(state, Mapping):
+            continue
+        before, after = (is_drained(state.get(key)) for key in ("state_before", "state_after"))
+        if before != after:
+            reason = sanitize(state.get("reason") or "", _REASON) if after else ""
+            found.append((sanitize(name, 200), "drain" if after else "resume", reason))
+    return found
+
+
+def is_drained(state: object) -> bool:
+    """Whether a state of Slurm keeps a node from new jobs by a drain. No I/O."""
+    return isinstance(state, str) and any(word in state.upper() for word in ("DRAIN", "DRNG"))
+
+
+def append_acts(
+    results: Path, acts: Sequence[tuple[str, Literal["drain", "resume"], str]], playbook: str
+) -> None:
+    """Add acts of the present user to the log.
+
+    Raises:
+        ResultsError: The log cannot be written.
+    """
+    if not acts:
+        return
+    who, host, now = actor(), socket.gethostname(), datetime.now(UTC)
+    lines = [
+        AuditEntry(moment=now, act=act, node=node, reason=reason, actor=who, host=host, playbook=playbook)
+        for node, act, reason in acts
+    ]
+    text = "".join(f"{line.model_dump_json()}\n" for line in lines)
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        # One write with O_APPEND for each: the lines of two playbooks never mix.
+        with (results / LOG_NAME).open("ab", buffering=0) as log:
+            log.write(text.encode())
+            os.fsync(log.fileno())
+    except OSError as error:
+        raise ResultsError(f"{results / LOG_NAME} cannot be written: {error.strerror}") from error
+
+
+def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
+    """Return the acts, oldest first, and how many lines of the log are damaged.
+
+    Raises:
+        ResultsError: The log is there and cannot be read.
+    """
+    path = results / LOG_NAME
+    try:
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
+    acts, damaged = [], 0
+    for line in lines:
+        try:
+            acts.append(AuditEntry.model_validate_json(line))
+        except ValidationError:
+            damaged += 1
+    return acts, damaged
+
+
+def write_provision(
+    results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
+) -> Path:
+    """Keep what one provisioning did; return the file.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    provision_id = f"provision-{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    record = ProvisionRecord(
+        provision_id=provision_id,
+        began=began,
+        ended=datetime.now(UTC),
+        actor=actor(),
+        host=socket.gethostname(),
+        playbook=playbook,
+        limit=sanitize(limit, 400),
+        nodes=dict(nodes),
+    )
+    path = results / PROVISIONS / f"{provision_id}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, record.model_dump_json(indent=1).encode())
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
+    """Return the provisionings, oldest first, and how many records are damaged."""
+    found, damaged = [], 0
+    for path in sorted((results / PROVISIONS).glob("provision-*.json")):
+        try:
+            found.append(ProvisionRecord.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError):
+            damaged += 1
+    return found, damaged
+
+
+def provision_of(
+    changed: Mapping[str, Sequence[str]], attention: Mapping[str, Sequence[str]], failed: Collection[str]
+) -> dict[str, NodeProvision]:
+    """Return what a provisioning did by node, texts made safe to show. No I/O."""
+    return {
+        sanitize(node, 200): NodeProvision(
+            changed=tuple(sanitize(task, 200) for task in changed.get(node, ())),
+            attention=tuple(sanitize(remark, 600) for remark in attention.get(node, ())),
+            failed=node in failed,
+        )
+        for node in sorted({*changed, *attention})
+    }

@@ -1,0 +1,197 @@
+"""``rackproof status`` and ``audit``, and what playbooks keep for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from rackproof.core.records import Verdict
+from rackproof.jobs import fleet_status
+from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
+from rackproof.store.acceptance_log import note_acceptance
+from rackproof.store.audit_log import (
+    acts_of,
+    append_acts,
+    provision_of,
+    read_acts,
+    read_provisions,
+    write_provision,
+)
+from rackproof.store.night_store import NightRecord, NodeNight, SlurmState, write_night
+
+NOW = datetime(2026, 11, 22, 2, tzinfo=UTC)
+
+
+def slurm_node(before: str, after: str, reason: str = "") -> dict[str, str]:
+    return {"state_before": before, "state_after": after, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (slurm_node("IDLE", "IDLE+DRAIN", "provisioning"), [("n1", "drain", "provisioning")]),
+        (slurm_node("MIXED", "DRAINING", "rackproof-night: xid"), [("n1", "drain", "rackproof-night: xid")]),
+        (slurm_node("IDLE+DRAIN", "IDLE"), [("n1", "resume", "")]),
+        (slurm_node("drained*", "idle"), [("n1", "resume", "")]),
+        (slurm_node("IDLE+DRAIN", "IDLE+DRAIN", "RMA"), []),
+        (slurm_node("DOWN", "IDLE"), []),
+        ({}, []),
+        ("no mapping", []),
+    ],
+)
+def test_an_act_is_a_node_that_was_drained_or_resumed(state: object, expected: list[Any]) -> None:
+    assert acts_of({"n1": state}) == expected
+
+
+def test_the_log_survives_half_a_line_and_names_the_actor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ada")
+    append_acts(tmp_path, [("n1", "drain", "a")], "provision.yml")
+    with (tmp_path / "audit.jsonl").open("a") as log:
+        log.write('{"half": \n')
+    append_acts(tmp_path, [("n1", "resume", ""), ("n2", "drain", "b")], "validate.yml")
+    append_acts(tmp_path, [], "bench.yml")
+    acts, damaged = read_acts(tmp_path)
+    assert [(one.act, one.node, one.actor, one.playbook) for one in acts] == [
+        ("drain", "n1", "ada", "provision.yml"),
+        ("resume", "n1", "ada", "validate.yml"),
+        ("drain", "n2", "ada", "validate.yml"),
+    ]
+    assert damaged == 1
+
+
+def test_sinfo_lists_a_node_of_two_partitions_once() -> None:
+    listed = "n1\tidle\troot\tnone\nn1\tidle\troot\tnone\nn2\tdrained\tslurm\tRMA: two\twords\n\nn3\n"
+    assert read_sinfo(listed) == {
+        "n1": SlurmNow(state="idle"),
+        "n2": SlurmNow(state="drained", reason="RMA: two words", set_by="slurm"),
+        "n3": SlurmNow(state=""),
+    }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(), subprocess.TimeoutExpired("sinfo", 1), subprocess.CalledProcessError(1, "sinfo")],
+)
+def test_where_slurm_does_not_answer_the_note_says_so(error: Exception) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    found, why = ask_slurm(run)
+    assert found == {}
+    assert why.endswith("its state is that of the last night")
+
+
+def night_of(verdict: Verdict, **slurm: Any) -> tuple[datetime, NodeNight]:
+    return NOW, NodeNight(
+        node="n1", verdict=verdict, slurm=SlurmState(known=True, **slurm) if slurm else None
+    )
+
+
+def imaging(text: str, command: str) -> Any:
+    return SimpleNamespace(node="n1", text=text, next_command=command)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"slurm": SlurmNow(state="idle")}, {"slurm": "idle", "next": "", "drained_by": ""}),
+        (
+            {"slurm": SlurmNow(state="drained", reason="RMA 7", set_by="ada")},
+            {"drained_by": "ada", "next": "scontrol update NodeName=n1 State=RESUME"},
+        ),
+        (
+            {"night": night_of(Verdict.FAIL, state="IDLE+DRAIN", reason="rackproof-night: xid")},
+            {"slurm": "idle+drain", "verdict": Verdict.FAIL, "next": "rackproof explain n1"},
+        ),
+        (
+            {"night": night_of(Verdict.PASS, state="IDLE+DRAIN", reason="rackproof-night: xid")},
+            {"next": "ansible-playbook validate.yml -l n1"},
+        ),
+        (
+            {"imaging": imaging("booting for 3 min", "ansible-playbook reimage.yml -l n1")},
+            {"imaging": "booting for 3 min", "next": "ansible-playbook reimage.yml -l n1"},
+        ),
+        ({"night": night_of(Verdict.PASS)}, {"slurm": "", "next": "", "night": "11-22 02:00"}),
+    ],
+)
+def test_a_row_joins_what_is_known_and_names_the_next_command(
+    given: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    row = build_row("n1", *(given.get(key) for key in ("slurm", "night", "provision", "imaging", "act")))
+    assert {key: getattr(row, key) for key in shown} == shown
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A results folder with a night, a provisioning and acts; this machine has no sinfo."""
+    results = tmp_path / "results"
+    monkeypatch.setenv("SUDO_USER", "ada")
+    monkeypatch.setattr(fleet_status, "_ASK", ("/nonexistent/sinfo",))
+    nodes = tuple(
+        NodeNight(node=name, verdict=verdict, slurm=SlurmState(known=True, state=state, reason=reason))
+        for name, verdict, state, reason in (
+            ("n1", Verdict.PASS, "IDLE", ""),
+            ("n2", Verdict.FAIL, "IDLE+DRAIN", "rackproof-night: xid_79"),
+        )
+    )
+    night = results / "20261122T020000Z-health-abcdef"
+    record = NightRecord(night_id=night.name, started=NOW, ended=NOW, verdict=Verdict.FAIL, nodes=nodes)
+    write_night(night, record)
+    done = provision_of({"n3": ["Install the driver"], "n4": []}, {"n4": ["apt: \x1b[31mno space"]}, {"n4"})
+    write_provision(results, NOW, done, playbook="provision.yml", limit="rack")
+    append_acts(results, [("n2", "drain", "rackproof-night: xid_79"), ("n3", "drain", "x")], "validate.yml")
+    append_acts(results, [("n3", "resume", "")], "provision.yml")
+    note_acceptance(results, "accept", "20261121T1-gemm", 3)
+    return results
+
+
+def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> None:
+    shown = run("status", "--json")
+    assert shown.exit_code == 0
+    rows = {row["node"]: row for row in json.loads(shown.stdout)}
+    assert list(rows) == ["n1", "n2", "n3", "n4"]
+    assert rows["n2"]["drained_by"] == "ada, validate.yml"
+    assert rows["n3"]["provisioned"].endswith("1 changed")
+    assert rows["n4"]["provisioned"].endswith("failed")
+    assert rows["n4"]["next"] == "ansible-playbook provision.yml -l n4"
+    assert "this machine has no sinfo" in shown.stderr
+    text = run("status").stdout
+    assert all(name in text for name in rows)
+    assert "\x1b" not in text
+    assert "not known here: n9" in run("status", "n9").stderr
+
+
+@pytest.mark.parametrize(
+    ("node", "acts"),
+    [
+        (None, ["accept", "drain", "drain", "resume"]),
+        ("n3", ["drain", "resume"]),
+        ("20261121T1-gemm", ["accept"]),
+        ("n1", []),
+    ],
+)
+def test_every_act_is_listed(
+    fleet: Path, run: Callable[..., Result], node: str | None, acts: list[str]
+) -> None:
+    chosen = ["--node", node] if node else []
+    listed = json.loads(run("audit", "--json", *chosen).stdout) if acts else []
+    assert sorted(one["act"] for one in listed) == acts
+    assert all(one["actor"].startswith("ada@") for one in listed)
+    text = run("audit", *chosen).stdout
+    assert ("nothing was done" in text) == (not acts)
+
+
+def test_a_damaged_record_of_a_provisioning_is_named(fleet: Path, run: Callable[..., Result]) -> None:
+    (fleet / "provisions" / "provision-20260101T000000Z-ffffff.json").write_text("{")
+    assert len(read_provisions(fleet)[0]) == 1
+    assert "1 records of provisioning are damaged" in run("status").stderr
