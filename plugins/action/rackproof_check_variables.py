@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.utils.vars import load_extra_vars
 
-from rackproof_ansible import known_variables
+from rackproof.core import known_variables
 from rackproof_ansible.action import RackproofAction
 
 

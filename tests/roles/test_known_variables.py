@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rackproof_ansible.known_variables import (
+from rackproof.core.known_variables import (
     BOUNDS,
     UnknownVariableError,
     VariableValueError,

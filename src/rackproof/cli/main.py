@@ -59,6 +59,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.import_logs:import_command",
         "Make runs of logs that were written elsewhere.",
     ),
+    "lint-inventory": LazyCommand(
+        "rackproof.cli.lint_inventory:lint_inventory_command",
+        "Name what is wrong with an inventory, before any playbook; no node is asked.",
+    ),
     "nightly": LazyCommand(
         "rackproof.cli.nightly:nightly_command",
         "Validate the fleet once and report what changed.",

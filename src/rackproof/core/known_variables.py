@@ -138,7 +138,7 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
         if not rest or _edits(head, prefix[:-1]) > allowed:
             continue
         rests = [one.removeprefix(prefix) for one in ours if one.startswith(prefix)]
-        if found := _nearest(rest, rests, 0.85):
+        if found := nearest(rest, rests, 0.85):
             return prefix + found
     return ""
 
@@ -199,9 +199,7 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
     settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
     known = short | known_variables(root)
     # A site's own variables come near short names easily, near long ones hardly.
-    unknown = {
-        name: _nearest(name, short, 0.7) or _nearest(name, settable, 0.85) for name in {*given} - known
-    }
+    unknown = {name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*given} - known}
     misspelt = [f"{name} (did you mean {near}?)" for name, near in sorted(unknown.items()) if near]
     if misspelt:
         raise UnknownVariableError(
@@ -258,7 +256,8 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def _nearest(name: str, known: Collection[str], cutoff: float) -> str:
+def nearest(name: str, known: Collection[str], cutoff: float) -> str:
+    """Return the name that is most like another, empty if none is. No I/O."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 

@@ -1,0 +1,48 @@
+"""``rackproof lint-inventory``: what is wrong with an inventory, before any playbook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rackproof.cli.errors import EXIT_FAIL
+from rackproof.cli.options import json_option
+from rackproof.cli.output import json_value, print_json
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory_lint import lint_inventory, list_inventory
+
+
+@click.command("lint-inventory")
+@click.option(
+    "--inventory",
+    "-i",
+    type=click.Path(path_type=Path),
+    default=Path("inventory"),
+    show_default=True,
+    help="Folder or file, as for Ansible.",
+)
+@click.option(
+    "--checkout",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Checkout whose roles say which variables there are; by default the present folder.",
+)
+@json_option
+def lint_inventory_command(inventory: Path, checkout: Path, as_json: bool) -> None:
+    """Name what is wrong with an inventory, before any playbook; no node is asked.
+
+    Found are addresses and serial numbers that two hosts have, variables that no role knows, values of a
+    wrong type or beyond their bounds, keys that a file has twice, files of variables without a group, racks
+    without nodes, and nodes without a SKU. The exit status is 2 where anything is wrong.
+    """
+    listed, complaints = list_inventory(inventory)
+    complaints = [*complaints, *lint_inventory(listed, checkout)]
+    if as_json:
+        print_json([json_value(one) for one in complaints])
+    else:
+        for one in complaints:
+            click.echo(f"{sanitize(one.where, 200)}: {sanitize(one.what, 600)}")
+        click.echo(f"{len(listed.hosts)} hosts, {len(listed.groups)} groups: {len(complaints)} mistakes")
+    if complaints:
+        raise click.exceptions.Exit(EXIT_FAIL)

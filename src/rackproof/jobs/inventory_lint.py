@@ -1,0 +1,305 @@
+"""What is wrong with an inventory, before any playbook: found by its own words alone, no node is asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rackproof.core import known_variables
+from rackproof.core.errors import RackproofError
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+
+_LIST_S = 120.0
+_NODES = "gpu_nodes"
+_SKU = "sku_"
+_UNIQUE = {
+    "ansible_host": "address",
+    "reimage_serial": "serial number",
+    "reimage_bmc_address": "address of a BMC",
+}
+"""Variables of which no two hosts have the same value."""
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "list": (list,),
+    "dict": (dict,),
+}
+_BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
+
+
+class InventoryError(RackproofError):
+    """The inventory cannot be read; the message names file and line as Ansible does."""
+
+
+class Complaint(Record):
+    """One thing that is wrong: where it is, and what to do."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What Ansible makes of an inventory.
+
+    Args:
+        hosts: The variables of each host, as they are written.
+        groups: The hosts of each group, those of its children among them.
+        files: Names of groups and of hosts that have files of variables.
+    """
+
+    hosts: Mapping[str, Mapping[str, Any]]
+    groups: Mapping[str, tuple[str, ...]]
+    files: Mapping[str, Path]
+
+
+def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
+    """Return an inventory as Ansible lists it, and what its files have twice or what is no YAML in them.
+
+    Raises:
+        InventoryError: There is none, or Ansible cannot read it.
+    """
+    if not path.exists():
+        raise InventoryError(f"there is no inventory at {path}")
+    complaints = list(_yaml_complaints(path))
+    if any("it is no YAML" in one.what for one in complaints):
+        # Ansible would leave the file out with a warning, or name the mistake without its file.
+        return Inventory(hosts={}, groups={}, files={}), complaints
+    beside = Path(sys.executable).with_name("ansible-inventory")
+    program = str(beside) if beside.is_file() else "ansible-inventory"
+    try:
+        done = subprocess.run(  # noqa: S603  (a fixed program, and no shell)
+            [program, "-i", str(path), "--list"], capture_output=True, text=True, timeout=_LIST_S, check=False
+        )
+    except FileNotFoundError:
+        raise InventoryError("there is no ansible-inventory on PATH: run `make venv`") from None
+    except subprocess.TimeoutExpired:
+        raise InventoryError(f"ansible-inventory did not end within {_LIST_S:g} s on {path}") from None
+    if done.returncode:
+        raise InventoryError(sanitize(_first_error(done.stderr), 600))
+    return read_inventory(json.loads(done.stdout), _variable_files(path)), complaints
+
+
+def _first_error(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [at for at, line in enumerate(lines) if "ERROR" in line]
+    return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
+
+
+def _yaml_complaints(path: Path) -> Iterator[Complaint]:
+    """Yield each file that is no YAML, and each key that a mapping has twice, with file and line."""
+    folder = path if path.is_dir() else path.parent
+    files = {path} if path.is_file() else set()
+    for pattern in ("*.yml", "*.yaml", "group_vars/**/*.yml", "group_vars/**/*.yaml", "host_vars/**/*.yml"):
+        files |= set(folder.glob(pattern))
+    for file in sorted(one for one in files if one.suffix in (".yml", ".yaml") and one.is_file()):
+        try:
+            # Composed, not constructed: a vault's tag is none of ours.
+            tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f":{mark.line + 1}" if mark is not None else ""
+            text = getattr(error, "problem", None) or "it is no text in UTF-8"
+            yield Complaint(where=f"{file}{line}", what=f"it is no YAML: {sanitize(text, 200)}")
+        else:
+            yield from _doubled_keys(file, tree)
+
+
+def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
+    queue, seen = [tree] if tree is not None else [], set()
+    while queue:
+        node = queue.pop()
+        # An alias leads to a node that was met before.
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            queue += node.value
+        elif isinstance(node, yaml.MappingNode):
+            first: dict[str, int] = {}
+            for key, value in node.value:
+                line, name = key.start_mark.line + 1, str(key.value)
+                if name in first and name != "<<":
+                    what = f"{sanitize(name, 100)} is in line {first[name]} already: the later one counts"
+                    yield Complaint(where=f"{file}:{line}", what=what)
+                first.setdefault(name, line)
+                queue.append(value)
+
+
+def _variable_files(path: Path) -> dict[str, Path]:
+    folder = path if path.is_dir() else path.parent
+    return {one.name.split(".y")[0]: one for one in sorted(folder.glob("group_vars/*"))}
+
+
+def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
+    """Return what ``ansible-inventory --list`` printed. No I/O."""
+    hostvars = listed.get("_meta", {}).get("hostvars", {})
+    direct = {name: group for name, group in listed.items() if name != "_meta" and isinstance(group, Mapping)}
+
+    def members(name: str, above: frozenset[str]) -> set[str]:
+        group = direct.get(name, {})
+        found = set(group.get("hosts", ()))
+        for child in group.get("children", ()):
+            if child not in above:
+                found |= members(child, above | {child})
+        return found
+
+    names = {*direct, *(child for group in direct.values() for child in group.get("children", ()))}
+    groups = {name: tuple(sorted(members(name, frozenset({name})))) for name in names}
+    hosts = {host: hostvars.get(host, {}) for group in groups.values() for host in group}
+    return Inventory(hosts=hosts, groups=groups, files=files)
+
+
+def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
+    """Return all that is wrong with an inventory, each once.
+
+    Args:
+        inventory: The inventory.
+        root: The checkout, whose roles say which variables there are.
+    """
+    found = [
+        *_shared_values(inventory),
+        *_unknown_names(inventory, root),
+        *_wrong_kinds(inventory, argument_kinds(root)),
+        *_files_without_group(inventory),
+        *_nodes_without_sku(inventory),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
+    """Yield each value that two hosts have and only one can have."""
+    for name, what in _UNIQUE.items():
+        owners: dict[str, list[str]] = {}
+        for host, variables in inventory.hosts.items():
+            value = variables.get(name)
+            if isinstance(value, str | int) and str(value).strip() and "{{" not in str(value):
+                # Hosts behind one address are told apart by their ports.
+                port = variables.get("ansible_port", "") if name == "ansible_host" else ""
+                owners.setdefault(f"{str(value).strip().lower()}:{port}", []).append(host)
+        for key, hosts in owners.items():
+            if len(hosts) > 1:
+                shown = ", ".join(sorted(hosts)[:5])
+                yield Complaint(
+                    where=shown,
+                    what=f"the same {what} ({name}: {key.rpartition(':')[0]}): each host needs its own",
+                )
+
+
+def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
+    """Yield each variable with a role's prefix, or nearly with one, that no role knows."""
+    known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
+    for name, hosts in _owners(inventory).items():
+        for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):
+            try:
+                check([name], known, prefixes)
+            except known_variables.UnknownVariableError as error:
+                yield Complaint(where=_some(hosts), what=str(error).partition(". ")[0])
+
+
+def _owners(inventory: Inventory) -> dict[str, list[str]]:
+    """Return the hosts of each variable."""
+    owners: dict[str, list[str]] = {}
+    for host, variables in inventory.hosts.items():
+        for name in variables:
+            owners.setdefault(name, []).append(host)
+    return owners
+
+
+def _some(hosts: Iterable[str]) -> str:
+    names = sorted(hosts)
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def argument_kinds(root: Path) -> dict[str, str]:
+    """Return the type of each variable, as the roles' argument specs have it."""
+    kinds: dict[str, str] = {}
+    for path in sorted(root.glob("roles/*/meta/argument_specs.yml")):
+        for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
+            for name, option in (spec.get("options") or {}).items():
+                kinds[name] = option.get("type", "str")
+    return kinds
+
+
+def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Complaint]:
+    """Yield each value that is not of its variable's type, and each number beyond its bounds."""
+    wrong: dict[str, list[str]] = {}
+    for host, variables in inventory.hosts.items():
+        for name, value in variables.items():
+            if not fits_kind(value, kinds.get(name, "raw")):
+                text = f"{name} is {str(value)[:60]!r}: it has to be a {kinds[name]}"
+                wrong.setdefault(text, []).append(host)
+        try:
+            known_variables.check_bounds(variables)
+        except known_variables.VariableValueError as error:
+            wrong.setdefault(str(error), []).append(host)
+    for text, hosts in wrong.items():
+        yield Complaint(where=_some(hosts), what=text)
+
+
+def fits_kind(value: object, kind: str) -> bool:
+    """Whether Ansible takes a value as that type; what has a template is not known before it runs. No I/O."""
+    if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
+        return True
+    if isinstance(value, str):
+        return _text_fits(value.strip(), kind)
+    if isinstance(value, bool):
+        return kind == "bool"
+    return isinstance(value, _KINDS[kind])
+
+
+def _text_fits(text: str, kind: str) -> bool:
+    if kind == "bool":
+        return text.lower() in _BOOLEANS
+    try:
+        return kind in ("int", "float") and float(text if kind == "float" else int(text)) is not None
+    except ValueError:
+        # Ansible splits a text at commas, and takes one for a mapping that looks like one.
+        return False
+
+
+def _files_without_group(inventory: Inventory) -> Iterator[Complaint]:
+    """Yield each file of variables whose group no inventory has: nothing reads it."""
+    for name, path in inventory.files.items():
+        if name not in inventory.groups and name != "all":
+            near = known_variables.nearest(name, inventory.groups, 0.7)
+            hint = f" (did you mean {near}?)" if near else ""
+            yield Complaint(where=str(path), what=f"there is no group {name}{hint}: nothing reads this file")
+
+
+def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
+    """Yield nodes in service without a SKU or of two, and racks that are named and have no nodes."""
+    skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
+    for host in inventory.groups.get(_NODES, ()):
+        mine = [name for name, hosts in skus.items() if host in hosts]
+        if not mine and host not in inventory.groups.get("new-nodes", ()):
+            near = "put its rack below a group sku_NAME: what it has to have is not known"
+            yield Complaint(where=host, what=f"no SKU: {near}")
+        elif len(_families(mine)) > 1:
+            yield Complaint(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
+    for rack in sorted(_asked_racks(inventory.hosts.values())):
+        if not inventory.groups.get(rack):
+            yield Complaint(where=rack, what="slurm_racks names it, and it has no nodes: correct the name")
+
+
+def _families(names: Collection[str]) -> set[str]:
+    """Return SKUs without their slices: ``sku_h200_x2`` is a part of ``sku_h200``."""
+    return {re.sub(r"_x[0-9]+$", "", name) for name in names}
+
+
+def _asked_racks(hosts: Iterable[Mapping[str, Any]]) -> set[str]:
+    racks: set[str] = set()
+    for variables in hosts:
+        named = variables.get("slurm_racks")
+        racks |= {str(name) for name in named} if isinstance(named, list) else set()
+    return racks

@@ -1,0 +1,167 @@
+"""``rackproof lint-inventory``: mistakes of an inventory, by an inventory that Ansible lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import Result
+
+from rackproof.jobs.inventory_lint import Inventory, fits_kind, lint_inventory, read_inventory
+
+ROOT = Path(__file__).parents[2]
+GOOD: dict[str, Any] = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2"}}
+
+
+def inventory(
+    hosts: dict[str, Any] | None = None, files: tuple[str, ...] = ("all", "rack"), **groups: tuple[str, ...]
+) -> Inventory:
+    """Two nodes of one rack and SKU, and what a case changes of them."""
+    made = {name: {**GOOD[name], **(hosts or {}).get(name, {})} for name in GOOD}
+    usual = {name: tuple(GOOD) for name in ("rack", "sku_h200", "gpu_nodes")}
+    return Inventory(hosts=made, groups={**usual, **groups}, files={name: Path(name) for name in files})
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        inventory(),
+        inventory(
+            {
+                "n1": {"ansible_host": "gw", "ansible_port": 22},
+                "n2": {"ansible_host": "gw", "ansible_port": 23},
+            }
+        ),
+        inventory({"n1": {"bench_repeats": "3"}, "n2": {"bench_resume": "no", "my_own": 7}}),
+        inventory({"n1": {"bench_repeats": "{{ other }}"}}),
+        inventory(sku_h200_x2=("n1",)),  # a slice is of its machine's SKU, too
+        inventory({"n1": {"slurm_racks": ["rack"]}}, sku_b200=(), unused=()),
+        inventory(sku_h200=("n1",), **{"new-nodes": ("n2",)}),
+    ],
+)
+def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
+    assert lint_inventory(good, ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "where", "what"),
+    [
+        (
+            inventory({"n2": {"ansible_host": "10.0.0.1"}}),
+            "n1, n2",
+            "the same address (ansible_host: 10.0.0.1)",
+        ),
+        (
+            inventory({"n1": {"reimage_serial": "S7"}, "n2": {"reimage_serial": "s7"}}),
+            "n1, n2",
+            "same serial",
+        ),
+        (
+            inventory({"n1": {"reimage_bmc_address": "b"}, "n2": {"reimage_bmc_address": "b"}}),
+            "n1, n2",
+            "the same address of a BMC",
+        ),
+        (inventory({"n1": {"bench_repeets": 3}}), "n1", "did you mean bench_repeats?"),
+        (
+            inventory({"n1": {"provison_batch": 3}, "n2": {"provison_batch": 3}}),
+            "n1 and 1 more",
+            "provision_batch",
+        ),
+        (inventory({"n2": {"validate_nothing_like_it": 3}}), "n2", "validate_nothing_like_it"),
+        (
+            inventory({"n1": {"bench_resume": "perhaps"}}),
+            "n1",
+            "bench_resume is 'perhaps': it has to be a bool",
+        ),
+        (inventory({"n1": {"bench_parameters": "x=1"}}), "n1", "it has to be a dict"),
+        (inventory({"n1": {"bench_sku_references": {"a": 1}}}), "n1", "it has to be a list"),
+        (inventory({"n1": {"bench_repeats": -4}}), "n1", "a number from 0 to 1000"),
+        (inventory(files=("all", "rakc")), "rakc", "there is no group rakc (did you mean rack?)"),
+        (inventory(files=("sku_h2000",)), "sku_h2000", "did you mean sku_h200?"),
+        (inventory(files=("elsewhere",)), "elsewhere", "nothing reads this file"),
+        (inventory(sku_h200=("n1",)), "n2", "no SKU"),
+        (inventory(sku_b200=("n2",)), "n2", "of several SKUs (sku_b200, sku_h200)"),
+        (inventory({"n1": {"slurm_racks": ["rcak"]}}), "rcak", "slurm_racks names it"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str) -> None:
+    found = lint_inventory(bad, ROOT)
+    assert any(one.where == where and what in one.what for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fits"),
+    [
+        (True, "bool", True),
+        ("off", "bool", True),
+        (1, "int", True),
+        ("12", "int", True),
+        ("1.5", "float", True),
+        (1, "float", True),
+        ([], "list", True),
+        ("{{ x }}", "dict", True),
+        ({}, "str", True),  # what is no text is for Ansible to say
+        (True, "int", False),
+        ("many", "int", False),
+        ("1.5", "int", False),
+        ({}, "list", False),
+        ("a,b", "list", False),
+        (3, "dict", False),
+        (2, "bool", False),
+    ],
+)
+def test_a_value_fits_its_type_or_not(value: object, kind: str, fits: bool) -> None:
+    assert fits_kind(value, kind) == fits
+
+
+def test_groups_have_the_hosts_of_their_children_also_in_a_circle() -> None:
+    listed = {
+        "_meta": {"hostvars": {"n1": {"a": 1}}},
+        "all": {"children": ["outer"]},
+        "outer": {"children": ["inner", "outer"]},
+        "inner": {"hosts": ["n1"], "children": ["outer", "empty"]},
+    }
+    read = read_inventory(listed, {})
+    assert read.groups["all"] == read.groups["outer"] == ("n1",)
+    assert read.groups["empty"] == ()
+    assert read.hosts == {"n1": {"a": 1}}
+
+
+def write(folder: Path, hosts: str, **files: str) -> Path:
+    folder.mkdir()
+    (folder / "hosts.yml").write_text(hosts)
+    (folder / "group_vars").mkdir()
+    for name, text in files.items():
+        (folder / "group_vars" / f"{name}.yml").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("hosts", "files", "status", "words"),
+    [
+        (yaml.safe_dump({"all": {"hosts": {"n1": None}}}), {"all": "bench_repeats: 2\n"}, 0, "0 mistakes"),
+        ("all: {hosts: {n1: {ansible_host: a}, n2: {ansible_host: a}}}\n", {}, 2, "the same address"),
+        ("all: {hosts: {n1: }}\n", {"all": "a: 1\nb: 2\na: 3\n"}, 2, "all.yml:3: a is in line 1"),
+        ("all: {hosts: {n1: }}\n", {"all": "a: [1\nb: 2\n"}, 2, "all.yml:2: it is no YAML"),
+        ("all: [n1\n", {}, 2, "hosts.yml:2: it is no YAML"),
+        ("all: {hosts: {n1: , n1: }}\n", {}, 2, "hosts.yml:1: n1 is in line 1"),
+    ],
+)
+def test_the_command_on_an_inventory_on_disk(
+    tmp_path: Path, run: Callable[..., Result], hosts: str, files: dict[str, str], status: int, words: str
+) -> None:
+    folder = write(tmp_path / "inventory", hosts, **files)
+    done = run("lint-inventory", "--checkout", ROOT, "-i", folder)
+    assert done.exit_code == status, done.output
+    assert words in done.output
+    assert "Traceback" not in done.output
+
+
+def test_our_own_inventory_is_sound(run: Callable[..., Result]) -> None:
+    done = run("lint-inventory", "--checkout", ROOT, "-i", ROOT / "inventory", "--json")
+    assert json.loads(done.stdout) == []
+    assert run("lint-inventory", "-i", "/nonexistent").exit_code == 1
