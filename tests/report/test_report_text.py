@@ -95,6 +95,10 @@ def test_numbers(value: float | None, shown: str) -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [
+        (0.0093, "TB/s", "9.3 GB/s"),
+        (0.00002, "GB/s", "20 kB/s"),
+        (-0.05, "TFLOP/s", "\N{MINUS SIGN}50 GFLOP/s"),
+        (0.2, "TB/s", "0.2 TB/s"),
         (1.5, "GB/s", "1.5 GB/s"),
         (8 << 20, "bytes", "8 MiB"),
         (math.nan, "bytes", "NaN bytes"),

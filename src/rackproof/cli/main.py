@@ -43,6 +43,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.status:audit_command",
         "List every drain, return, accept and withdraw: who, when, why.",
     ),
+    "benchmarks": LazyCommand(
+        "rackproof.cli.benchmarks:benchmarks_command",
+        "List the benchmarks and the suites that they belong to.",
+    ),
     "compare": LazyCommand(
         "rackproof.cli.compare:compare_command",
         "Compare systems over repeats, or two runs measurement by measurement.",

@@ -17,6 +17,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record, Verdict
 from rackproof.store.run_folder import write_file
 
+_ENDLESS = 100_000
 SHOWN_FINDINGS = 20
 """Findings or messages that a text lists before it refers to --json."""
 
@@ -106,9 +107,9 @@ class HeldOutput:
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal in cells."""
-    # The fallback is for pipes and CI, where lines of 80 would break most tables.
-    return shutil.get_terminal_size((110, 40)).columns
+    """Return the width of the terminal in cells; without one, lines are as long as they need to be."""
+    # What a pipe reads (grep, awk, a file) has to find a row in one line.
+    return shutil.get_terminal_size((_ENDLESS, 40)).columns
 
 
 def more_line(count: int, noun: str) -> list[str]:

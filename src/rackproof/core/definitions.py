@@ -518,17 +518,39 @@ class Definition(Record):
                     seen.append(point)
                     yield point
 
-    def _check_overrides(self, overrides: Iterable[str]) -> None:
-        for name in overrides:
+    def _check_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> None:
+        for name, values in overrides.items():
             if name not in self.parameters:
                 raise DefinitionError(
                     f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
                 )
+            known = self._known_values(name)
+            for value in values:
+                if wrong := _wrong_kind(value, known):
+                    raise DefinitionError(f"benchmark {self.name}: parameter `{name}` is {value!r}: {wrong}")
+
+    def _known_values(self, name: str) -> list[Scalar]:
+        """Return the values that the file itself has for a parameter."""
+        matrices = [self.matrix, *itertools.chain.from_iterable(self.suites.values())]
+        return [self.parameters[name], *(value for matrix in matrices for value in matrix.get(name, ()))]
 
     def _keeps(self, point: Mapping[str, Scalar]) -> bool:
         """Whether `only` and `exclude` leave a point in."""
         wanted = not self.only or any(_fits(entry, point) for entry in self.only)
         return wanted and not any(_fits(entry, point) for entry in self.exclude)
+
+
+def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
+    """Return what a value has to be where all that a definition has for it are of another kind."""
+    # A program that is given a word for a number fails after its runtime was made, which shows nothing bad.
+    if value in known or value == "":
+        return ""
+    if all(isinstance(one, bool) for one in known) and not isinstance(value, bool):
+        return "it has to be true or false"
+    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
+    if are_numbers and (isinstance(value, bool) or not isinstance(value, int | float)):
+        return "" if value == "all" else f"it has to be a number, as {known[0]}"
+    return ""
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:

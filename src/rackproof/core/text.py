@@ -100,8 +100,20 @@ def quantity(value: float | None, unit: str = "") -> str:
     """Format a number with its unit; bytes become a size, a bare number stays bare."""
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
+    if value is not None:
+        value, unit = _fitting(value, unit)
     unit = unit_text(unit)
     return f"{number(value)} {unit}" if unit and value is not None else number(value)
+
+
+_SMALLER = {"TB/s": "GB/s", "GB/s": "MB/s", "MB/s": "kB/s", "TFLOP/s": "GFLOP/s", "GFLOP/s": "MFLOP/s"}
+
+
+def _fitting(value: float, unit: str) -> tuple[float, str]:
+    """Return a speed in the unit that fits its size: a processor's 0.0093 TB/s are 9.3 GB/s."""
+    while unit in _SMALLER and 0 < abs(value) < 0.1:
+        value, unit = value * 1000, _SMALLER[unit]
+    return value, unit
 
 
 def size(value: float) -> str:

@@ -1,0 +1,50 @@
+"""``rackproof benchmarks``: what bench.yml can run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rackproof.cli.options import json_option
+from rackproof.cli.output import print_json, terminal_width
+from rackproof.core.definitions import load_definitions
+from rackproof.core.text import sanitize
+from rackproof.logs import FORMATS
+from rackproof.report.terminal import text_table
+
+
+@click.command("benchmarks")
+@click.option(
+    "--definitions",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("benchmarks"),
+    show_default=True,
+    help="Folder of the definitions (bench_definitions).",
+)
+@click.option("--suite", help="Only those of this suite.")
+@json_option
+def benchmarks_command(definitions: Path, suite: str | None, as_json: bool) -> None:
+    """List the benchmarks and the suites that they belong to.
+
+    Run one with `ansible-playbook bench.yml -l HOSTS -e benchmark=NAME`, a suite with `-e suite=NAME`.
+    """
+    rows = [
+        {
+            "name": loaded.name,
+            "summary": loaded.definition.summary,
+            "suites": sorted(loaded.definition.suites),
+            "parameters": sorted(loaded.definition.parameters),
+        }
+        for loaded in load_definitions(definitions, log_formats=FORMATS).values()
+        if suite is None or suite in loaded.definition.suites
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        cells = [
+            (str(row["name"]), ", ".join(row["suites"]) or "-", sanitize(row["summary"], 300)) for row in rows
+        ]
+        click.echo("\n".join(text_table(("Benchmark", "Suites", "Summary"), cells, terminal_width(), (1, 2))))
+    else:
+        click.echo("no such benchmarks")

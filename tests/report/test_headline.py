@@ -1,0 +1,89 @@
+"""The sentence above a page: a pass in which no speed was judged says so, and what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.core.judging import NO_REFERENCE
+from rackproof.core.records import Judgement, Node, Run, Verdict
+from rackproof.nodes.facts import node_from_facts
+from rackproof.report import view
+
+QUALITY = Judgement(metric="accuracy", value=0.99, verdict=Verdict.PASS, reason="within bounds")
+
+
+def speed(reason: str, *, gating: bool = False, verdict: Verdict = Verdict.UNPROVEN) -> Judgement:
+    return Judgement(metric="speed", value=1.0, unit="MB/s", verdict=verdict, gating=gating, reason=reason)
+
+
+def run(*judgements: Judgement, verdict: Verdict = Verdict.PASS) -> Run:
+    return Run(run_id="r1", plan_id="plan-1", benchmark="b", judgements=judgements, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("judgements", "verdict", "sentence"),
+    [
+        (
+            (QUALITY, speed(NO_REFERENCE)),
+            Verdict.PASS,
+            "Correct; 1 speed not judged: no reference. Idle? then `rackproof accept r1`.",
+        ),
+        (
+            (QUALITY, *[speed(NO_REFERENCE)] * 5),
+            Verdict.PASS,
+            "Correct; 5 speeds not judged: no reference. Idle? then `rackproof accept r1`.",
+        ),
+        (
+            (QUALITY, speed("n1 was not idle: others used 1.9 of its 2 processors")),
+            Verdict.PASS,
+            "Correct; 1 speed not judged: see the reasons, and run again.",
+        ),
+        (
+            (QUALITY, speed("within bounds", gating=True, verdict=Verdict.PASS)),
+            Verdict.PASS,
+            view.WORDS["pass"],
+        ),
+        ((QUALITY, speed(NO_REFERENCE)), Verdict.FAIL, view.WORDS["fail"]),
+    ],
+)
+def test_the_headline_says_what_was_judged(
+    judgements: tuple[Judgement, ...], verdict: Verdict, sentence: str
+) -> None:
+    assert view.meaning(run(*judgements, verdict=verdict)) == sentence
+
+
+def test_a_plan_counts_the_speeds_of_all_runs() -> None:
+    runs = [run(QUALITY, speed(NO_REFERENCE)), run(speed(NO_REFERENCE)), run(QUALITY)]
+    assert view.meaning_of_all(runs, Verdict.PASS, "plan-1").startswith("Correct; 2 speeds not judged")
+    assert "`rackproof accept plan-1`" in view.speeds_not_judged(runs, "plan-1")
+    assert view.speeds_not_judged([run(QUALITY)], "plan-1") == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        ({"machine_id": "0123456789abcdef0123456789abcdef\n"}, "machine:0123456789abcdef0123456789abcdef"),
+        ({"machine_id": "uninitialized\n"}, "host:localhost"),
+        ({"machine_id": "0" * 32}, "host:localhost"),
+        ({"machine_id": "\x1b[31m"}, "host:localhost"),
+        ({}, "host:localhost"),
+    ],
+)
+def test_a_machine_without_a_serial_is_known_by_its_id(files: dict[str, str], key: str) -> None:
+    node = node_from_facts("localhost", {"files": files, "hostname": "box7.example"})
+    assert node.hardware_key == key
+    shown = view.node_table(Run(run_id="r1", benchmark="b", nodes=(node,)))
+    assert "localhost (box7.example)" in str(shown)
+
+
+@pytest.mark.parametrize(
+    ("node", "key"),
+    [
+        (Node(name="n", serial="S", machine_id="m"), "S"),
+        (Node(name="n", chassis_serial="C", machine_id="m"), "C"),
+        (Node(name="n", machine_id="m"), "machine:m"),
+        (Node(name="n"), "host:n"),
+    ],
+)
+def test_a_serial_goes_before_the_id_of_an_installation(node: Node, key: str) -> None:
+    assert node.hardware_key == key
