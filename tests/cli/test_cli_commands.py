@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import click
@@ -20,7 +21,7 @@ from click.testing import Result
 
 from rackproof.cli import main as lazy
 from rackproof.cli.main import main
-from rackproof.core.records import LogFile, ParsedLog, Verdict, json_schema
+from rackproof.core.records import Finding, LogFile, ParsedLog, Verdict, json_schema
 from rackproof.store.acceptance_log import bounding_acceptances
 from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
@@ -322,6 +323,37 @@ class TestAccept:
         assert result.exit_code == 1
         assert words in output_of(result)
         assert "is no reference" in output_of(result)
+
+    @pytest.mark.parametrize(
+        ("runs", "status"), [(["{kept}"], 0), (["{kept}", "gone"], 0), (["gone", "lost"], 1), ([], 1)]
+    )
+    def test_of_a_plan_all_that_may_be_is_accepted_and_the_rest_named(
+        self,
+        runs: list[str],
+        status: int,
+        run: Call,
+        kept: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        (tmp_path / "results" / "plan-1").mkdir()
+        ids = [one.format(kept=kept) for one in runs]
+        made = SimpleNamespace(runs=[SimpleNamespace(run_id=one) for one in ids])
+        monkeypatch.setattr("rackproof.cli.history.read_plan", lambda *_: made)
+        result = run("accept", "plan-1")
+        assert result.exit_code == status
+        said = output_of(result)
+        assert said.count("not accepted: ") == len([one for one in ids if one != kept])
+        assert (f"from {kept}" in said, "covers " in said) == (status == 0, status == 0)
+
+    def test_a_run_of_a_busy_machine(self, run: Call, kept: str, tmp_path: Path) -> None:
+        folder = tmp_path / "results" / kept
+        remark = Finding(code="machine_busy", message="no speed of this run counts: n1 was not idle")
+        write_run(read_run(folder).model_copy(update={"findings": (remark,)}), folder)
+        run("history", "--rebuild")
+        result = run("accept", kept)
+        assert result.exit_code == 1
+        assert "n1 was not idle" in output_of(result)
 
     def test_a_record_that_the_history_knows_otherwise(self, run: Call, kept: str, tmp_path: Path) -> None:
         folder = tmp_path / "results" / kept

@@ -97,7 +97,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "status": LazyCommand(
         "rackproof.cli.status:status_command",
-        "Show every node: Slurm's state, last night, provisioning, imaging, and what to type next.",
+        "Show every node in one table, and what to type next.",
     ),
     "submission": LazyCommand(
         "rackproof.cli.submission:submission_command",

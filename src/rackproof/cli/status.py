@@ -25,9 +25,10 @@ from rackproof.store.audit_log import read_acts
 @results_option
 @json_option
 def status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
-    """Show every node: Slurm's state, last night, drains, provisioning, imaging, and what to type next.
+    """Show every node in one table, and what to type next.
 
-    Slurm is asked by sinfo where this machine has it; otherwise its state is that of the last night.
+    It joins Slurm's state, the last night, drains, provisioning and imaging. Slurm is asked by sinfo
+    where this machine has it; otherwise its state is that of the last night.
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
@@ -73,7 +74,10 @@ def _table(rows: Sequence[NodeRow]) -> str:
 @results_option
 @json_option
 def audit_command(node: str | None, results: Path, as_json: bool) -> None:
-    """List every drain and return of a node, every accept and withdraw, oldest first."""
+    """List every drain, return, accept and withdraw: who, when, why.
+
+    The oldest comes first.
+    """
     entries = _entries(results)
     shown = [entry for entry in entries if node is None or entry[2] == node]
     if as_json:
