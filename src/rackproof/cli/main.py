@@ -96,7 +96,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "Score folders of MLPerf results by the rules of a round.",
     ),
     "status": LazyCommand(
-        "rackproof.cli.status:status_command",
+        "rackproof.cli.status:fleet_status_command",
         "Show every node in one table, and what to type next.",
     ),
     "submission": LazyCommand(

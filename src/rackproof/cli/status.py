@@ -24,7 +24,7 @@ from rackproof.store.audit_log import read_acts
 @click.option("--slurm/--no-slurm", "ask", default=True, help="Whether Slurm is asked for its state now.")
 @results_option
 @json_option
-def status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
+def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
     """Show every node in one table, and what to type next.
 
     It joins Slurm's state, the last night, drains, provisioning and imaging. Slurm is asked by sinfo

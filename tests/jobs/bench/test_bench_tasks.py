@@ -152,9 +152,9 @@ def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[o
         ({"parameters": {3: 4}}, "no parameter `3`"),
         ({"parameters": {"bach_size": 1}}, "`batch_size`"),
         # A bound that is no number would show after the training only.
-        ({"parameters": {"target": "high"}}, "'high' is no number"),
-        ({"parameters": {"target": "nan"}}, "'nan' is no finite number"),
-        ({"parameters": {"target": [0.9, "high"]}}, "'high' is no number"),
+        ({"parameters": {"target": "high"}}, "`target` is 'high': it has to be a number, as 0.9"),
+        ({"parameters": {"target": "nan"}}, "`target` is 'nan': it has to be a number"),
+        ({"parameters": {"target": [0.9, "high"]}}, "`target` is 'high': it has to be a number, as 0.9"),
         ({"parameters": {"target": ""}}, "no variable `target`"),
         ({"benchmarks": ["trane"]}, "`train`"),
         ({"suite": "tow"}, "`two`"),
