@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -130,23 +131,27 @@ def test_a_machine_without_these_files_ends_no_job(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow  # starts processes
 @pytest.mark.parametrize("user", [None, 65534])
-def test_two_benchmarks_of_a_machine_run_one_after_the_other(
-    jobs: Jobs, tmp_path: Path, user: int | None
-) -> None:
+def test_two_benchmarks_of_a_machine_run_one_after_the_other(jobs: Jobs, user: int | None) -> None:
     """From two checkouts, each with a folder and a lock of its own, and by two users."""
     if user is not None and os.geteuid() != 0:
         pytest.skip("needs root to be another user")
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o1777 if folder == shared else 0o755)
-    shared.chmod(0o1777)
+    # Where each user may write, as in /run/lock: folders of pytest's are root's alone.
+    with tempfile.TemporaryDirectory(prefix="rackproof-", dir="/tmp") as folder:
+        shared = Path(folder)
+        shared.chmod(0o1777)
+        one_after_the_other(jobs, shared, user)
+
+
+def one_after_the_other(jobs: Jobs, shared: Path, user: int | None) -> None:
+    tmp_path = jobs.folder
     lock = str(shared / "machine.lock")
-    other = {"machine_lock": lock, "lock": str(shared / "second.lock"), "timeout_s": 60}
+    other: dict[str, Any] = {"machine_lock": lock, "lock": str(shared / "second.lock"), "timeout_s": 60}
+    if user is not None:
+        other["_user"] = user
     first = jobs("first", "sleep 60", machine_lock=lock, lock=str(tmp_path / "first.lock"))
     assert "failed" not in first
     refused = jobs.modules(
-        "rackproof_job", user=user, id="second", folder=str(shared / "second"), argv=["true"], **other
+        "rackproof_job", **other, id="second", folder=str(shared / "second"), argv=["true"]
     )
     assert refused["failed"]
     assert "another benchmark runs on it (process " in refused["msg"]
