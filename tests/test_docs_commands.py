@@ -53,8 +53,10 @@ def commands_of(text: str, program: str) -> Iterator[list[str]]:
     """Yield the arguments of each command of a program, of code blocks and of inline code."""
     text = text.replace("\\\n", " ")
     for command in re.findall(r"(?m)^ {4,}(\S.*)$", text) + re.findall(r"`([^`\n]+)`", text):
-        words = shlex.split(command, comments=True)
-        if words[:1] == [program] and len(words) > 1:
+        if not command.removeprefix("$ ").startswith(f"{program} "):
+            continue
+        words = shlex.split(command.removeprefix("$ "), comments=True)
+        if len(words) > 1:
             yield words[1:]
 
 
@@ -65,6 +67,8 @@ def problem_of_command(words: list[str]) -> str:
         while isinstance(command, click.Group):
             if not words:
                 return "a command is missing"
+            if words in (["--help"], ["COMMAND", "--help"]):
+                return ""
             found = command.get_command(context, words[0])
             if found is None:
                 return f"no command {words[0]}"

@@ -51,14 +51,14 @@ def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
 
 @click.command("parse")
 @click.argument("names", nargs=-1, required=True, metavar="LOG...")
-@click.option("--format", "form", default="auto", show_default=True, help="The log format's name.")
+@click.option("--format", "form", default="auto", show_default=True, help="The log format; --list-formats prints the names.")
 @click.option(
     "--list-formats",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list_formats,
-    help="Print the known log formats and end.",
+    help="Print the known log formats and end; needs no LOG.",
 )
 @click.option(
     "--harmless",

@@ -55,7 +55,7 @@ from rackproof.store.run_folder import write_run
 # Eighteen digits fit into 64 bits, and into the history's columns.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After the first two nothing is
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After one of these nothing is
 # proven either way; any other but 0 means that something failed while the workload ran.
 COULD_NOT_RUN = {
     4: "a GPU that was asked for is absent",
