@@ -62,6 +62,10 @@ options:
     description: What to do when a version is missing, for the message.
     type: str
     default: ""
+  remedies:
+    description: What to do instead of O(remedy) when a package is missing, by the pattern of its name.
+    type: dict
+    default: {}
   lock_timeout_s:
     description: Seconds to wait for another process that holds the locks of apt and dpkg.
     type: int
@@ -355,8 +359,18 @@ def refuse_not_offered(apt, options, text, wanted):
         )
         parts.append(f"{name} {wanted.get(name) or '(any version)'} is not there: {held}")
     if parts:
-        remedy = options["remedy"] or "Correct the version, or renew the mirror."
+        remedy = " ".join(remedies_of(options, packages_not_offered(text)))
         raise RefusedError(f"{apt.node}: {'; '.join(parts)}. {remedy}")
+
+
+def remedies_of(options, names):
+    """Return what to do about packages that are not offered, each sentence once."""
+    general = options["remedy"] or "Correct the version, or renew the mirror."
+    found = []
+    for name in names:
+        own = [words for pattern, words in options["remedies"].items() if fnmatch.fnmatchcase(name, pattern)]
+        found.append(own[0] if own else general)
+    return list(dict.fromkeys(found))
 
 
 def refuse_failed_simulation(apt, simulation, wanted):
@@ -642,6 +656,7 @@ def main():
             "simulate": {"type": "bool", "default": False},
             "allow_remove": {"type": "list", "elements": "str", "default": []},
             "remedy": {"type": "str", "default": ""},
+            "remedies": {"type": "dict", "default": {}},
             "lock_timeout_s": {"type": "int", "default": 120},
             "timeout_s": {"type": "int", "default": 3600},
         },

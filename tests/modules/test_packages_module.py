@@ -176,7 +176,7 @@ def test_what_nobody_asked_for_is_refused(
 
 
 def test_a_kernel_may_be_asked_for(code: types.ModuleType) -> None:
-    options = {"allow_kernel": True, "allow_remove": [], "remedy": "", "lock_timeout_s": 1}
+    options = {"allow_kernel": True, "allow_remove": [], "remedy": "", "remedies": {}, "lock_timeout_s": 1}
     said = {"status": "ok", "stdout": KERNEL, "stderr": ""}
     changes = code.refuse(code.Apt(options), options, said, {"nvidia-open": ""}, [])
     assert changes["linux-image-6.1.0-99-amd64"] == "6.1.999-1"
@@ -198,6 +198,29 @@ def test_a_missing_version_names_what_there_is(modules: Modules, node: Node) -> 
     node.answers("apt-get-simulate", "E: Unable to locate package nvidia-open\n", 100)
     node.answers("apt-cache-madison")
     assert "no repository of this node has it" in run(modules)["msg"]
+
+
+REMEDIES = {"linux-headers-*": "Boot another kernel.", "nvidia-*": "Set the driver."}
+
+
+@pytest.mark.parametrize(
+    ("missing", "remedy"),
+    [
+        (("linux-headers-6.1.0-30-amd64",), "Boot another kernel."),
+        (("nvidia-open",), "Set the driver."),
+        (("nvidia-open", "nvidia-driver-cuda"), "Set the driver."),
+        (("htop",), "Set x."),
+        (("linux-headers-6.1.0-30-amd64", "nvidia-open"), "Boot another kernel. Set the driver."),
+    ],
+)
+def test_the_remedy_is_that_of_the_package_that_is_missing(
+    modules: Modules, node: Node, missing: tuple[str, ...], remedy: str
+) -> None:
+    text = "".join(f"E: Unable to locate package {name}\n" for name in missing)
+    node.answers("apt-get-simulate", text, 100)
+    node.answers("apt-cache-madison")
+    result = run(modules, present=dict.fromkeys(missing, ""), remedy="Set x.", remedies=REMEDIES)
+    assert result["msg"].endswith(f"no repository of this node has it. {remedy}")
 
 
 def test_what_is_needed_in_one_version_comes_along(modules: Modules, node: Node) -> None:

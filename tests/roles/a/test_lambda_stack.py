@@ -13,7 +13,7 @@ BY_OS = "id"
 FLAVOURS = ["", "lambda_stack", "nvidia", "none"]
 ASKED = ["lambda_stack_chosen", "lambda_stack_wanted", "lambda_stack_unmet", "lambda_stack_packaged"]
 ASKED += ["lambda_stack_running", "lambda_stack_persists", "lambda_stack_needs_reboot"]
-ASKED += ["lambda_stack_idle_units", "lambda_stack_fabric_fits"]
+ASKED += ["lambda_stack_idle_units", "lambda_stack_fabric_fits", "lambda_stack_dropped"]
 HEADERS = {"linux-headers-6.1.0-30-amd64": ""}
 DCGM = {"datacenter-gpu-manager-4-core": "*:4.4.1-*"}
 
@@ -59,6 +59,15 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
             "lambda_stack_flavour": flavour,
             "lambda_stack_version": "0.1.16~jammy1",
             "lambda_stack_fabric_manager": True,
+        }
+        for system in SYSTEMS
+        for flavour in FLAVOURS
+    }
+    cases |= {
+        f"{system}-{flavour or 'default'}-driver": {
+            "rackproof_node": node(system),
+            "lambda_stack_flavour": flavour,
+            "lambda_stack_driver_version": "570.172.08",
         }
         for system in SYSTEMS
         for flavour in FLAVOURS
@@ -111,6 +120,27 @@ def test_what_each_flavour_wants(rendered: dict[str, dict[str, Any]], system: st
     }
     bare = rendered[f"{system}-nvidia"]
     assert set(bare["lambda_stack_unmet"]) == set(bare["lambda_stack_wanted"])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("flavour", [one or "default" for one in FLAVOURS])
+def test_a_version_that_the_flavour_drops_is_named(
+    rendered: dict[str, dict[str, Any]], system: str, flavour: str
+) -> None:
+    for suffix, name, installs in (
+        ("", "lambda_stack_version", "lambda_stack"),
+        ("-driver", "lambda_stack_driver_version", "nvidia"),
+    ):
+        case = rendered[f"{system}-{flavour}{suffix}"]
+        assert case["lambda_stack_dropped"] == ([] if case["lambda_stack_chosen"] == installs else [name])
+
+
+def test_a_chosen_driver_is_wanted_in_its_version(rendered: dict[str, dict[str, Any]]) -> None:
+    assert rendered["debian-13-nvidia-driver"]["lambda_stack_wanted"]["nvidia-open"] == "570.172.08-1"
+    assert (
+        rendered["ubuntu-22.04-nvidia-driver"]["lambda_stack_wanted"]["nvidia-open"] == "570.172.08-0ubuntu*"
+    )
+    assert rendered["whole"]["lambda_stack_dropped"] == []
 
 
 def test_a_node_that_has_it_all_is_left_alone(rendered: dict[str, dict[str, Any]]) -> None:

@@ -1,0 +1,94 @@
+"""Role provision: which packages it is asked for, and what its summary reports of a node that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Renderer, node
+
+ROLE = "provision"
+BY_OS = ""
+ASKED = ["provision_packages_any", "provision_packages_pinned"]
+CASES: dict[str, tuple[Any, dict[str, str], dict[str, str]]] = {
+    "none": ([], {}, {}),
+    "names": (["htop", "jq"], {"htop": "", "jq": ""}, {}),
+    "pinned": ({"htop": "3.2.2-2"}, {}, {"htop": "3.2.2-2"}),
+    "both": (
+        {"htop": "", "jq": None, "nsight-systems-cli": "2025.3.1*"},
+        {"htop": "", "jq": None},
+        {"nsight-systems-cli": "2025.3.1*"},
+    ),
+}
+PLAYBOOK = """
+- hosts: all
+  gather_facts: false
+  connection: local
+  tasks:
+    - ansible.builtin.import_role: {name: provision, tasks_from: FILE}
+"""
+DRAINED = {"provision_drained": {"nodes": {"n1": {"known": True}}}}
+
+pytestmark = pytest.mark.playbook
+
+
+def play(root: Path, folder: Path, file: str, variables: dict[str, Any], *options: str) -> str:
+    """Run one file of tasks of the role on one made-up host, and return what is printed."""
+    (folder / "playbook.yml").write_text(PLAYBOOK.replace("FILE", file))
+    host = {"ansible_python_interpreter": sys.executable, **variables}
+    (folder / "inventory.yml").write_text(json.dumps({"all": {"hosts": {"n1": host}}}))
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "inventory.yml"),
+            *(folder / "playbook.yml", *options),
+        ],
+        cwd=root,
+        env={**os.environ, "ANSIBLE_ROLES_PATH": str(root / "roles")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
+    cases = {name: {"rackproof_node": node(), "provision_packages": case[0]} for name, case in CASES.items()}
+    return render(cases, ASKED)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_packages_are_names_or_name_to_version(rendered: dict[str, dict[str, Any]], case: str) -> None:
+    _, any_version, pinned = CASES[case]
+    assert rendered[case] == {"provision_packages_any": any_version, "provision_packages_pinned": pinned}
+
+
+@pytest.mark.parametrize("packages", ["htop", ["-o Dpkg::x"], {"a b": ""}, ["htop", "x; y"]])
+def test_what_is_no_package_is_refused(root: Path, tmp_path: Path, packages: Any) -> None:
+    printed = play(
+        root, tmp_path, "packages", {"rackproof_node": node(), "provision_packages": packages}, "--check"
+    )
+    assert "n1: provision_packages has to be a list of names" in printed
+    assert "Install the" not in printed
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "words"),
+    [
+        (DRAINED, (), "n1 is not provisioned and stays drained: "),
+        (DRAINED, ("--check",), "n1 is not provisioned: "),
+        ({}, (), "n1 is not provisioned: "),
+        ({"provision_drained": {"nodes": {"n1": {"known": False}}}}, (), "n1 is not provisioned: "),
+    ],
+)
+def test_the_summary_calls_drained_what_is(
+    root: Path, tmp_path: Path, variables: dict[str, Any], options: tuple[str, ...], words: str
+) -> None:
+    given = {"rackproof_node": node(), "provision_failure": "disk full", **variables}
+    assert f"{words}disk full" in play(root, tmp_path, "summary", given, *options)
