@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,8 +158,28 @@ class Limits:
     slowdown_s: float = 60
 
 
+class Subject(ABC):
+    """What a check reads: a node, or a part of it."""
+
+    @abstractmethod
+    def where(self) -> tuple[NodeSnapshot, Part]:
+        """Return the node's snapshot, and the part of it that findings name."""
+
+    def finding(
+        self,
+        code: str,
+        verdict: Verdict,
+        action: Action,
+        evidence: str,
+        confidence: Confidence = "certain",
+    ) -> HealthFinding:
+        """Return a finding on this node or part."""
+        snapshot, part = self.where()
+        return part_finding(snapshot, code, verdict, action, evidence, confidence, part)
+
+
 @dataclass(frozen=True)
-class NodeSubject:
+class NodeSubject(Subject):
     """A node to be checked: tonight's snapshot and what it is compared with."""
 
     snapshot: NodeSnapshot
@@ -167,6 +188,10 @@ class NodeSubject:
     majority: Mapping[str, str]
     limits: Limits
     idle: bool
+
+    def where(self) -> tuple[NodeSnapshot, Part]:
+        """Return the snapshot, and the node itself."""
+        return self.snapshot, Part()
 
     @property
     def wants_gpus(self) -> bool:
@@ -186,37 +211,18 @@ class NodeSubject:
         """GPUs that came and went since earlier nights."""
         return _gpu_changes(self.snapshot, self.previous, self.expected)
 
-    def finding(
-        self,
-        code: str,
-        verdict: Verdict,
-        action: Action,
-        evidence: str,
-        confidence: Confidence = "certain",
-    ) -> HealthFinding:
-        """Return a finding on the node itself."""
-        return part_finding(self.snapshot, code, verdict, action, evidence, confidence)
-
 
 @dataclass(frozen=True)
-class GpuSubject:
+class GpuSubject(Subject):
     """A GPU to be checked; ``before`` is the same GPU in the last night."""
 
     node: NodeSubject
     gpu: GpuSnapshot
     before: GpuSnapshot | None = None
 
-    def finding(
-        self,
-        code: str,
-        verdict: Verdict,
-        action: Action,
-        evidence: str,
-        confidence: Confidence = "certain",
-    ) -> HealthFinding:
-        """Return a finding on this GPU."""
-        part = Part("gpu", self.gpu.uuid, self.gpu.place)
-        return part_finding(self.node.snapshot, code, verdict, action, evidence, confidence, part)
+    def where(self) -> tuple[NodeSnapshot, Part]:
+        """Return the node's snapshot, and the GPU."""
+        return self.node.snapshot, Part("gpu", self.gpu.uuid, self.gpu.place)
 
 
 @dataclass(frozen=True)

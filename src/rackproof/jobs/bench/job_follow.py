@@ -15,9 +15,10 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from rackproof.core.text import duration, number, quantity, sanitize, size
+from rackproof.logs.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 """The most bytes of log in one answer."""
@@ -30,35 +31,6 @@ _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UPTIME = re.compile(r"(\d+\.\d+) \d+\.\d+")
 _INTEGERS = ("pid", "supervisor_pid", "supervisor_start_ticks")
-
-
-class JobProgress(Protocol):
-    """How far a job is by its log; ``rackproof.logs.progress.Progress`` is one."""
-
-    @property
-    def step(self) -> int | None: ...  # noqa: D102
-    @property
-    def steps(self) -> int | None: ...  # noqa: D102
-    @property
-    def epoch(self) -> float | None: ...  # noqa: D102
-    @property
-    def epochs(self) -> float | None: ...  # noqa: D102
-    @property
-    def loss(self) -> float | None: ...  # noqa: D102
-    @property
-    def accuracy(self) -> float | None: ...  # noqa: D102
-    @property
-    def target(self) -> float | None: ...  # noqa: D102
-    @property
-    def throughput(self) -> float | None: ...  # noqa: D102
-    @property
-    def throughput_unit(self) -> str: ...  # noqa: D102
-    @property
-    def phase(self) -> str: ...  # noqa: D102
-    @property
-    def fraction(self) -> float | None: ...  # noqa: D102
-    @property
-    def message(self) -> str: ...  # noqa: D102
 
 
 def poll_command(
@@ -335,7 +307,7 @@ class ProgressPrinter:
         self.lines = 0
 
     def progress_line(
-        self, progress: JobProgress, elapsed_s: float, log_bytes: int, hang_s: float = 0
+        self, progress: Progress, elapsed_s: float, log_bytes: int, hang_s: float = 0
     ) -> str | None:
         """Return the line to show now, or None.
 
@@ -385,7 +357,7 @@ class ProgressPrinter:
         self._silent_gap_s = self._every_s
         return self._line([f"answers again after {duration(gone_s)}"])
 
-    def end_line(self, progress: JobProgress, state: Mapping[str, Any], log_bytes: int) -> str:
+    def end_line(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
@@ -399,7 +371,7 @@ class ProgressPrinter:
         self.lines += 1
         return " · ".join([self._head, *parts])
 
-    def _parts(self, progress: JobProgress) -> list[str]:
+    def _parts(self, progress: Progress) -> list[str]:
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
         for name, value, limit, limit_format in (
             ("epoch", progress.epoch, progress.epochs, "/{}"),
