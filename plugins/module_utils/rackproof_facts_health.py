@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.rackproof_tools import (
+    CLOCK,
     VERSION_TOOLS,
     ask,
     dmi,
@@ -34,7 +35,6 @@ UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 # slurmctld calls a node idle for minutes after it lost it; an answer needs the node's key, clock and network.
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
-CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
 # A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
 # a limit. What counts is decided on the controller; a line too many does no harm.
 # The words are those of rackproof.logs.kernel_events, which a test compares.

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import hashlib
 import os
 import re
 import resource
-import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.rackproof_dpkg import architecture, interrupted, kernels, lock_holder, packages
-from ansible.module_utils.rackproof_tools import ask, in_container, list_folder, read, soft_limit, space
+from ansible.module_utils.rackproof_tools import (
+    CLOCK,
+    ask,
+    in_container,
+    list_folder,
+    read,
+    soft_limit,
+    space,
+)
 
 KEPT_OUTPUT = 64 * 1024
 VENDORS = {"10de": "NVIDIA", "15b3": "Mellanox"}
@@ -52,6 +58,7 @@ SOURCES = {
         "--type=service,socket,timer",
     ],
     "periodic": ["apt-config", "dump", "APT::Periodic"],
+    "clock": CLOCK,
 }
 FILES = (
     "/etc/apt/apt.conf.d/*",
@@ -106,8 +113,6 @@ LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "stack": resource.RLIMIT_STACK,
 }
-UNSYNCHRONIZED = 5
-"""What adjtimex() returns for a clock that nothing disciplines (TIME_ERROR)."""
 
 
 def os_release(text):
@@ -211,18 +216,6 @@ def addresses(listed):
     return sorted({line.split()[0] for line in listed.splitlines() if line.strip()})
 
 
-def synchronized(container):
-    """Return whether something disciplines the clock; None where that is not known."""
-    if container:
-        return None
-    try:
-        # struct timex is smaller; a mode of 0 only reads.
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(struct.calcsize("l") * 64))
-    except (AttributeError, OSError):
-        return None
-    return None if state < 0 else state != UNSYNCHRONIZED
-
-
 def limits():
     """Return the soft limits that a login has here; -1 without limit."""
     return {name: soft_limit(which) for name, which in LIMITS.items()}
@@ -281,14 +274,13 @@ def gather(options):
         if len(command.get("stdout", "")) > KEPT_OUTPUT:
             command.update(stdout=command["stdout"][:KEPT_OUTPUT], truncated=True)
     system = os.uname()
-    container = in_container()
     units = services(sources["units"], sources["unit_files"])
     return {
         "hostname": system.nodename,
         "os": os_release(read("/etc/os-release")),
         "machine": system.machine,
         "architecture": architecture(),
-        "container": container,
+        "container": in_container(),
         "kernel": system.release,
         "kernel_command_line": read("/proc/cmdline"),
         "kernels": kernels(),
@@ -315,7 +307,7 @@ def gather(options):
         "tuning": tuning(),
         # Last: what came before took time.
         "clock": {
-            "synchronized": synchronized(container),
+            "timedatectl": sources["clock"],
             "asked_at": options["controller_epoch"],
             "epoch": time.time(),
         },

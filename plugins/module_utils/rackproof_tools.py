@@ -207,9 +207,14 @@ def dmi(names, sysfs="/sys"):
     return read_files(os.path.join(sysfs, "class/dmi/id"), names, 4096)
 
 
+CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
+# What systemd, Podman and Docker lay into a container.
+CONTAINER_MARKS = ("/run/systemd/container", "/run/.containerenv", "/.dockerenv")
+
+
 def in_container():
     """Return whether this system is a container, whose clock and kernel are those of its host."""
-    return os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv")
+    return any(os.path.exists(path) for path in CONTAINER_MARKS)
 
 
 def soft_limit(resource_id):

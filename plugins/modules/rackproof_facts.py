@@ -227,7 +227,7 @@ ansible_facts:
         clock:
           description:
             - C(epoch), seconds since 1970; C(asked_at), the controller's clock when it asked;
-              C(synchronized), null in a container and where it is not known.
+              C(timedatectl), what that tool printed.
           type: dict
           returned: always
         tuning:

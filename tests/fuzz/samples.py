@@ -8,100 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from rackproof.nodes.answer_seal import sealed_answer
-from tests.jobs.validate.nights import uuid
-from tests.nodes.health.smi import SECTIONS
-
-EPOCH = 1_795_000_000.0
-DRIVER = "580.95.05"
-
-
-def _ok(text: str) -> dict[str, Any]:
-    return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1, "truncated": False}
-
-
-def _smi(number: int) -> str:
-    gpus = "".join(
-        f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
-        f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
-        "<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>30 C</gpu_temp_tlimit>"
-        "<memory_temp>45 C</memory_temp></temperature>"
-        f"{SECTIONS}</gpu>"
-        for slot in range(2)
-    )
-    about = f"<driver_version>{DRIVER}</driver_version><attached_gpus>2</attached_gpus>"
-    return f"<nvidia_smi_log>{about}{gpus}</nvidia_smi_log>"
-
-
-def _unit(state: str) -> str:
-    return f"Id=docker.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState={state}\n"
+from tests.nodes.health.healthy import EPOCH, answer_ok, healthy_gathered
 
 
 def healthy_answer(number: int) -> dict[str, Any]:
     """Return what ``rackproof_facts`` answers on a healthy node with two GPUs."""
-    links = "".join(
-        f"GPU {slot}: H200 (UUID: {uuid(number, slot)})\n\t Link 0: 50 GB/s\n\t Link 1: 50 GB/s\n"
-        for slot in range(2)
-    )
-    errors = "".join(
-        f"GPU {slot}: H200 (UUID: {uuid(number, slot)})\n"
-        "\t Link 0: Replay Errors: 0\n\t Link 1: Replay Errors: 0\n"
-        for slot in range(2)
-    )
-    return sealed_answer(
-        {
-            "facts": {
-                "boot_id": "boot",
-                "kernel": "6.8.0",
-                "tools": {
-                    "nvidia_smi_xml": _ok(_smi(number)),
-                    "fabricmanager": _ok(f"Fabric Manager version is : {DRIVER}"),
-                },
-                "dmi": {"product_serial": f"SN{number:04d}"},
-                "memlock_bytes": -1,
-                "shm_bytes": 64 << 30,
-                "files": {
-                    "meminfo": f"MemTotal: {1 << 30} kB\n",
-                    "mountinfo": "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
-                    "uptime": "1000.0 1",
-                },
-            },
-            "node": {
-                "container": False,
-                "modules": {"nvidia": DRIVER},
-                "clock": {"asked_at": EPOCH, "epoch": EPOCH},
-            },
-            "health": {
-                "begin": EPOCH,
-                "epoch": EPOCH + 1,
-                "booted": EPOCH - 1000,
-                "loaded": False,
-                "tools": {
-                    "kernel_log": {**_ok("1794999990.000001 n kernel: hello\n"), "lines": 1},
-                    "nvlink_status": _ok(links),
-                    "nvlink_errors": _ok(errors),
-                    "failed_units": _ok(""),
-                    "units": _ok(_unit("active")),
-                    "clock": _ok("NTPSynchronized=yes\n"),
-                },
-                "hca": {
-                    "mlx5_0": {
-                        "1": {
-                            "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
-                            "link_layer": "InfiniBand", "counters": {"symbol_error": 0, "link_downed": 0},
-                        }
-                    }
-                },
-                "pci": {
-                    "0000:3b:00.0": {
-                        "current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe",
-                        "current_link_width": "16", "max_link_width": "16",
-                    }
-                },
-                "disk": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30, "total_inodes": 100,
-                               "free_inodes": 60, "read_only": False}},
-            },
-        }
-    )  # fmt: skip
+    gathered = healthy_gathered(number, gpus=2, log="1794999990.000001 n kernel: hello\n")
+    gathered["health"]["tools"]["units"] = answer_ok(_unit("active"))
+    return sealed_answer(gathered)
+
+
+def _unit(state: str) -> str:
+    return f"Id=docker.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState={state}\n"
 
 
 def with_faults(healthy: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -130,7 +48,7 @@ def with_faults(healthy: dict[str, Any]) -> Iterator[dict[str, Any]]:
         (("health", "hca", "mlx5_0", "1", "state"), "1: DOWN"),
         (("health", "hca", "mlx5_0", "1", "rate"), "100 Gb/sec (4X EDR)"),
         (("health", "hca", "mlx5_0", "1", "counters", "symbol_error"), 999),
-        (("health", "pci", "0000:3b:00.0", "current_link_width"), "4"),
+        (("health", "pci", "0000:03:00.0", "current_link_width"), "4"),
         (("health", "disk", "/", "free_bytes"), 1),
         (("health", "disk", "/", "free_inodes"), 0),
         (("health", "disk", "/", "read_only"), True),

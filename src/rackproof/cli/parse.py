@@ -51,7 +51,13 @@ def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
 
 @click.command("parse")
 @click.argument("names", nargs=-1, required=True, metavar="LOG...")
-@click.option("--format", "form", default="auto", show_default=True, help="The log format; --list-formats prints the names.")
+@click.option(
+    "--format",
+    "form",
+    default="auto",
+    show_default=True,
+    help="The log format; --list-formats prints the names.",
+)
 @click.option(
     "--list-formats",
     is_flag=True,

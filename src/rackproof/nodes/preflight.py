@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rackproof.core.text import sanitize
+from rackproof.nodes.clock import clock_offset, read_synchronized
 
 GIB = 2**30
 _GPU_CLASSES = ("0300", "0302")
@@ -244,8 +246,8 @@ def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> I
     clock = node["clock"]
     limit = expected.clock_offset_s
     if limit and clock["asked_at"]:
-        offset = _clock_offset(clock["epoch"], clock["asked_at"], answered_at, limit)
-        if offset is not None:
+        offset = clock_offset(clock["asked_at"], answered_at or math.inf, clock["epoch"], clock["epoch"])
+        if offset is not None and abs(offset) > limit:
             yield Remark(
                 "clock",
                 "clock",
@@ -254,7 +256,7 @@ def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> I
                 "Set it (systemctl restart chrony, or timedatectl set-ntp true); Slurm and TLS refuse such a "
                 "node.",
             )
-    if clock["synchronized"] is False:
+    if read_synchronized(clock.get("timedatectl", ""), container=bool(node.get("container"))) is False:
         yield Remark(
             "clock_synchronized",
             "synchronization of the clock",
@@ -263,12 +265,3 @@ def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> I
             "Install and start chrony, or name its servers.",
             fatal=False,
         )
-
-
-def _clock_offset(epoch: float, asked_at: float, answered_at: float, limit: float) -> float | None:
-    """Return how far a clock is off, None within the limit."""
-    # The node answered between question and answer: only what lies outside of that is its clock's fault.
-    early, late = asked_at - limit, (answered_at or float("inf")) + limit
-    if early <= epoch <= late:
-        return None
-    return epoch - (asked_at if epoch < early else answered_at)

@@ -3,7 +3,7 @@
 What is gathered, a mapping of three parts, each of which may be absent:
 
 ``facts``   what ``rackproof_facts`` returns, subset ``record``;
-``node``    the same, subset ``provision``;
+``node``    ``container``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
 ``health``  what the modules above do not gather:
 
     ``epoch``     seconds since 1970, when it was gathered; ``since`` the moment that the log begins at;
@@ -21,8 +21,7 @@ What is gathered, a mapping of three parts, each of which may be absent:
                   ``max_link_width`` of /sys/bus/pci/devices/ADDRESS, of network cards;
     ``disk``      path to ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes``, ``read_only``.
 
-Subset ``health`` gathers all of it in one call; instead of ``node.mounts`` it brings ``mountinfo`` among
-``facts.files``, instead of ``node.services`` the answers of ``systemctl``.
+Subset ``health`` gathers all of it in one call, the mounts as ``mountinfo`` among ``facts.files``.
 
 A node's text is hostile until it is sanitized; what is absent is empty or None, never a good value.
 """
@@ -50,6 +49,7 @@ from rackproof.core.untrusted import (
 from rackproof.logs._nvidia_smi import inforom_address
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.nvidia_smi import lines_beside, read_gpu_texts
+from rackproof.nodes.clock import read_synchronized
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
@@ -289,7 +289,7 @@ def build_snapshot(
     ports = _with_usual_rates(_read_ports(cards), previous)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths, mapping_at(health, "disk"))
-    failed_units = _failed_units(tools, node.get("services"))
+    failed_units = _failed_units(tools)
     uptime = text_at(files, "uptime")
     log_is_cut = any(
         (
@@ -330,7 +330,7 @@ def build_snapshot(
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
         seconds=_tool_seconds(tools),
         truncated=_truncated_tools(tools, {*_cut_names(log_is_cut, whole, gpus, cards), *cut}),
-        mounts=_read_mounts(node, text_at(files, "mountinfo")),
+        mounts=_read_mounts(text_at(files, "mountinfo")),
         failed_units=failed_units,
         idle_units=_idle_units(stdout_of(tools, "units"), failed_units or ()),
         services=_read_services(tools),
@@ -341,7 +341,9 @@ def build_snapshot(
         memlock_bytes=as_int(facts.get("memlock_bytes")),
         shm_bytes=as_int(facts.get("shm_bytes")),
         clock_offset_s=_clock_offset(clock),
-        clock_synchronized=_clock_synchronized(clock, stdout_of(tools, "clock"), node),
+        clock_synchronized=read_synchronized(
+            stdout_of(tools, "clock"), container=bool(node.get("container"))
+        ),
     )
 
 
@@ -927,18 +929,7 @@ def _clock_offset(clock: Mapping[str, Any]) -> float | None:
     return None if asked_at is None or epoch is None else epoch - asked_at
 
 
-def _clock_synchronized(clock: Mapping[str, Any], timedatectl: str, node: Mapping[str, Any]) -> bool | None:
-    if "synchronized" in clock:
-        synchronized = clock["synchronized"]
-        return synchronized if isinstance(synchronized, bool) else None
-    match = re.search(r"^NTPSynchronized=(yes|no)$", timedatectl, re.MULTILINE)
-    # A container's clock is its host's.
-    return None if match is None or node.get("container") else match[1] == "yes"
-
-
-def _read_mounts(node: Mapping[str, Any], mountinfo: str) -> tuple[str, ...] | None:
-    if "mounts" in node:
-        return tuple(sorted(sanitize(path, 300) for path in mapping_at(node, "mounts")))
+def _read_mounts(mountinfo: str) -> tuple[str, ...] | None:
     fields = (line.split() for line in mountinfo.splitlines())
     escaped = {field[4] for field in fields if len(field) > 5}
     return tuple(sorted(sanitize(_unescape(path), 300) for path in escaped)) if escaped else None
@@ -1034,11 +1025,8 @@ def _service_state(unit: Mapping[str, str]) -> str:
     return "auto-restart" if restarts else sanitize(active or "unknown", 20)
 
 
-def _failed_units(tools: Mapping[str, Any], services: object) -> tuple[str, ...] | None:
+def _failed_units(tools: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the units that have failed, None where that is not known."""
-    if isinstance(services, Mapping):
-        failed = [unit for unit in services if mapping_at(services, unit).get("failed") is True]
-        return tuple(sorted(sanitize(unit, 100) for unit in failed))
     if mapping_at(tools, "failed_units").get("status") != "ok":
         return None
     # systemctl marks a failed unit with a bullet.

@@ -16,37 +16,13 @@ from rackproof.jobs.validate.tasks import begin_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
-from tests.nodes.health.smi import CARD_LINKS, SYSTEMD
+from tests.nodes.health.healthy import gpu_xml, healthy_gathered
 
 pytestmark = pytest.mark.slow
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
 HEALTHY_NIGHTS, FAULTY_NIGHTS = 56, 50
 DAY = 86_400.0
 START = 1_795_000_000.0
-
-GPU = """<gpu id="00000{slot}:06:00.0"><product_name>H200</product_name><uuid>{uuid}</uuid>
-<minor_number>{slot}</minor_number><serial>S{number:02d}{slot}</serial>
-<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
-<ecc_errors><volatile><sram_uncorrectable_parity>{sram}</sram_uncorrectable_parity>
-<dram_uncorrectable>0</dram_uncorrectable></volatile>
-<aggregate><sram_correctable>0</sram_correctable><dram_correctable>{corrected}</dram_correctable>
-<sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
-<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending></ecc_errors>
-<mig_mode><current_mig>Disabled</current_mig></mig_mode>
-<fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
-<remapped_rows><remapped_row_pending>{pending}</remapped_row_pending>
-<remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<gpu_recovery_action>None</gpu_recovery_action>
-<pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
-<link_widths><current_link_width>{width}x</current_link_width>
-<max_link_width>16x</max_link_width></link_widths></pci_gpu_link_info><replay_counter>{replays}</replay_counter></pci>
-<clocks_event_reasons><clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
-<clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>
-<clocks_event_reason_hw_thermal_slowdown>{hot}</clocks_event_reason_hw_thermal_slowdown>
-</clocks_event_reasons><temperature><gpu_temp>{temp} C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit>
-<memory_temp>45 C</memory_temp></temperature>
-<gpu_power_readings><current_power_limit>{watts} W</current_power_limit>
-<default_power_limit>700.00 W</default_power_limit></gpu_power_readings></gpu>"""
 
 
 @pytest.fixture(autouse=True)
@@ -72,21 +48,13 @@ class Rack:
         for place in range(4):
             self.corrected[number, place] += dice.choice((0, 0, 0, 1, 7))
             temperature = dice.gauss(55, 8)
-            values = {
-                "slot": place,
-                "uuid": uuid(number, place),
-                "number": number,
-                "sram": 0,
-                "corrected": self.corrected[number, place],
-                "pending": "No",
-                "width": 16,
-                "replays": self.night // 3,
-                "hot": "Not Active",
-                "temp": round(temperature),
-                "margin": round(92 - min(temperature, 84)),
-                "watts": 700.0,
+            values: dict[str, Any] = {
+                "dram_correctable": self.corrected[number, place],
+                "replay_counter": self.night // 3,
+                "gpu_temp": f"{round(temperature)} C",
+                "gpu_temp_tlimit": f"{round(92 - min(temperature, 84))} C",
             }
-            extra: dict[str, Any] = {"log": log, "tools": tools, "gone": False}
+            extra: dict[str, Any] = {"log": log, "tools": tools, "gone": False, "slot": place}
             if fault is not None and place == slot:
                 fault(values, extra)
             if dice.random() < 0.005:
@@ -95,44 +63,26 @@ class Rack:
                     f"NVRM: Xid (PCI:000{place}:06:00): {dice.choice((13, 31, 43))}, pid=1, name=python3"
                 )
             if not extra["gone"]:
-                chips.append(GPU.format(**values))
-        about = f"<driver_version>580.1</driver_version><attached_gpus>{len(chips)}</attached_gpus>"
-        xml = f"<nvidia_smi_log>{about}{''.join(chips)}</nvidia_smi_log>"
-        smi = {"status": "ok", "stdout": xml, "seconds": dice.uniform(0.2, 3)}
+                chips.append(gpu_xml(number, place, **values))
         lines = "".join(f"{epoch}0 n kernel: {line}\n" for line in log)
-        kernel = {"status": "ok", "stdout": lines, "seconds": 0.1}
-        port = {
-            "state": "4: ACTIVE",
-            "rate": "400 Gb/sec",
-            "counters": {"symbol_error": 3, "port_rcv_errors": self.night},
+        answer = healthy_gathered(number, gpus=chips, epoch=epoch, log=lines)
+        answer["facts"] |= {
+            "boot_id": f"boot-{number}-{self.night}",
+            "files": answer["facts"]["files"] | {"mountinfo": "1 0 0:1 / /shared rw - nfs a rw"},
         }
-        return {
-            "facts": {
-                "boot_id": f"boot-{number}-{self.night}",
-                "tools": {"nvidia_smi_xml": smi} | tools,
-                "dmi": {"product_serial": f"SN{number:04d}"},
-                "files": {"mountinfo": "1 0 0:1 / /shared rw - nfs a rw"},
-                "memlock_bytes": -1,
-                "shm_bytes": 64 << 30,
-            },
-            "node": {},
-            "health": {
-                "begin": epoch,
-                "epoch": epoch + dice.uniform(1, 30),
-                "tools": SYSTEMD | {"kernel_log": kernel},
-                "hca": {"mlx5_0": {"1": port}},
-                "pci": CARD_LINKS,
-                "disk": {
-                    "/": {
-                        "total_bytes": 1000,
-                        "free_bytes": dice.randrange(200, 900),
-                        "total_inodes": 100,
-                        "free_inodes": dice.randrange(20, 90),
-                        "read_only": False,
-                    }
-                },
-            },
+        answer["facts"]["tools"]["nvidia_smi_xml"]["seconds"] = dice.uniform(0.2, 3)
+        answer["facts"]["tools"] |= tools
+        answer["health"]["epoch"] = epoch + dice.uniform(1, 30)
+        answer["health"]["hca"]["mlx5_0"]["1"]["counters"] = {
+            "symbol_error": 3,
+            "port_rcv_errors": self.night,
         }
+        answer["health"]["disk"]["/"] |= {
+            "total_bytes": 1000,
+            "free_bytes": dice.randrange(200, 900),
+            "free_inodes": dice.randrange(20, 90),
+        }
+        return answer
 
     def make_night(self, faults: dict[int, tuple[Any, int]], lost: float = 0.002) -> dict[str, NodeNight]:
         night = begin_night(self.results, RACK, owner_pid=os.getpid())
@@ -174,7 +124,7 @@ def hung(values: dict[str, Any], more: dict[str, Any]) -> None:
 
 def xid(number: int) -> Callable[[dict[str, Any], dict[str, Any]], None]:
     def happen(values: dict[str, Any], more: dict[str, Any]) -> None:
-        more["log"].append(f"NVRM: Xid (PCI:000{values['slot']}:06:00): {number}, pid='<unknown>'")
+        more["log"].append(f"NVRM: Xid (PCI:000{more['slot']}:06:00): {number}, pid='<unknown>'")
 
     return happen
 
@@ -186,11 +136,11 @@ def value(**changed: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
 # What is wrong, what finds it, and whether it can be told which GPU it is.
 FAULTS = {
     "a GPU is gone": (gone, "gpu_missing", True),
-    "SRAM error": (value(sram=1), "ecc_sram_uncorrectable", True),
-    "row waits for a reset": (value(pending="Yes"), "remap_pending", True),
-    "half the PCIe lanes": (value(width=8), "pcie_width", True),
-    "too hot": (value(hot="Active"), "throttled", True),
-    "power limit": (value(watts=500.0), "power_limit", True),
+    "SRAM error": (value(sram_uncorrectable_parity=1), "ecc_sram_uncorrectable", True),
+    "row waits for a reset": (value(remapped_row_pending="Yes"), "remap_pending", True),
+    "half the PCIe lanes": (value(current_link_width="8x"), "pcie_width", True),
+    "too hot": (value(clocks_event_reason_hw_thermal_slowdown="Active"), "throttled", True),
+    "power limit": (value(current_power_limit="500.00 W"), "power_limit", True),
     "fell off the bus": (xid(79), "xid_79", True),
     "GSP does not answer": (xid(119), "xid_119", True),
     "nvidia-smi hangs": (hung, "tool_hung", False),

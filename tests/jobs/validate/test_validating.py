@@ -30,44 +30,16 @@ from rackproof.store.night_store import (
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, read_run
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
-from tests.nodes.health.smi import ROOT_MOUNT, SECTIONS, SYSTEMD
+from tests.nodes.health.healthy import EPOCH, gpu_xml, healthy_gathered, smi_xml
 
 NODES = ("r1-n01", "r1-n02", "r1-n03")
-EPOCH = 1_795_000_000.0
 SHARE = 0.4
 
 
-def smi(number: int, margin: int = 30, gone: int = -1) -> str:
-    """Return nvidia-smi's answer of a node with four GPUs."""
-    gpus = "".join(
-        f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
-        f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
-        f"<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit>"
-        "<memory_temp>45 C</memory_temp></temperature>"
-        f"{SECTIONS}</gpu>"
-        for slot in range(4)
-        if slot != gone
-    )
-    about = f"<driver_version>580.1</driver_version><attached_gpus>{4 - (gone in range(4))}</attached_gpus>"
-    return f"<nvidia_smi_log>{about}{gpus}</nvidia_smi_log>"
-
-
-def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any]:
-    def ok(text: str) -> dict[str, Any]:
-        return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
-
-    return {
-        "facts": {
-            "boot_id": "boot",
-            "tools": {"nvidia_smi_xml": ok(smi(number, **smi_options))},
-            "dmi": {"product_serial": f"SN{number:04d}"},
-            "memlock_bytes": -1,
-            "shm_bytes": 64 << 30,
-            "files": {"mountinfo": ROOT_MOUNT},
-        },
-        "node": {"space": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30}}},
-        "health": {"begin": EPOCH, "epoch": EPOCH + 1, "tools": SYSTEMD | {"kernel_log": ok(log)}},
-    }
+def gathered(number: int, *, log: str = "", margin: int = 30, gone: int = -1) -> dict[str, Any]:
+    slots = [slot for slot in range(4) if slot != gone]
+    chips = [gpu_xml(number, slot, gpu_temp_tlimit=f"{margin} C") for slot in slots]
+    return healthy_gathered(number, gpus=chips, log=log)
 
 
 def look_at(night: NightContext, number: int, answer: dict[str, Any] | None = None, **more: Any) -> str:
@@ -177,7 +149,9 @@ def test_a_gpu_that_failed_in_another_chassis_is_recognised(results: Path) -> No
     a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
     assert verdicts(results)[1] == "fail"
     moved = gathered(2)
-    moved["facts"]["tools"]["nvidia_smi_xml"]["stdout"] = smi(2).replace(uuid(2, 0), uuid(1, 2))
+    moved["facts"]["tools"]["nvidia_smi_xml"]["stdout"] = smi_xml(
+        [gpu_xml(2, slot) for slot in range(4)]
+    ).replace(uuid(2, 0), uuid(1, 2))
     a_night(results, {1: gathered(1, gone=2), 2: moved})
     codes = {one.code for one in read_night(night_folders(results)[0]).nodes[2].findings}
     assert "gpu_failed_elsewhere" in codes
@@ -412,19 +386,6 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
     assert [(one.verdict, one.part) for one in made.between] == [
         (Verdict.FAIL, "+".join([*names[:4], "1 more"]))
     ]
-
-
-@pytest.mark.parametrize(
-    ("times", "offset"),
-    [
-        ((100.0, 130.0, 110.0, 115.0), 0.0),
-        ((100.0, 130.0, 90.0, 95.0), -10.0),
-        ((100.0, 130.0, 150.0, 155.0), 25.0),
-        ((100.0, 130.0, None, 155.0), None),
-    ],
-)
-def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: float | None) -> None:
-    assert tasks.clock_offset(*times) == offset
 
 
 def test_a_node_is_explained_from_records_alone(results: Path) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from .smi import CARD_LINKS, ROOT_MOUNT, SYSTEMD
+from .healthy import DRIVER, EPOCH, healthy_gathered
+from .smi import SYSTEMD
 
 FAKES = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
-DRIVER = "580.95.05"
-EPOCH = 1_795_000_000.0
 
 
 @dataclass
@@ -63,29 +62,20 @@ class Rig:
             "kernel_log": self.run("dmesg"),
             "nvlink_status": self.run("nvidia-smi nvlink -s", timeout_s),
             "nvlink_errors": self.run("nvidia-smi nvlink -e", timeout_s),
-            "units": SYSTEMD["units"],
+            **SYSTEMD,
         }
         # A busy test machine is no slow tool.
         for answer in (*tools.values(), *more.values()):
             answer["seconds"] = min(answer["seconds"], 1.0)
-        return {
-            "facts": {
-                "boot_id": boot_id,
-                "tools": tools,
-                "memlock_bytes": -1,
-                "shm_bytes": 64 << 30,
-                "dmi": {"product_serial": "SN0001"},
-                "files": {"mountinfo": ROOT_MOUNT},
-            },
-            "node": {
-                "mounts": {"/": {}, "/shared": {}},
-                "space": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30}},
-                "clock": {"asked_at": EPOCH, "epoch": EPOCH + 0.2, "synchronized": True},
-                "modules": {"nvidia": DRIVER, "nvidia_peermem": DRIVER},
-                "services": {"slurmd.service": {"active": True, "failed": False}},
-            },
-            "health": {"epoch": EPOCH, "tools": more, "hca": self.hca(), "pci": CARD_LINKS},
+        answer = healthy_gathered(gpus=0)
+        answer["facts"] |= {"boot_id": boot_id, "tools": tools}
+        answer["facts"]["files"]["mountinfo"] += "30 22 0:40 / /shared rw - nfs4 nas:/export rw\n"
+        answer["node"] |= {
+            "clock": {"asked_at": EPOCH, "epoch": EPOCH + 0.2},
+            "modules": {"nvidia": DRIVER, "nvidia_peermem": DRIVER},
         }
+        answer["health"] |= {"epoch": EPOCH, "tools": more, "hca": self.hca()}
+        return answer
 
     def hca(self) -> dict[str, Any]:
         """Return ports as /sys of the fake tells them."""

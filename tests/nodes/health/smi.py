@@ -5,7 +5,7 @@ SECTIONS = (
     "<pci><pci_gpu_link_info>"
     "<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>"
     "<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>"
-    "</pci_gpu_link_info></pci>"
+    "</pci_gpu_link_info><replay_counter>0</replay_counter></pci>"
     "<clocks_event_reasons>"
     "<clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>"
     "<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>"

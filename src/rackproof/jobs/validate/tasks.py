@@ -24,6 +24,7 @@ from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectati
 from rackproof.jobs.validate.messages import describe_changes, summarize_night
 from rackproof.logs.declared_lines import DeclaredLinesError, read_declared
 from rackproof.nodes.answer_seal import answer_is_whole
+from rackproof.nodes.clock import clock_offset
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_checks import service_units
 from rackproof.nodes.snapshot import build_snapshot
@@ -195,17 +196,6 @@ def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
     """
     services = parse_node_expectation(node, expected).services
     return list(dict.fromkeys([*WATCHED_UNITS, *(unit for one in services for unit in service_units(one))]))
-
-
-def clock_offset(asked: float, answered: float, begin_: object, end: object) -> float | None:
-    """Return how far a node's clock is off for certain, in seconds: 0 while its times fit between ours.
-
-    How long a busy controller took to ask is nobody's clock.
-    """
-    first, last = as_float(begin_), as_float(end)
-    if first is None or last is None:
-        return None
-    return first - asked if first < asked else max(0.0, last - answered)
 
 
 def close_night(

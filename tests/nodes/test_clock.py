@@ -1,0 +1,40 @@
+"""A node's clock: how far it is off, and whether something disciplines it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.nodes.clock import clock_offset, read_synchronized
+
+
+@pytest.mark.parametrize(
+    ("times", "offset"),
+    [
+        ((100.0, 130.0, 110.0, 115.0), 0.0),
+        ((100.0, 130.0, 90.0, 95.0), -10.0),
+        ((100.0, 130.0, 150.0, 155.0), 25.0),
+        ((100.0, 130.0, None, 155.0), None),
+    ],
+)
+def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: float | None) -> None:
+    assert clock_offset(*times) == offset
+
+
+@pytest.mark.parametrize(
+    ("text", "container", "synchronized"),
+    [
+        ("NTPSynchronized=yes\n", False, True),
+        ("NTPSynchronized=no\n", False, False),
+        ("NTPSynchronized=no\n", True, None),
+        ("NTPSynchronized=yes\n", True, None),
+        ("", False, None),
+        ("NTPSynchronized=maybe\n", False, None),
+        ("Failed to query server: Connection timed out\n", False, None),
+    ],
+)
+def test_nothing_is_known_without_an_answer_and_in_a_container(
+    text: str, container: bool, synchronized: bool | None
+) -> None:
+    assert read_synchronized(text, container=container) is synchronized
