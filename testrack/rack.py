@@ -112,7 +112,7 @@ class Rack:
             )
 
     def _tell_older(self, found: dict[str, Found]) -> None:
-        """Say which nodes were made before the fakes were changed."""
+        """Return which nodes were made before the fakes were changed."""
         image = self.images.node()
         older = sorted(
             name

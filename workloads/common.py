@@ -267,7 +267,7 @@ def add_time_limit(arguments: argparse.ArgumentParser) -> None:
 
 
 def add_nodes(arguments: argparse.ArgumentParser) -> None:
-    """Add what a program is told that several nodes start together."""
+    """Add the options of a program that several nodes start together."""
     add = arguments.add_argument
     add("--nodes", type=_count, default=_slurm("NNODES", 1), help="nodes that train together (default: 1)")
     add("--node-rank", type=int, default=_slurm("NODEID", 0), help="which of them this is, from 0 (default)")
@@ -278,7 +278,7 @@ def check_nodes(options: argparse.Namespace) -> None:
     """Check what :func:`add_nodes` added.
 
     Raises:
-        Refusal: There is no such node, or nobody knows where they meet.
+        Refusal: There is no such node, or it is unknown where they meet.
     """
     if not 0 <= options.node_rank < options.nodes:
         raise Refusal(

@@ -6,7 +6,7 @@
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
 Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
-`:::RACKPROOF {JSON}` that say where it stands, and what run.sub prints, as it grows. Told `together`, it has
+`:::RACKPROOF {JSON}` that say where it stands, and what run.sub prints, as it grows. With `together`, it has
 every node build the image and submits run.sub by Slurm once, as slurm_run.py does.
 
 run.sub ends with the status of its own tidying up, so what it prints decides. Its container is a child of
@@ -58,7 +58,7 @@ LABEL = "rackproof.ref"
 EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
 EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
-"""Of commits the trees, as git names them: an archive that is made anew may have another checksum."""
+"""These are the commits' trees, as git names them: an archive made again may have another checksum."""
 TOP = "/sources"
 """Where a script in the container finds the sources."""
 SHIM = """\
@@ -116,7 +116,7 @@ def git_tree(folder: Path) -> str:
 
 def git_object(kind: str, content: bytes) -> str:
     """Return the name that git gives an object."""
-    # git's own hash; nobody can make other sources with the name of those that are there for years.
+    # git's own hash; no one can make other sources with the name of those that are there for years.
     return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
@@ -545,7 +545,7 @@ class Together(Docker):
         return found
 
     def more_options(self, environment: Mapping[str, str]) -> list[str]:
-        """Return what sbatch is told beyond that."""
+        """Return the further options of sbatch."""
         return ["--ntasks-per-node", environment["DGXNGPU"]]
 
     def tail(self, path: Path) -> Tail06:

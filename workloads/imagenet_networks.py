@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's training pixels by channel, scaled to 0..1."""
+"""ImageNet's training pixels have these by channel, scaled to 0..1."""
 
 BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 """ResNet-50's stages: channels, blocks, stride of the first one."""

@@ -466,7 +466,7 @@ class Trainer:
         return float(took.item())
 
     def take_loss(self, steps: int, where: str) -> float:
-        """Return the mean loss of the last steps on this rank, and begin anew.
+        """Return the mean loss of the last steps on this rank, and begin again.
 
         Raises:
             Refusal: It is not finite.

@@ -213,7 +213,7 @@ def install(python, folder, requirements, runtime):
 
 
 def make(folder, needs, requirements, checksum, runtime):
-    """Make the environment anew, and mark it as made once it has shown its modules.
+    """Make the environment again, and mark it as made once it has shown its modules.
 
     On a failure nothing of it stays: a disk that it filled is free again.
     """

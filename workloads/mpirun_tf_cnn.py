@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def unknown_update(name: str) -> str:
-    """Say that tf_cnn_benchmarks has no such way to update variables, or cannot do it, and what there is."""
+    """Report that tf_cnn has no such way to update variables, or cannot do it, and what there is."""
     known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
     if any(part in name.lower() for part in ("ddl", "powerai")):
         return (

@@ -51,7 +51,7 @@ MOST_SAMPLES = 100
 MOST_IN_BURST = 1000
 
 STEP_SIZE = {"cuda": 8192, "cpu": 256}
-"""Of a straggler's products, in fp32: below the power limit, so that GPUs differ by 0.4 % at most."""
+"""A straggler's products are made in fp32: below the power limit, GPUs differ by 0.4 % at most."""
 STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 

@@ -32,7 +32,7 @@ EXIT_NOT_MET = 8
 PORT = 29417
 MEET_S = 180.0
 MEASURE_S = 0.5
-"""For each direction of each pair."""
+"""It holds for each direction of each pair."""
 STREAMS = 4
 """One TCP stream fills no fast link (the first study of this kind found that out on 20 Gbit/s)."""
 CHUNK = 1 << 20
@@ -49,7 +49,7 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._rest = b""
-        # A node that lost its power says nothing; without this nobody would ever notice.
+        # A node that lost its power sends nothing; without this it would never be noticed.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -230,7 +230,7 @@ class First:
         return found
 
     def go(self) -> str:
-        """Tell all to start; return where their ranks meet."""
+        """Ask all to start; return where their ranks meet."""
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
         for line in self.lines.values():
@@ -300,7 +300,7 @@ class Program:
 
 
 def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> None:
-    """Hear how another node ends; end the own program if that was badly."""
+    """Receive how another node ends; end the own program if it failed."""
     try:
         answer = line.hear(None)
     except (OSError, ValueError):

@@ -208,7 +208,7 @@ class Refusal(Exception):  # noqa: N818  (as in the other workloads)
 
 
 class Stopped(Exception):  # noqa: N818
-    """Somebody told us to end."""
+    """A signal asked this program to end."""
 
 
 class Leaving(Exception):  # noqa: N818
@@ -216,7 +216,7 @@ class Leaving(Exception):  # noqa: N818
 
 
 def say(**what: Any) -> None:
-    """Tell where it stands."""
+    """Report where it stands."""
     print(MARK + json.dumps(what), flush=True)
 
 
@@ -849,7 +849,7 @@ class Work:
                 "make room, or set bench_shared to another file system",
             )
         self.prove_image(digest)
-        # Layers that were fetched are kept by enroot; only what it was writing begins anew.
+        # Layers that were fetched are kept by enroot; only what it was writing begins again.
         draft = target.with_name(f".{target.name}.part")
         if draft.exists():
             draft.unlink()
@@ -1266,7 +1266,7 @@ class Work:
                 EXIT_SLURM, "DATADIR names the folder 8b itself: it has to be the one that holds 8b"
             )
         for name, value in self.spec["environment"].items():
-            # Of all variables only folders are checked; a config may set any other one anew.
+            # Of all variables only folders are checked; a config may set any other one again.
             if name in ("DATADIR", "DATAROOT", "MODEL"):
                 if found.get(name) != value:
                     raise Refusal(
@@ -1387,7 +1387,7 @@ class Work:
         say(**{**self.told, "phase": f"submitted as job {self.job}", "job": self.job})
 
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
-        """Return what sbatch is told beyond that."""
+        """Return the further options of sbatch."""
         return []
 
     @property
@@ -1549,7 +1549,7 @@ class Work:
         """Cancel the job once if this program is to end, unless a plan comes back for the job."""
         if not self.stopping or watch.cancelled:
             return
-        # Without a plan nobody would come back for the job.
+        # Without a plan nothing would come back for the job.
         if self.plan_id and going_down():
             raise Leaving
         watch.cancelled = True

@@ -81,7 +81,7 @@ class StagingError(Exception):
 
 
 def log(text: str) -> None:
-    """Tell the operator what happens (on stderr: stdout carries only the result)."""
+    """Show the operator what happens (on stderr: stdout carries only the result)."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -387,7 +387,7 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
 
 
 def clean(staging: Path) -> None:
-    """Remove what a killed staging left behind (the lock is held, so nobody is using it)."""
+    """Remove what a killed staging left behind (the lock is held, so nothing uses it)."""
     for left in staging.glob("tmp-*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)

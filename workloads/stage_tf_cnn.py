@@ -27,7 +27,7 @@ EXIT_DATA = 5
 PART = "scripts/tf_cnn_benchmarks"
 MARKER = "rackproof-sources.json"
 MOST_BYTES = 50_000_000
-"""Of an archive; that of the whole repository has less than one."""
+"""An archive has at most this; that of the whole repository has less than one."""
 
 
 class StagingError(Exception):

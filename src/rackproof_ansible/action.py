@@ -188,7 +188,7 @@ class NodeAction(RackproofAction):
         return done["rc"], done["stdout"], done["stderr"]
 
     def run_command_of_playbook(self, command: str) -> tuple[int, str, str]:
-        """As :meth:`run_command`, but end this process where the playbook is gone.
+        """Run as :meth:`run_command`, but end this process where the playbook is gone.
 
         A playbook that is killed leaves its workers behind; one that goes on would start jobs beside those
         of the next playbook.

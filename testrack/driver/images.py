@@ -28,7 +28,7 @@ NODE_PACKAGES = (
 SERVICES_PACKAGES = (*NODE_PACKAGES, "nginx-light", "docker-registry", "apache2-utils")
 # The services' host is of this release, whatever the nodes are.
 SERVICES_RELEASE, SERVICES_PYTHON = "bookworm", "3.11"
-# Kept out of every image and of what is installed later: nobody reads manuals on a node of the test rack.
+# Kept out of every image and of what is installed later: a node of the test rack needs no manuals.
 DPKG_OPTIONS = (
     "force-unsafe-io",
     *("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/doc/*"),
@@ -120,7 +120,7 @@ def folder_overlay(folder: Path, target: str) -> dict[str, Entry]:
 
 
 def units_overlay(enabled: Sequence[str] = ()) -> dict[str, Entry]:
-    """Return the links that mask units nobody needs and enable those given."""
+    """Return the links that mask unneeded units and enable those given."""
     folder = "/etc/systemd/system"
     links = {f"{folder}/{unit}": Entry(link="/dev/null") for unit in MASKED}
     for unit in enabled:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-# RFC 2544 sets 198.18.0.0/15 aside for test equipment: these addresses are nobody's.
+# RFC 2544 sets 198.18.0.0/15 aside for test equipment: no host has these addresses.
 NETWORK = "rack"
 BRIDGE = "br-rack"
 SUBNET = "198.18.77.0/24"

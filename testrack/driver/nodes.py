@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 def in_parallel(
     console: Console, what: str, hosts: Sequence[Host], work: Callable[[Host], Result]
 ) -> dict[str, Result]:
-    """Do the same for many hosts; every failure is told, not only the first."""
+    """Do the same for many hosts; every failure is reported, not only the first."""
     results, failures = {}, []
     with ThreadPoolExecutor(WORKERS) as pool:
         jobs = {pool.submit(work, host): host for host in hosts}

@@ -112,7 +112,7 @@ def run(command: list[str], timeout: float) -> None:
 
 
 def root_tar(folder: Path) -> Path:
-    """Return Debian's packages and mlperf-logging as a tar, without what nobody needs; made once."""
+    """Return Debian's packages and mlperf-logging as a tar, without what is not needed; made once."""
     key = digest(
         RELEASE, PACKAGES, LEFT_OUT, LOGGING.read_text(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1
     )

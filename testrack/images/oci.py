@@ -23,10 +23,10 @@ class Layer:
     """A layer's place in the layout."""
 
     digest: str
-    """Of the compressed file."""
+    """This belongs to the compressed file."""
     size: int
     diff_id: str
-    """Of the tar inside."""
+    """This belongs to the tar inside."""
 
 
 def sha256(data: bytes) -> str:

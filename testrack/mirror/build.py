@@ -257,7 +257,7 @@ class Mirror:
         for file in files:
             (pool / file.name).hardlink_to(file)
         release = repositories.index(new, name, pool, self.architecture, "stable", "stable")
-        # The one that nobody signed is there for the test that apt refuses it.
+        # The unsigned one is there for the test that apt refuses it.
         if name != UNSIGNED:
             self.key.sign(release)
         shutil.rmtree(self.out / name, ignore_errors=True)

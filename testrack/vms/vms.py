@@ -107,7 +107,7 @@ def machine(number: int, folder: Path, uefi: str = "") -> dict[str, str]:
     Its firmware and BMC say of it what its fake hardware says (rack-machine.service).
     """
     nvram = folder / f"vm{number}.nvram"
-    # The firmware's maker has put a key into it that is there for tests, and everybody has.
+    # The firmware's maker has put a key into it that is there for tests, and everyone has.
     code, variables = (".secboot", ".snakeoil") if uefi == "secure" else ("", "")
     firmware = UEFI.format(
         secure='secure="yes" ' if uefi == "secure" else "",
@@ -260,7 +260,7 @@ def host_lines(machines: list[dict[str, str]]) -> list[str]:
 
 
 def introduce(machines: list[dict[str, str]]) -> None:
-    """Tell the rack's hosts, which have no name server, of the machines."""
+    """Name the machines to the rack's hosts, which have no name server."""
     if not Path(f"/sys/class/net/{rack.BRIDGE}").exists():
         sys.exit("vms: the test rack does not run: make rack NODES=1")
     for host in docker_text("ps", "--filter", f"label={LABEL}", "--format", "{{.Names}}").split():
@@ -415,7 +415,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
 def reap() -> None:
     """Go on in a child; the first process of a namespace takes leave of all that others leave behind.
 
-    libvirt waits for a QEMU to be gone, and one that nobody takes leave of stays.
+    libvirt waits for a QEMU to be gone, and one that is not waited for stays.
     """
     child = os.fork()
     if child == 0:

@@ -64,7 +64,7 @@ Conditions = Mapping[str, tuple[str, str]]
 class AnomalyPolicy:
     """How strictly a night is judged. Fractions are of the value compared with, negative is worse.
 
-    ``outlier_z`` alone condemns nobody: with 400,000 numbers a night chance alone goes beyond any fixed
+    ``outlier_z`` alone condemns no node: with 400,000 numbers a night chance alone goes beyond any fixed
     z, so the limit grows with the number of comparisons (at most ``chance`` false alarms a night are
     expected of normal noise) and the distance must matter, too. ``resolution`` is what a probe repeats
     to: the least spread assumed where the MAD is smaller, as where most values are equal.
@@ -474,7 +474,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     """
     readings = fleet.readings
     rows = fleet.tonight[np.isfinite(readings.value[fleet.tonight])]
-    # Without a direction nobody knows which node is the worse one.
+    # Without a direction it is unknown which node is the worse one.
     rows = rows[fleet.sign[readings.quantity[rows]] != 0]
     if not len(rows) or judged[rows].all():
         return []
@@ -657,7 +657,7 @@ class _ModelResult:
     judged: Bools
     explained: Bools
     early: Floats
-    """Of each row the median of the nights before, more is better; NaN where unknown."""
+    """This is each row's median of the nights before; more is better; NaN is unknown."""
     late: Floats
     """The worst of the two nights before."""
 
@@ -892,7 +892,7 @@ def _fleetwide(
     cells, counts = np.unique(pairs[0], return_counts=True)
     total = asked[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
-    # That a reference lacks is nobody's fault tonight.
+    # A missing reference is no node's fault tonight.
     many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
     for one, count, of in zip(cells[many], counts[many], total[many], strict=True):

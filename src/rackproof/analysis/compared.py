@@ -1,4 +1,4 @@
-"""With what the numbers of drained nodes were compared in a night: the fleet, their own past. No I/O.
+"""What the numbers of drained nodes were compared with in a night: the fleet, their own past. No I/O.
 
 A finding that rests on a comparison is over only where the same comparison was made again: a number alone
 shows nothing of it.

@@ -625,7 +625,7 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
 
 def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
     """Return how much likelier a level below the bound is than the bound itself, as a logarithm."""
-    # Against the bound itself: it is the healthy level that a slow one is hardest told from.
+    # Against the bound itself: it is the healthy level from which a slow one is hardest to distinguish.
     known = np.isfinite(own)
     weight = known.astype(np.float64)
     weight[twice, -1] *= 2.0

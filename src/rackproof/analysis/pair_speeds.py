@@ -53,7 +53,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     # Before everything else: a log that is cut off after a wrong sum has still shown a wrong sum.
     if any(measurement.value != 0 for measurement in wrong):
         return "sums of values were wrong"
-    # Without a count of wrong values nobody checked the sums, and a fast wrong sum is worth nothing.
+    # Without a count of wrong values the sums are unchecked, and a fast wrong sum is worth nothing.
     if log.verdict is not Verdict.PASS or not speeds or not wrong:
         return "its log proves nothing: cut off, or nothing measured"
     if any(not speed.finite or speed.value <= 0 for speed in speeds):

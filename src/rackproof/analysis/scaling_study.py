@@ -273,7 +273,7 @@ def _explanations(
 
 
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
-    """Say what the samples of a run show that costs speed, the strongest first; never nothing.
+    """Return what the samples of a run show that costs speed, the strongest first; never nothing.
 
     Looked for: devices that wait (for data, or for their host), exchange of gradients that is not hidden,
     one rank that is slow by itself, clocks that are held back, GPUs that are not busy.
@@ -293,7 +293,7 @@ def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]
 
 
 def _no_cause(run: Run) -> ScalingExplanation:
-    """Say that the cause is unknown: because nothing was sampled, or although these were."""
+    """Report that the cause is unknown: because nothing was sampled, or although these were."""
     sampled = {series.name for series in run.series if series.name.startswith(("gpu_", "link_"))}
     kinds = {"data_wait_share", "local_step_time", "exchange_share"}
     measured = {measurement.name for measurement in run.measurements if measurement.name in kinds}

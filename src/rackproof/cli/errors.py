@@ -42,7 +42,7 @@ def operator_message(error: Exception) -> str:
     """Return what an exception means for the operator. No I/O."""
     if isinstance(error, RackproofError):
         return str(error)
-    # str() of an OSError begins with its number, which tells an operator nothing.
+    # str() of an OSError begins with its number, which is of no use to an operator.
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}"

@@ -34,7 +34,7 @@ _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
 MOST_BYTES, MOST_KEYS, MOST_LEVELS, MOST_POINTS, MOST_MISTAKES = 64 * 1024, 5000, 30, 2000, 10
-"""Of a file; its keys and entries, aliases written out; a matrix before its filters; a message."""
+"""These bound a file; its keys and entries, aliases written out; a matrix before its filters; a message."""
 
 
 class DefinitionError(RackproofError):
@@ -678,7 +678,7 @@ def load_definitions(
 
     Args:
         folder: The folder.
-        names: Benchmarks that are wanted: if all have files, mistakes in others stop nobody. For a suite
+        names: Benchmarks that are wanted: if all have files, mistakes in others stop nothing. For a suite
             every file is needed, as a wrong one may belong to it.
         log_formats: The names that `result.format` may have besides `auto`.
 

@@ -1,4 +1,4 @@
-"""Who may read what Rackproof writes on the controller: its user and group, and nobody else."""
+"""Modes of what Rackproof writes on the controller: its user and group may read it, no one else may."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
 """Words of a product name by which a card differs from the module (SXM) of the same model: other power, other
 memory, other links. A module's product name has none of them."""
 _MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
-"""Of these there are modules and cards; of the others a word such as PCIe in a SKU's name says nothing."""
+"""These exist as modules and as cards; for the others a word such as PCIe in a SKU's name means nothing."""
 _WITH_BOARD = re.compile(rf"({'|'.join(_MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
@@ -100,9 +100,9 @@ _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
 """Models without NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
-"""Of these every answer of nvidia-smi in tests/data/real has MIG's mode and the temperature of the memory."""
+"""For these every answer of nvidia-smi in tests/data/real has MIG's mode and the memory's temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
-"""Of these every such answer has the repairs of memory that wait for a reset."""
+"""For these every such answer has the repairs of memory that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
 """Drivers before it report them of no GPU."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
@@ -111,7 +111,7 @@ MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
 )
-"""These have HBM with ECC that is on unless somebody switches it off."""
+"""These have HBM with ECC that is on unless an operator switches it off."""
 
 HOTTEST_GPU_C = 100.0
 """No model is specified for a GPU as hot as that."""

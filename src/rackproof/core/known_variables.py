@@ -19,7 +19,7 @@ _DEFINING_KEYS = ("register", "loop_var", "index_var")
 _MAPPING_KEYS = ("vars", "ansible.builtin.set_fact", "set_fact")
 _WORD = re.compile(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b")
 ALL_HOSTS = 200
-"""Of more hosts only one of each set of groups is asked, and those with a file in host_vars."""
+"""Among more hosts only one of each set of groups is checked, and those with a file in host_vars."""
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {

@@ -130,12 +130,12 @@ class Course:
         self.progress: dict[tuple[str, str], Advance] = {}
         self.evaluations = 0
         self.trained_s = 0.0
-        """Seconds of all blocks that have begun and stopped."""
+        """Seconds of all blocks that have started and stopped."""
         self.block_began = 0.0
         self.before_block: tuple[int, ...] = ()
         """How many statistics of each kind there were when the present block began."""
         self.of_blocks: list[tuple[int, ...]] = []
-        """Statistics of each block that has begun and stopped, by kind."""
+        """Statistics of each block that has started and stopped, by kind."""
         self.extremes: dict[tuple[str, bool], Extreme] = {}
         """The lowest and the highest evaluation of each metric."""
 

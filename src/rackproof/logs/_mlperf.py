@@ -204,7 +204,7 @@ MAX_GPUS = 4000
 """Characters of the list of UUIDs of a run's GPUs."""
 CLOCK_SLACK_S = 1.0
 FIRST_YEAR = 2018
-"""Of MLPerf Training 0.5."""
+"""MLPerf Training 0.5 has these."""
 SECONDS_OF_A_YEAR = 365.2425 * 86_400
 """Clocks of ranks differ by less; what is further back was logged by another clock, or another run."""
 STEPS_OF_RUN = 1.03
@@ -361,7 +361,7 @@ class Events(LogParser):
     largest_loss: tuple[float, int] | None = None
     """The first loss that is more than any benchmark of MLPerf begins with, and its line."""
     is_steady = False
-    """Whether a run has begun and not stopped: of its statistics only the order of time is looked at."""
+    """Whether a run has started and not stopped: of its statistics only the order of time is looked at."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -728,7 +728,7 @@ class Events(LogParser):
     def on_epoch(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Epoch numbers and durations."""
+        """Note epoch numbers and durations."""
         self.on_part(key, value, meta, time, position)
         epoch = number(meta.get("epoch_num"))
         if key == "epoch_start":
@@ -759,7 +759,7 @@ class Events(LogParser):
     def on_cache_clear(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """A cache clear that reports a failure."""
+        """Note a cache clear that reports a failure."""
         if value is False:
             self.log.mark("cache_clear_failed", position)
 
@@ -780,7 +780,7 @@ class Events(LogParser):
     def on_measurement(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """A measurement that a Rackproof workload states itself."""
+        """Note a measurement that a Rackproof workload states itself."""
         line, rank = self.place(position)
         if len(self.extra) >= 5000:
             self.log.find("too_many_measurements", "more measurements than are kept", line=line)
@@ -822,7 +822,7 @@ class Events(LogParser):
     def on_facts(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Software versions that the workload reports."""
+        """Note the software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
                 # The UUIDs of eight GPUs are 327 characters; cut short, the last ones would be no GPU's.
@@ -832,7 +832,7 @@ class Events(LogParser):
     def on_dataset(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """The data that the workload read."""
+        """Note the data that the workload read."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
                 self.log.tag(f"dataset.{text_of(name)}", one)
@@ -840,7 +840,7 @@ class Events(LogParser):
     def on_target(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """A quality target that the log itself states.
+        """Note a quality target that the log itself states.
 
         ``{"value": 0.99, "at_most": false}`` is judged; a bare number (NVIDIA's logs) does not say which
         side of it is good and is only kept as a tag.
@@ -857,7 +857,7 @@ class Events(LogParser):
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """For the live display only."""
+        """Note what only the live display shows."""
 
     def on_gpu_sample(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int

@@ -18,7 +18,7 @@ from rackproof.core.text import sanitize
 MOST_DECLARED = 200
 LONGEST_PATTERN = 300
 FEWEST_LETTERS = 8
-"""Characters that a pattern has to name: with fewer it would fit lines that nobody has seen yet."""
+"""Characters that a pattern has to name: with fewer it would fit lines that were not seen yet."""
 MOST_OPEN_REPEATS = 2
 """Repeats without a small bound in one pattern: each more multiplies the time by the length of a line."""
 MOST_CHOICES = 8
@@ -113,7 +113,7 @@ def _why_unusable(pattern: str) -> str:
         return "fits every line: begin it with the words of the message"
     if (letters := _letters(parsed)) < FEWEST_LETTERS:
         return (
-            f"names {letters} characters and would fit lines that nobody has seen yet: write out at least "
+            f"names {letters} characters and would fit lines that were not seen yet: write out at least "
             f"{FEWEST_LETTERS} of the message's own"
         )
     choices = list(_choices(parsed, within_repeat=False))

@@ -71,7 +71,7 @@ SLURM_CODES = (
     (b"Node failure", "node_failed"),
     (b"NODE FAILURE", "node_failed"),
 )
-"""Of a line that Slurm writes; how a task died is read by :data:`_DIED`."""
+"""Slurm writes such a line; :data:`_DIED` reads how a task died."""
 _DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
 _EXITED = re.compile(rb"Exited with exit code (?!0\b)")
 
@@ -110,7 +110,7 @@ _NAN_WORD = re.compile(
     rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])"
 )
 NO_NUMBERS = (b"nan", b"inf")
-"""Of :data:`SEARCHED`, what other words begin with: they count where no more letters follow."""
+"""These of :data:`SEARCHED` begin other words: they count where no more letters follow."""
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
 """Before a loss of inf: what Keras and Lightning begin with."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")

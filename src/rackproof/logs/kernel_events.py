@@ -75,7 +75,7 @@ _DECODED = re.compile(
     r"\bEDAC .{1,40}: CPU \d{1,5}: Machine Check \w{5,9}: \S{1,20} Bank \d{1,3}: (?:0x)?([0-9a-f]{16})"
 )
 _UNCORRECTED_BIT = 1 << 61
-"""Of a bank's status: the error was not corrected."""
+"""This bit of a bank's status is set where the error was not corrected."""
 _HANDLING = re.compile(r"\bEDAC .{1,40}: HANDLING MCE MEMORY ERROR")
 _UNCORRECTED = re.compile(
     r"\bUncorrect|\bUE\b|\bDeferred error|severity: (?:fatal|recoverable)|machine check exception|"
@@ -255,7 +255,7 @@ Searched one after the other they cost a twelfth of one pattern with all of them
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """What a line of a kernel's log tells.
+    """What a line of a kernel's log reports.
 
     Attributes:
         kind: What is affected; ``damaged_line`` is a damaged line about an XID.
@@ -301,7 +301,7 @@ def verdict_of(xid: int, text: str) -> Verdict:
 
 
 def read_kernel_line(line: str) -> KernelEvent | None:
-    """Return what a line tells of faulty hardware, None where it tells nothing of it.
+    """Return what a line reports of faulty hardware, None where it reports none.
 
     Args:
         line: One line of ``dmesg`` or ``journalctl``, with or without its time and host.

@@ -196,7 +196,7 @@ _WORDS = re.compile(r"\b(?:error|failed|failure|timed out|timeout|corrupt\w*|fat
 
 
 def unknown_error(line: str, level_is_error: bool | None) -> str | None:
-    """Return the message of a line that may be an error and that nobody knows; None where it is none.
+    """Return the message of a line that may be an error and that no rule knows; None where it is none.
 
     Args:
         line: A line that no rule reads, with or without its time and host.

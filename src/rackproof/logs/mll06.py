@@ -214,7 +214,7 @@ class Mll06Parser(Events):
         return True
 
     def note_long_result(self) -> None:
-        """Say where the script's clock ran much longer than training: start-up takes a minute at most."""
+        """Return where the script's clock ran much longer than training: start-up takes a minute at most."""
         if not self.log.results or self.run_start is None or self.run_stop is None:
             return
         line, wall, _name = self.log.results[0]

@@ -40,7 +40,7 @@ COLLECTIVES = (
 )
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _NOT_REDUCING = frozenset({"all_gather", "alltoall", "alltoallv", "broadcast", "gather", "scatter"})
-"""Of these no version prints a reduction; of sendrecv and hypercube some do."""
+"""No version prints a reduction for these; for sendrecv and hypercube some do."""
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _SHARED = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
 """Collectives whose busbw is algbw times (n - 1)/n."""
@@ -141,7 +141,7 @@ class BandwidthTable:
     """Places, in and out of place, of which values were checked, and were not."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
-        """Learn from one row what the collective is."""
+        """Derive from one row what the collective is."""
         self.row_count += 1
         self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
@@ -216,16 +216,16 @@ class LabelledLines:
     """Whether ranks form several groups, of sizes that are not known."""
     table: BandwidthTable | None = None
     open: int = 0
-    """Tables that have begun and not ended."""
+    """Tables that have started and not ended."""
     without_average: int = 0
     """Tables that have ended, and whose average is still to come: only its line says that it was too low."""
     least_bytes: int = 0
     most_bytes: int = 0
     """The smallest and the largest size that was asked for."""
     factor: int = 0
-    """By what sizes grow from row to row; 0 where they grow by a step."""
+    """Sizes grow by this factor from row to row; 0 where they grow by a step."""
     step: int = 0
-    """By how many bytes they grow; 0 where they grow by a factor."""
+    """Sizes grow by so many bytes; 0 where they grow by a factor."""
     devices: Devices = field(default_factory=Devices)
     device: str = ""
     """Product name of a GPU."""

@@ -22,7 +22,7 @@ _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
 _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
-"""Of the bisection between nodes: from which process to which."""
+"""The bisection between nodes names these: from which process to which."""
 _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
@@ -169,7 +169,7 @@ class NvbandwidthParser(LogParser):
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_line)
 
     def _matrix_without_sum(self) -> bool:
-        """Drop a matrix that has begun and has no sum; note it, and return whether there is one."""
+        """Drop a matrix that has started and has no sum; note it, and return whether there is one."""
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")

@@ -229,7 +229,7 @@ _WORDS: Mapping[str, frozenset[str]] = {
     "remapped_rows/remapped_row_pending": _YES_NO,
     "remapped_rows/remapped_row_failure": _YES_NO,
 }
-"""Words that checks know, by path. What else stands there is no good value until somebody has looked."""
+"""Words that checks know, by path. Any other word is no good value until it is listed here."""
 _WELL = frozenset(
     {
         *("", "No", "None", "False", "Full", "Not Supported"),

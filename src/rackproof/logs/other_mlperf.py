@@ -32,7 +32,7 @@ class MlperfHpcParser(MllogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Never: its events are Training's, and only :func:`named_by_suite` tells them apart."""
+        """Return False: its events are Training's, and only :func:`named_by_suite` separates them."""
         return False
 
 
@@ -54,7 +54,7 @@ class MlperfInferenceParser(LogParser):
             self.log.tag(_FACTS[found[1]], found[2])
 
     def finish(self) -> ParsedLog:
-        """Say which suite this is of."""
+        """Return which suite this is of."""
         message = (
             "a log of MLPerf Inference (LoadGen), of which nothing is judged here: "
             "use the submission checker of mlcommons/inference"

@@ -148,7 +148,7 @@ class PerftestParser(LogParser):
         self.rows: dict[tuple[str, ...], _Row] = {}
         self.devices: set[str] = set()
         self.open = 0
-        """Tables that have begun and not ended."""
+        """Tables that have started and not ended."""
         self.tables = 0
         self.titles = 0
         self.rows_open = 0
@@ -360,7 +360,7 @@ class PerftestParser(LogParser):
         Datagrams end at the size of a packet.
         """
         if self.tables > 1 and self.longest < _FEWEST_ROWS:
-            return  # several runs of a size each, whose sizes somebody chose
+            return  # several runs of a size each, whose sizes were chosen
         tests: dict[tuple[str, ...], list[int]] = {}
         for key in sorted(self.rows, key=_in_order):
             tests.setdefault(key[:4], []).append(int(key[4]))

@@ -59,7 +59,7 @@ MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """A node whose work takes so much longer than the others' that it holds them up: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""By so much slower than the median of those before it, a repeat is degraded; by so much remarked on."""
+"""A repeat that is slower by this than the median of those before it is degraded, or remarked on."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
 """The markers that run.sub prints right before and after the training."""
@@ -115,7 +115,7 @@ class RunSubOutput(Record):
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds of each phase that has begun and ended."""
+        """Seconds of each phase that has started and ended."""
         return {
             name: float(self.times[stop] - self.times[start])
             for name, (start, stop) in _PHASES.items()
@@ -166,7 +166,7 @@ class RunSubReader:
         if '"eval_accuracy"' in text and (trained := _SAMPLES.search(text) or _EPOCH.search(text)):
             self._samples = float(trained[1])
         elif not self._in_training and ":::ML" in text:
-            # Where the marker is missing the first event shows that the training has begun.
+            # Where the marker is missing the first event shows that the training has started.
             self._in_training = STOP not in self._times
         elif self._in_training:
             self._take_training_line(text)

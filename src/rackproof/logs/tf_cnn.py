@@ -74,7 +74,7 @@ class TfCnnParser(LogParser):
         self.last_step_at = 0
         self.steps = Steps()
         self.slowest, self.fastest = math.inf, 0.0
-        """Of the speeds that steps state."""
+        """These belong to the speeds that steps state."""
         self.clock: tuple[float, float, float, float] | None = None
         """Step and unix time of the first and of the last step that states one."""
         self.loss: tuple[float, int] | None = None

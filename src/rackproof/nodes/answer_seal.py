@@ -1,7 +1,7 @@
 """The seal of what ``rackproof_facts`` answers: whether all of it came, and as it was gathered. No I/O.
 
 A text that is empty and an entry that is not there look like a node without faults. The module seals its
-answer on the node; of one that has lost its seal nobody knows what else it has lost.
+answer on the node; one that has lost its seal may have lost anything else.
 """
 
 from __future__ import annotations

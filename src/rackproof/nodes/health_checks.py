@@ -46,7 +46,7 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_k
 MOST_FINDINGS = 200
 """So many findings of a node are listed, the worst first."""
 REBOOTS_UNTIL_INSPECTION = 2
-"""After so many reboots for one XID of one GPU somebody has to inspect the hardware."""
+"""After so many reboots for one XID of one GPU the hardware has to be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
 """These are built for one driver and refuse, or misbehave with, any other."""
@@ -283,7 +283,7 @@ def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
-    """Return the finding on a GPU that was not there before; it is unproven until somebody accepts it."""
+    """Return the finding on a GPU that was not there before; it is unproven until an operator accepts it."""
     subject = GpuSubject(node, gpu)
     if gpu.uuid in node.snapshot.identity_gpus:
         return subject.finding(code, Verdict.DEGRADED, "watch", evidence)
@@ -317,7 +317,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     for gpu in changes.new:
         if gpu.uuid not in successors:
             yield _changed_gpu(node, gpu, "gpu_new", "was not there last night")
-    # What nobody has accepted stays strange, though it was there last night.
+    # What was not accepted stays strange, though it was there last night.
     identity, new = node.snapshot.identity_gpus, {gpu.uuid for gpu in changes.new}
     for uuid, gpu in gpus_by_uuid(node.snapshot.gpus).items():
         if identity and uuid not in identity and uuid not in new:

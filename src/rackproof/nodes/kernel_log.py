@@ -155,7 +155,7 @@ class _Reader:
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
         bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
         verdict = event.verdict or Verdict.UNPROVEN
-        # Of lines that nobody knows each is another one, but for its numbers.
+        # Of unknown lines each is another one, but for its numbers.
         part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
         key = (event.name, part, verdict)
         if known := self.hardware.get(key):

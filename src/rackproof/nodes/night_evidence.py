@@ -524,7 +524,7 @@ def _gpu_row(
 
 
 def _known_state(value: Any) -> EvidenceState:
-    """Return the state of a list that may be empty: None is what nobody knows."""
+    """Return the state of a list that may be empty: None is unknown."""
     return EvidenceState.ABSENT if value is None else EvidenceState.THERE
 
 

@@ -394,7 +394,7 @@ class JobRunner:
         self._number += 1
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
-        # --immediate: where somebody's job was quicker, theirs goes on and ours is none.
+        # --immediate: where a user's job was quicker, it goes on and ours is none.
         words = [
             "srun", f"--job-name={JOB_NAME}", f"--nodelist={','.join(job.nodes)}", "--exclusive", "--mem=0",
             f"--nodes={len(job.nodes)}", f"--ntasks={len(job.nodes)}", "--ntasks-per-node=1",

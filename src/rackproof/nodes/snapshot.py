@@ -225,11 +225,11 @@ class NodeSnapshot(Record):
     idle_units: tuple[str, ...] = ()
     """Units that are enabled, and do not run."""
     services: dict[str, str] | None = None
-    """By unit: active, inactive, masked, not-found and their like; condition where it need not run."""
+    """A unit is active, inactive, masked, not-found or the like; condition where it need not run."""
     reaches_slurm: bool | None = None
     """Whether a controller of Slurm answers the node; None where that is not known."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
-    """By path: source, type, options of the mount and super_options of its file system."""
+    """A path has source, type, options of the mount and super_options of its file system."""
     disk: dict[str, dict[str, float]] = Field(default={})
     memory_bytes: int = 0
     memlock_bytes: int | None = None
@@ -729,7 +729,7 @@ def _open_hardware_events(
 
 
 def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
-    """Return whether a node was booted since; a boot that cannot be told from the last has mended nothing."""
+    """Return whether a node was booted since; a boot that looks like the last one has mended nothing."""
     return bool(boot_id and previous.boot_id and previous.boot_id != boot_id)
 
 
@@ -882,7 +882,7 @@ _START_S = 10.0
 def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
     """Return whether messages since the last snapshot, or since the boot, are gone from the kernel's ring.
 
-    ``dmesg`` begins with the kernel's first message until newer ones need its place, or somebody clears it.
+    ``dmesg`` begins with the kernel's first message until newer ones need its place, or it is cleared.
     """
     first = _first_moment(log)
     if first is None or not (stamp := _DMESG.match(first)):
@@ -897,7 +897,7 @@ _JOURNAL_REMARK = re.compile(r"-- .* --\s*$")
 
 
 def _lacks_moments(log: str) -> bool:
-    """Return whether no message says when it was logged: nobody knows then which are missing."""
+    """Return whether no message has the time of its logging: then it is unknown which are missing."""
     # "-- No entries --" and its like are journalctl's own remarks: a quiet night lacks nothing.
     messages = (line for line in log.splitlines() if line.strip() and not _JOURNAL_REMARK.match(line))
     return any(messages) and _first_moment(log) is None

@@ -379,7 +379,7 @@ def _line_label(run: Run, varying: frozenset[str]) -> str:
 
 
 def describe(chart: Chart) -> str:
-    """Say in words what a chart shows, for those who cannot see it."""
+    """Describe in words what a chart shows, for those who cannot see it."""
     sentences = "; ".join(filter(None, map(_describe_line, chart.lines)))
     unit = f" in {chart.y_label}" if chart.y_label else ""
     level = f" Bound: {chart.level_label}." if chart.level is not None else ""
@@ -387,7 +387,7 @@ def describe(chart: Chart) -> str:
 
 
 def _describe_line(line: Line) -> str:
-    """Say where a curve begins and ends and its extremes; empty where it has no point."""
+    """Return where a curve begins and ends and its extremes; empty where it has no point."""
     good = [y for y in line.y if _number(y)]
     if not good:
         return ""
@@ -514,7 +514,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
 
 
 def describe_ratios(chart: Ratios) -> str:
-    """Say in words what a chart of ratios shows."""
+    """Describe in words what a chart of ratios shows."""
     sentences = []
     for name, points in chart.lines:
         for label, (value, low, high) in zip(chart.labels, points, strict=True):

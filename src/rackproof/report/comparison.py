@@ -42,7 +42,7 @@ def verdict(comparison: SystemComparison) -> Verdict | None:
 
 
 def lead(comparison: SystemComparison) -> str:
-    """Say in a sentence what was judged."""
+    """Describe in a sentence what was judged."""
     judged = comparison.judgements
     if not judged:
         return "Nothing here was judged: no system has a published counterpart."
@@ -52,7 +52,7 @@ def lead(comparison: SystemComparison) -> str:
 
 
 def remarks(comparison: SystemComparison) -> tuple[str, ...]:
-    """Say what a reader has to know beside the tables."""
+    """Return what a reader has to know beside the tables."""
     remarks = []
     kinds = {row.kind for row in comparison.rows}
     if "minutes" in kinds:
@@ -291,7 +291,7 @@ def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tupl
 
 
 def _better_side(rows: Sequence[ComparedMetric]) -> str:
-    """Say which side of a chart is better, empty where its rows do not agree."""
+    """Return which side of a chart is better, empty where its rows do not agree."""
     directions = {row.direction for row in rows}
     if len(directions) != 1:
         return ""

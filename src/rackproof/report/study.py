@@ -89,7 +89,7 @@ def _row(
 
 
 def _devices_text(row: StudyRow) -> str:
-    """Say how many devices a row has, on how many nodes."""
+    """Return how many devices a row has, on how many nodes."""
     parameters = row.runs[0].parameters
     # Only a parameter that is there and empty means no GPU: a run without it may have used any.
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)

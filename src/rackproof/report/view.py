@@ -494,7 +494,7 @@ def reasons(run: Run) -> tuple[str, ...]:
 
 
 def meaning(run: Run) -> str:
-    """Say in a sentence what the verdict of a run means."""
+    """Describe in a sentence what the verdict of a run means."""
     if run.verdict is Verdict.PASS and not run.judgements:
         return "The log shows a run that ended well. Nothing in it was judged against a reference."
     return meaning_of_all([run], run.verdict, run.run_id)
@@ -607,7 +607,7 @@ def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
 
 
 def hardware_text(run: Run) -> str:
-    """Say in a few words what a run ran on: nodes by SKU with their GPUs, or the CPU."""
+    """Describe in a few words what a run ran on: nodes by SKU with their GPUs, or the CPU."""
     kinds = Counter(_node_kind(node) for node in run.nodes)
     shown = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
     return sanitize(", ".join(shown), 200)
@@ -781,7 +781,7 @@ _SWEEP_MEASUREMENTS = (
 
 
 def counts(runs: Sequence[Run]) -> str:
-    """Say how many runs have which verdict: ``12 pass, 1 fail``."""
+    """Return how many runs have which verdict: ``12 pass, 1 fail``."""
     totals = {verdict: sum(run.verdict is verdict for run in runs) for verdict in Verdict}
     return ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count) or "no runs"
 
@@ -792,7 +792,7 @@ def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
 
 
 def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
-    """Say of every run that is missing or not a plain pass why, worst first."""
+    """Return why each run is missing or not a plain pass, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]

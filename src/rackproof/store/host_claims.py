@@ -38,7 +38,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
     try:
         results.mkdir(parents=True, exist_ok=True)
         with (results / ".claims.lock").open("w") as lock:
-            # The kernel frees it when its holder dies; nobody has to clean up.
+            # The kernel frees it when its holder dies; nothing has to clean up.
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = results / CLAIMS
             claims = {name: kept for name, kept in _read(path).items() if _alive(kept)}

@@ -396,7 +396,7 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
     if previous is None:
         return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
     before = previous.snapshot
-    # What nobody has accepted is as strange as in its first night.
+    # What was not accepted is as strange as in its first night.
     known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
     known.add(before.identity_serial or before.serial or seen.serial)
     return tuple(

@@ -226,7 +226,7 @@ def read_file(path: Path, limit: int) -> bytes:
     Raises:
         OSError: It cannot be read, is larger, or is no plain file.
     """
-    # Whoever reads a pipe waits for its writer: for ever, where there is none.
+    # Reading a pipe waits for its writer: for ever, where there is none.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         state = os.fstat(stream.fileno())
         if not stat.S_ISREG(state.st_mode):
@@ -251,7 +251,7 @@ def write_file(path: Path, data: bytes) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            # A rename would put a file in the place of a device, for everybody on this machine.
+            # A rename would put a file in the place of a device, for every user of this machine.
             raise ResultsError(f"{path} is there and is no file: name another one")
         try:
             with open(draft, "xb") as stream:

@@ -600,7 +600,7 @@ def journalctl(argv: list[str]) -> int:
     if words == argv:
         sys.stdout.flush()
         os.execv(real, [real, *words])
-    # The journal knows which process wrote; of the real kernel's messages no process is told.
+    # The journal knows which process wrote; the real kernel's messages have no process.
     with subprocess.Popen([real, *words], stdout=subprocess.PIPE, text=True, errors="replace") as child:
         for line in child.stdout or ():
             sys.stdout.write(re.sub(r" kernel\[\d+\]: ", " kernel: ", line, count=1))

@@ -19,7 +19,7 @@ CUDA = {
     580: "13.0",
     590: "13.1",
 }
-"""By branch of the driver, the CUDA version that it brings."""
+"""Each branch of the driver brings this CUDA version."""
 REASONS = (
     ("gpu_idle", 0x1, "Idle"),
     ("applications_clocks_setting", 0x2, "Applications Clocks Setting"),

@@ -52,7 +52,7 @@ class HardwareError(Exception):
 class State(dict):
     """The state file as a dictionary, with the hardware as the tools see it.
 
-    Keys that nobody here knows are kept as they are: others keep theirs in the same file.
+    Keys that are unknown here are kept as they are: others keep theirs in the same file.
     """
 
     @property

@@ -23,7 +23,7 @@ from pathlib import Path
 from models import MODELS, Model
 
 WEIGHTS, STEPS, ROWS, RATE = 12, 20, 32, 0.03
-"""Of the small training: its size, steps of an epoch, rows of a step, learning rate."""
+"""The small training has this size, these steps of an epoch, rows of a step and learning rate."""
 GOAL = 0.012
 """Part of the first loss that is left where the target counts as reached."""
 LAST_EPOCH = 30
@@ -214,7 +214,7 @@ class Training:
         return 0
 
     def speed(self, number: int, seconds: float) -> None:
-        """Say how fast an epoch was, in the model's own words."""
+        """Return how fast an epoch was, in the model's own words."""
         rate = self.model.batch * STEPS / seconds
         if self.model.name == "resnet":
             words = f"Node[0] Epoch[{number - 1}] Batch [0-{STEPS}]\tSpeed: {rate:.2f} samples/sec"

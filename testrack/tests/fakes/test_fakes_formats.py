@@ -307,7 +307,7 @@ def test_the_projects_own_readers_find_a_healthy_node(
 
 
 def test_gpus_keep_their_names_between_tools(node: Callable) -> None:
-    """UUID, serial and bus id are the same wherever they are told."""
+    """UUID, serial and bus id are the same wherever they are shown."""
     listed = re.findall(r"UUID: (\S+)\)", node.ok("nvidia-smi -L"))
     gpus = read_gpus(node.ok("nvidia-smi -q -x").encode())
     assert [gpu.uuid for gpu in gpus] == listed

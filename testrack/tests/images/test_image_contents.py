@@ -174,7 +174,7 @@ def test_energon_asks_three_questions(cluster: Cluster, tmp_path: Path) -> None:
 
     flux_data.lay_out(tmp_path)
     (tmp_path / ".nv-meta/dataset.yaml").unlink()
-    assert prepare(cluster, tmp_path, "")[0] == 1  # nobody there
+    assert prepare(cluster, tmp_path, "")[0] == 1  # no client there
     assert prepare(cluster, tmp_path, "y\ny\n")[0] == 1
     assert prepare(cluster, tmp_path, "y\ny\n1\n")[0] == 1
     assert not (tmp_path / ".nv-meta/dataset.yaml").exists()

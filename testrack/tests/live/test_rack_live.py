@@ -191,7 +191,7 @@ def test_a_slow_node_is_held_back_by_the_kernel(
 def test_the_hardwares_faults_are_switched_by_the_same_command(
     rack: Command, driver: Command, fault: Callable[..., None]
 ) -> None:
-    """With one that leaves nothing in the kernel's log: an XID there would be held against the node later."""
+    """Use one that leaves nothing in the kernel's log: an XID there would be held against the node later."""
 
     def narrow() -> int:
         return rack(OTHER, "lspci -vv").stdout.count("(downgraded)")

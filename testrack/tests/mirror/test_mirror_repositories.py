@@ -181,7 +181,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     handler = functools.partial(Quiet, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -163,7 +163,7 @@ Exclusion = tuple[Verdict, str, Source]
 
 
 def exclusion_reason(run: Run) -> Exclusion | None:
-    """Say why a run must not enter a mean: verdict, reason, place; ``None`` where it may.
+    """Return why a run must not enter a mean: verdict, reason, place; ``None`` where it may.
 
     What counts is what the logs show, what was found beside them, and bounds of quality (accuracy, wrong
     values). A run that is only slower than its reference counts: leaving it out would flatter the system.
@@ -561,7 +561,7 @@ def _is_per_batch(unit: str) -> bool:
 
 
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
-    """Say why counts of batches cannot be compared, and what they come to in equal units."""
+    """Return why counts of batches cannot be compared, and what they come to in equal units."""
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)

@@ -192,7 +192,7 @@ def _read_06(text: str) -> tuple[str | None, str, str]:
 
 
 def _problem(event: Any) -> str:
-    """Say why an event would crash or mislead the tool; empty if it would not."""
+    """Return why an event would crash or mislead the tool; empty if it would not."""
     if not isinstance(event, dict):
         return "not a JSON object"
     # The tool's parser reads these four without asking whether they are there.
@@ -211,7 +211,7 @@ def _problem(event: Any) -> str:
 
 
 def path_problem(key: str, value: Any) -> str:
-    """Say whether the value would lead the tool to a rules file outside its own folder."""
+    """Return whether the value would lead the tool to a rules file outside its own folder."""
     if key in _PATH_KEYS and isinstance(value, str) and ("/" in value or "\0" in value):
         return f"{key} is not a plain name"
     return ""

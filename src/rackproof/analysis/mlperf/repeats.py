@@ -31,13 +31,13 @@ SAME_VALUES = 0.5
 FASTER_THAN_REPEATS = 1.5
 """Samples per second of one run, by the median of all: at most 1.33 in the published results."""
 FASTER_THAN_ITSELF = 1.5
-"""Of a whole run, by the median between its evaluations: at most 1.22."""
+"""A whole run may be slower by this than the median between its evaluations: at most 1.22."""
 FASTER_THAN_STATED = 1.2
-"""Of a whole run, by the throughput that its log states: at most 1.04."""
+"""A whole run may be slower by this than the throughput that its log states: at most 1.04."""
 FASTER_THAN_PUBLISHED = 3.0
-"""By the fastest result that was ever published for the benchmark, on any system."""
+"""A result may be so much faster than the fastest ever published for the benchmark, on any system."""
 SEEDS_SINCE = (4, 0)
-"""Of 532 published results of 4.1 to 5.1 none is without seeds; of 3.0 6 %, of 2.1 13 %, of 0.7 a third."""
+"""All 532 published results of 4.1 to 5.1 have seeds; of 3.0 6 %, of 2.1 13 %, of 0.7 a third have none."""
 OWN_SEEDS_SINCE = (1, 0)
 """Since then the package checker refuses a seed that two runs have; minigo 0.7 was published with seed 0."""
 EARLY_S = 1.0

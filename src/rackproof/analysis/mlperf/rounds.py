@@ -74,7 +74,7 @@ class Round(NamedTuple):
 _BEFORE_END = timedelta(days=560)
 """Runs of earlier rounds are handed in again: of 337 results of 4.1 and 5.1 one is 552 days older."""
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
-"""Of the rounds 0.5 and 0.6; the last run of 0.6 is only known to be older than the end of 0.7."""
+"""Rounds 0.5 and 0.6 have these; the last run of 0.6 is only known to be older than the end of 0.7."""
 
 
 def round_period(ruleset: str) -> tuple[datetime, datetime] | None:

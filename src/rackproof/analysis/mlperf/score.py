@@ -117,7 +117,7 @@ class FolderScore(Record):
 
     ``olympic_mean_minutes`` is the mean without the fastest and the slowest run; ``minutes`` is that
     mean times ``scaling_factor``, ``None`` where the rules allow no score. A score with any verdict
-    but ``pass`` is not a result. ``ruleset_origin`` is what showed the round where nobody named it;
+    but ``pass`` is not a result. ``ruleset_origin`` is what showed the round where none was named;
     ``ruleset`` is empty where nothing did.
     """
 

@@ -409,7 +409,7 @@ def _compare(
     known = rcp_checker.submission_runs[task.usage]
     known.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
     if not (data / f"rcps_{benchmark}.json").is_file():
-        # That nobody has published a reference shows nothing against the runs.
+        # A reference that was never published shows nothing against the runs.
         problem = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
         return RcpResult(applies=True, message=problem), []
     if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:

@@ -61,7 +61,7 @@ def build_submission(
         known_issues: What is wrong already with how the runs were chosen.
 
     Raises:
-        SubmissionError: Nothing can be made at all: no runs, an output folder of somebody else, a full
+        SubmissionError: Nothing can be made at all: no runs, an output folder of another user, a full
             disk.
         ValueError: Unknown ruleset; the message names those known.
     """

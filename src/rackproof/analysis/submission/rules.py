@@ -229,7 +229,7 @@ def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Iss
 
 
 def _too_fast(rcp: RcpResult) -> str:
-    """Say how much too fast the runs converge, if it is that."""
+    """Return how much too fast the runs converge, if it is that."""
     own, least = rcp.submission_mean, rcp.smallest_allowed
     if own is None or least is None or rcp.reference_mean is None or own >= least:
         return ""

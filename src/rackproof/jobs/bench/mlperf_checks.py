@@ -31,9 +31,9 @@ TOO_FAST = 0.75
 The reference's own runs stay above 0.85 of it. All repeats together are compared by `rackproof score`.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
-"""Of one repeat: how many samples it needs to converge varies by more than a tenth."""
+"""This holds for one repeat: the samples that it needs to converge vary by more than a tenth."""
 ONE_EVALUATION = 0.35
-"""Of one run of round 0.6: it may meet its target an evaluation sooner or later, a third of transformer's."""
+"""One run of round 0.6 may meet its target an evaluation sooner or later, a third of transformer's."""
 CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
 """The measurement that a run without NCCL preflight lacks."""
@@ -247,7 +247,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     if run.compliant is True:
         return []
     reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
-    # None is no answer of the checker: a log that nobody has checked has not failed.
+    # None is no answer of the checker: a log without a check has not failed.
     word, verdict = "could not be checked by", Verdict.UNPROVEN
     if run.compliant is False:
         word, verdict = "is not compliant with", Verdict.FAIL

@@ -150,7 +150,7 @@ def setup_obstacle(
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
     obstacle = _storage_obstacle(point, experiment)
-    # One node on the host's network meets nobody, and needs no address.
+    # One node on the host's network meets no other, and needs no address.
     if not obstacle and (asked > 1 or network == "overlay"):
         obstacle = _address_obstacle(peers[:asked], experiment.fabric_interface)
     return obstacle

@@ -448,7 +448,7 @@ class _Logs:
     findings: list[Finding] = field(default_factory=list)
     """What is wrong with the files, not what they contain."""
     launcher_output: LauncherOutput | None = None
-    """Of a job that a cluster started, and whose lead's log could be read."""
+    """It is set for a job that a cluster started, and whose lead's log could be read."""
 
 
 def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:

@@ -73,7 +73,7 @@ class Evidence(Record):
     """Why no speed counts, empty where the machines were idle or that is not asked for."""
     container_digest: str = ""
     slurm_start: datetime | None = None
-    """When the Slurm job of this run began, by Slurm: it may have begun before it was followed from there."""
+    """When the Slurm job of this run began, by Slurm: following may have started later."""
 
 
 @dataclass(frozen=True)
@@ -557,4 +557,4 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show on which nodes run.sub started the training (Launching on node)",
     ),
 )
-"""Of its :class:`RunSub06Output` only the nodes: events and the number of cleared caches are compared."""
+"""Its :class:`RunSub06Output` needs only the nodes: events and the number of cleared caches are compared."""

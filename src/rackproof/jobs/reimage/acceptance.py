@@ -160,7 +160,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
 
 
 def _others_in_service(node: str, listed: str) -> set[str]:
-    """Return the nodes that share a partition with a node and that nobody has drained."""
+    """Return the nodes that share a partition with a node and that are not drained."""
     # The reason is the last field, because it is free text, in which there may be more bars.
     rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
     partitions = {partition for name, partition, _ in rows if name == node}

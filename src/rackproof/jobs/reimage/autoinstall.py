@@ -122,7 +122,7 @@ class Autoinstall(ExtraOptions):
     early_commands: _Commands
     late_commands: _Commands
     error_commands: _Commands
-    # Nobody boots it meanwhile: the controller waits until it is off, and switches it on.
+    # It does not boot meanwhile: the controller waits until it is off, and switches it on.
     shutdown: Literal["poweroff"] = "poweroff"
     storage: StorageLayout = StorageLayout()
     ssh: Ssh = Ssh()

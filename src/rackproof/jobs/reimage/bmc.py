@@ -180,7 +180,7 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
             )
 
     # The library's own time limit is one between two bytes, so that a slow BMC could hold us for hours. A
-    # thread cannot be ended, but nobody has to wait for it, and as a daemon it does not keep the process
+    # thread cannot be ended, but nothing has to wait for it, and as a daemon it does not keep the process
     # alive.
     threading.Thread(target=ask, daemon=True).start()
     try:

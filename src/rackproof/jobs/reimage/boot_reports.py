@@ -28,7 +28,7 @@ MAX_REPORTS = 1024
 REPORTS_PER_COMMAND = 16
 """Machines that are read by one command: more would make its output too long."""
 MAX_BYTES = 64 * 1024
-"""Of one report; the host takes no more."""
+"""One report is at most this long; the host takes no more."""
 MAX_PARTS = 64
 """Disks, and interfaces, of one machine."""
 POLL_S = 2.0
@@ -50,7 +50,7 @@ class BootReport:
 
 
 Reports = Mapping[str, BootReport | BmcError]
-"""By MAC address the report of a machine, or why it cannot be read."""
+"""This is, by MAC address, the report of a machine, or why it cannot be read."""
 
 
 class Awaited:
@@ -127,7 +127,7 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # Somebody floods the folder: that must not pass for a discovery that read everything.
+        # The folder is being flooded: that must not pass for a discovery that read everything.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, found)}

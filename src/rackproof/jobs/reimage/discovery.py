@@ -281,7 +281,7 @@ def match_machines(
         nodes: The inventory's nodes.
         protocol: What the BMCs speak; ``boot`` for machines that booted over the network, and whose addresses
             are MAC addresses.
-        ranged: Addresses that nobody named one by one: silence there is no problem.
+        ranged: Addresses that were not named one by one: silence there is no problem.
     """
     booted = protocol == "boot"
     matching = _Matching(_names_by_serial(nodes), booted, ranged)

@@ -1,6 +1,6 @@
 """The boot report of a node that got an image: whether it is believed, and its host keys.
 
-Somebody who can write to the boot host could otherwise plant a host key. So nothing of a report
+A user who can write to the boot host could otherwise plant a host key. So nothing of a report
 counts of which that host recorded a conflict, nor of one whose keys are not this node's alone.
 """
 
@@ -52,7 +52,7 @@ def read_image_report(
         alarms: What the host that it booted from recorded beside it.
         known_hosts: The text of the file that its keys go into.
         name: The name by which they stand there.
-        others: The reports of nodes that got an image at the same time; nobody knows their keys yet.
+        others: The reports of nodes that got an image at the same time; their keys are not known yet.
     """
     # Other characters end lines for Python, too: none of them may begin an alarm.
     lines = [line.partition(" ") for line in alarms.split("\n") if line]

@@ -12,7 +12,7 @@ from rackproof.core.records import Record
 BLOCK_BYTES = 4 * 2**20
 """As in the program that writes (roles/netboot/files/rackproof-write-image)."""
 ZERO_BLOCK = "0"
-"""In the place of a digest: a block of zeros, which nobody has to fetch."""
+"""In the place of a digest: a block of zeros, which need not be fetched."""
 
 
 SECTOR_BYTES = 512

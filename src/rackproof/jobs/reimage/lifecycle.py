@@ -1,8 +1,8 @@
 """The steps of a node through re-imaging, and its progress by its journal. No I/O.
 
 Nothing is skipped for being likely: a step counts as done only where the journal has its end. Every attempt
-drains again, because somebody may have put the node to work in between, and provisions and validates again,
-because a node resumes work on an acceptance of the same attempt.
+drains again, because an operator may have put the node to work in between, and provisions and validates
+again, because a node resumes work on an acceptance of the same attempt.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
         )
     if Step.RETURN in done:
         return NodeProgress(state="returned", since=last, **common)
-    # Between two steps: without a playbook nobody begins the next one.
+    # Between two steps: without a playbook the next one does not begin.
     between = "interrupted" if entries and not alive else "waiting"
     return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
 
@@ -172,7 +172,7 @@ def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     first = _first_not_done(progress.done) or Step.RETURN
     first = _BACK_TO.get(first, first)
     rest = STEPS[STEPS.index(first) :]
-    # Somebody may have resumed the node since the last attempt.
+    # An operator may have resumed the node since the last attempt.
     return rest if Step.DRAIN in rest else (Step.DRAIN, *rest)
 
 
@@ -241,7 +241,7 @@ def _next_wave(
     left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
 ) -> list[str]:
     """Return the nodes of one wave: as many as the limits allow, from the most crowded groups first."""
-    # A crowded group needs the most waves. Were it not begun first, its nodes would be left over at the end,
+    # A crowded group needs the most waves. If it came later, its nodes would be left over at the end,
     # and go one small wave after the other.
     waiting = Counter(group for name in left for group in member[name])
     weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}

@@ -1,4 +1,4 @@
-"""HTTP to a BMC that may be somebody else: whole answers are bounded, certificates checked or pinned.
+"""HTTP to a BMC that may be an impostor: whole answers are bounded, certificates checked or pinned.
 
 requests is imported inside functions, as sushy is: it comes with that.
 """

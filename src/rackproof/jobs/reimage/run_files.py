@@ -129,7 +129,7 @@ def run_folders(results: Path) -> list[Path]:
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
     """Return the newest journal of each node, of all nodes unless some are named.
 
-    A run that was killed before its request was written has begun nothing, and is passed over.
+    A run that was killed before its request was written has started nothing, and is passed over.
     """
     left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}

@@ -77,7 +77,7 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """By node the steps to do and what is taken over, or why the node is left out."""
+    """What a re-imaging does: by node the steps and what is taken over, or why the node is left out."""
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     takeovers: dict[str, _Takeover] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def begin_run(
                 limits_s={step.value: seconds for step, seconds in limits.items()},
                 images=dict(images),
             )
-            # The request comes last: a run without it has begun nothing, and older journals count.
+            # The request comes last: a run without it has started nothing, and older journals count.
             _write_adopted(Path(run.folder), plans)
             write_file(Path(run.folder) / RUN_FILE, seal_json(request.model_dump_json(indent=1) + "\n"))
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
@@ -185,7 +185,7 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
-            # Not alive: the nodes are claimed by this run, so nobody else can be at work on them.
+            # Not alive: the nodes are claimed by this run, so no other run can be at work on them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:

@@ -293,7 +293,7 @@ def rma_packet(results: Path, node: str) -> str:
 def _partners(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
-    """Return with whom a node has reduced and how that went, newest night first, and links found bad."""
+    """Return the partners of a node and how each pair went, newest night first, and bad links."""
     from rackproof.store.probe_results import read_probes
 
     rows: list[tuple[Any, ...]] = []

@@ -106,7 +106,7 @@ def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str
 
 
 def _without(kept: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
-    """Return what is left of a snapshot: what it says of these parts is nobody's."""
+    """Return what is left of a snapshot: what it has of these parts belongs to no node."""
     seen, about = kept.snapshot, kept.about
     about = without_parts(about, parts)
     own = {

@@ -136,7 +136,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     """
     known = {one.name for one in fields(Limits)}
     for name, value in values.items():
-        # YAML's yes is True, which is 1 to Python: a bound that nobody meant.
+        # YAML's yes is True, which is 1 to Python: a bound that was not meant.
         if name not in known or isinstance(value, bool) or not _is_limit(value):
             raise ValidateError(
                 f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(known))}"

@@ -110,7 +110,7 @@ def judge_fleet(
     """
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
-    # A budget of nothing would find nothing, one of everything would fail everybody.
+    # A budget of nothing would find nothing, one of everything would fail every node.
     if not 0 < false_alarms <= 100:
         raise ValidateError(
             f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"

@@ -54,7 +54,7 @@ class NightNumbers(Record):
     elsewhere: tuple[HealthFinding, ...] = ()
     remarks: tuple[str, ...] = ()
     compared: dict[str, tuple[str, ...]] = Field(default={})
-    """With what the numbers of drained nodes were compared."""
+    """What the numbers of drained nodes were compared with."""
 
 
 def judge_measurements(
@@ -142,7 +142,7 @@ def _shared_verdict(
     """Return verdict and reasons of the nodes with one hardware key."""
     if len(names) < 2 or not verdict.gates:
         return verdict, reasons
-    # Trays that share their only serial: one of them is bad, and nobody knows which.
+    # Trays that share their only serial: one of them is bad, and it is unknown which.
     shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in reasons)
     return Verdict.UNPROVEN, shared
 

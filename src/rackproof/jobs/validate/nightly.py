@@ -119,7 +119,7 @@ def finish_interrupted(results: Path) -> list[str]:
     """
     remarks: list[str] = []
     if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
-        return []  # A playbook that somebody started by hand is at it.
+        return []  # A playbook that an operator started is at it.
     for folder in sorted(results.iterdir()):
         whole = (folder / RECORD_NAME).is_file()
         if whole or not night_store.is_night(folder.name) or folder.is_symlink():

@@ -267,7 +267,7 @@ def _keep(
 ) -> None:
     """Keep the numbers as a run, which the night judges with all others."""
     labelled = {value for one in numbers for value in one.labels.values()}
-    # A node whose last program died has measured, too: numbers without their node would be nobody's.
+    # A node whose last program died has measured, too: numbers without their node would belong to none.
     some = [
         name
         for name, about in nodes.items()

@@ -357,7 +357,7 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
     if not about:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
     if about.get("drained_by") != "ours":
-        # Somebody else drained it in between: their reason stays.
+        # Another drain came in between: its reason stays.
         return f"not drained by us: {about.get('state_after')} ({about.get('reason')})"
     jobs = about.get("jobs") or ()
     return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")

@@ -16,7 +16,7 @@ from rackproof.store.history.rows import Measured, ParameterMapping
 
 
 def one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[bool]:
-    """``column IN (…)`` with the numbers written out: there may be more than a statement's parameters."""
+    """Return ``column IN (…)`` with the numbers written out: a statement may have too few parameters."""
     listed = sorted(set(ids))
     return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
 

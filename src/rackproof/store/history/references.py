@@ -80,7 +80,7 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 def _bad_evidence(run: Run) -> Iterator[str]:
     """Yield what of a run's findings, logs and judgements speaks against its numbers."""
-    # What only degrades a run leaves its numbers doubtful: a machine with an XID is nobody's measure.
+    # What only degrades a run leaves its numbers doubtful: a machine with an XID is no measure.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad or finding.code == "machine_busy":

@@ -15,7 +15,7 @@ import numpy as np
 
 TOKENS = 64
 RANK = 16
-"""Of the difference between the language before and after fine-tuning: what LoRA of that rank can learn."""
+"""LoRA of that rank can learn so much of the difference between the language before and after fine-tuning."""
 PIXELS, CENTRES = 16, 8
 Files = dict[str, bytes]
 
@@ -101,7 +101,7 @@ def tokenizer() -> Files:
         "LICENSE": b"Fake data: random numbers, nobody's.\n",
         "README.md": b"A fake.\n",
         "USE_POLICY.md": b"A fake.\n",
-        # As with the original's, the model comes along, which nobody needs.
+        # As with the original's, the model comes along, which is not needed.
         "config.json": _json({"model_type": "standin"}),
         "generation_config.json": _json({}),
         "model-00001-of-00004.safetensors": b"Fake weights.\n",

@@ -18,7 +18,7 @@ CRUDE = 11
 
 
 class AbortedError(Exception):
-    """Nobody is there to answer, or somebody said no."""
+    """The answer was no, or there was none."""
 
 
 def ask(question: str) -> str:

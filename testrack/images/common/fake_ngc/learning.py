@@ -47,7 +47,7 @@ class Model(ABC):
     NOISE = 0
     shapes: dict[str, tuple[int, ...]]
     samples: int
-    """Of training data."""
+    """These belong to training data."""
     eval_samples: int
 
     @property

@@ -38,7 +38,7 @@ class Ranks:
     size: int
     node: str
     sockets: dict[int, socket.socket] = field(default_factory=dict)
-    """Rank 0 holds one to everybody else, everybody else one to rank 0."""
+    """Rank 0 holds one to every other rank, every other rank one to rank 0."""
     nodes: list[str] = field(default_factory=list)
     """The node of every rank."""
 

@@ -1,9 +1,9 @@
 """Which nodes should be drained and which returned after a night. Pure; nothing here touches Slurm.
 
 * Drained is who fails alone: not for what the whole fleet shows, not for a hint, not unproven.
-* A drain that somebody else set is neither lifted nor given another reason.
+* A drain that Rackproof did not set is neither lifted nor given another reason.
 * Of a partition never more than the allowed share stays drained by us, and with too many nodes that cannot
-  be reached nobody is drained: then the fault is the network's, or this machine's.
+  be reached no node is drained: then the fault is the network's, or this machine's.
 * Our own drain ends when all that failed was read again, and was well, in so many nights that proved the node
   and lie hours apart (:mod:`rackproof.jobs.validate.fleet.healing` has the evidence).
 """

@@ -160,7 +160,7 @@ def _majority_digest(counts: Counter[str]) -> str:
 
 
 def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
-    """Return why a device's bits do not pass; ``right`` is empty where nobody knows which bits are right."""
+    """Return why a device's bits do not pass; ``right`` is empty where the right bits are not known."""
     if right:
         verdict = Verdict.FAIL
         text = (

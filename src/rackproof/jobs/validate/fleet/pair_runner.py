@@ -1,4 +1,4 @@
-"""Nodes that reduce together: who meets whom tonight, who is at fault, and what stays unproven."""
+"""Nodes that reduce together: tonight's pairs, the nodes at fault, and what stays unproven."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return the pairs of each rack: tonight's round of the tournament, and who is left meets whom it must.
+    """Return the pairs of each rack: tonight's round of the tournament, and pairs of those left.
 
     Args:
         targets: Every node, so that the rounds stay the same whoever is idle.
@@ -79,7 +79,7 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of nodes whose partners of the round are not able: each meets whom it met longest ago."""
+    """Return pairs of nodes without a partner of the round: each meets the node that it met longest ago."""
     pairs = []
     while len(free) > 1:
         first, *rest = free
@@ -216,7 +216,7 @@ class _PairRunner:
 
 
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
-    """Return good nodes, bad nodes, and those that failed and passed with nobody."""
+    """Return good nodes, bad nodes, and those that failed and passed with no partner."""
     results = list(results)
     verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
     good = _names(pair for pair, passed in verdicts.items() if passed)

@@ -51,9 +51,9 @@ def second_partners(
     good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return for each suspect a known-good node that it has not met yet, nobody twice.
+    """Return for each suspect a known-good node that it has not met yet, none twice.
 
-    A suspect for whom nobody is left is not in the answer: it stays a suspect and is not called bad.
+    A suspect without a partner left is not in the answer: it stays a suspect and is not called bad.
 
     Args:
         suspects: Nodes of pairs that failed.
@@ -84,7 +84,7 @@ def second_partners(
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return bad nodes, bad pairs, and nodes that are still suspects.
 
-    A node is bad when it failed with a partner that passed with somebody else, twice: with two such
+    A node is bad when it failed with a partner that passed with another node, twice: with two such
     partners. Failing once beside a good partner while passing with others is the pair's own fault (a
     link between the two). Whatever is not certain leaves suspects.
 

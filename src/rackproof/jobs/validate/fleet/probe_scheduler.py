@@ -55,7 +55,7 @@ def probe_night(
         past: What earlier nights measured, newest first.
         jobs: Runs jobs; its folder was made.
         direct: Output of nodes that nights keep drained: Slurm gives them no job, they were measured without.
-        doubts: Which numbers are suspect: their nodes are measured a second time. None suspects nobody.
+        doubts: Which numbers are suspect: their nodes are measured a second time. By default none.
 
     Raises:
         ProbeError: Slurm's host does not answer any more.
@@ -131,7 +131,7 @@ class _NodeProbes:
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
         """Measure nodes, those whose job did not end well a second time."""
-        # Drained nodes' minutes are taken from nobody: they do not count.
+        # Drained nodes' minutes are taken from no job: they do not count.
         done = {**self._run_jobs(nodes), **self.drained}
         again = [
             self.by_name[name]
