@@ -108,7 +108,7 @@ def test_the_reasons_of_drains_are_found(root: Path) -> None:
 
 def test_its_variables_exist(root: Path, page: str) -> None:
     named = set(VARIABLE.findall(page))
-    assert {"validate_return_hours", "nightly_limit", "bench_sku_references"} <= named
+    assert {"validate_resume_hours", "nightly_limit", "bench_sku_references"} <= named
     assert named <= variables_of_roles(root)
 
 

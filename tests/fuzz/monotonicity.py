@@ -437,10 +437,10 @@ def _night(
         )
 
     artefacts = (
-        f"{tonight}/looks/*",
+        f"{tonight}/snapshots/*",
         f"{tonight}/probes.json",
         f"{tonight}/night.json",
-        f"{earlier}/looks/*",
+        f"{earlier}/snapshots/*",
         f"{earlier}/night.json",
     )
     return RecordedRun(f"night-{number:02d}", make, judge, artefacts)

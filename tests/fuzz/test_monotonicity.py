@@ -108,7 +108,7 @@ NO_DIGEST = "it has no digest: an earlier version wrote it, or it was changed; t
 WHEN = datetime(2026, 11, 1, tzinfo=UTC)
 READERS: dict[str, Callable[[Path], object]] = {
     "night.json": read_night,
-    "looks/n1.json": lambda folder: read_snapshot(folder, "n1"),
+    "snapshots/n1.json": lambda folder: read_snapshot(folder, "n1"),
     "probes.json": read_probes,
     "run.json": read_run,
 }

@@ -22,7 +22,7 @@ from rackproof.jobs.validate.nightly import NightlySettings, run_nightly
 @click.option("--limit", default="", help="Nodes or groups, as for ansible-playbook -l; by default all.")
 @click.option("--timeout", default=14_400.0, show_default=True, help="Seconds until the playbook is stopped.")
 @click.option("--drain", is_flag=True, help="Let it drain nodes that fail.")
-@click.option("--return", "resume", is_flag=True, help="Let it return nodes that have passed twice.")
+@click.option("--resume", is_flag=True, help="Let it resume nodes that have passed twice.")
 @click.option("--share", default=0.15, show_default=True, help="Largest share of a partition to drain.")
 @click.option("--link", default="", help="Where the results folder is on the web.")
 @click.option(
@@ -62,7 +62,7 @@ def nightly_command(
     """
     variables = {
         "validate_drain": drain,
-        "validate_return": resume,
+        "validate_resume": resume,
         "validate_max_drain_fraction": share,
     }
     # Left out unless it is given: an extra variable would override the inventory's budget.

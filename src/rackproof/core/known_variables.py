@@ -36,7 +36,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "validate_node_timeout_s": (1, 86_400),
     "validate_max_drain_fraction": (0, 1),
     "validate_false_alarms_per_1000_node_nights": (1e-6, 1000),
-    "validate_return_hours": (0, 720),
+    "validate_resume_hours": (0, 720),
     "validate_probe_gpu_minutes": (0, 10**9),
     "validate_probe_share": (1e-6, 1),
     "validate_probe_node_s": (1, 86_400),

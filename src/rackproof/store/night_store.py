@@ -1,6 +1,6 @@
 """What is kept of a fleet's night: ``night.json`` beside the night's ``run.json``, a snapshot per node.
 
-``results/NIGHT_ID/looks/NODE.json`` is written while nodes answer, ``night.json`` once all were judged: only
+``results/NIGHT_ID/snapshots/NODE.json`` is written as nodes answer, ``night.json`` once all are judged: only
 a folder that holds it is a night. Snapshots of an unfinished night are not compared with.
 """
 
@@ -26,7 +26,9 @@ from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 
 NIGHT_FILE = "night.json"
 CONDITIONS_FILE = "conditions.json"
-SNAPSHOTS_FOLDER = "looks"  # earlier nights must stay readable
+SNAPSHOTS_FOLDER = "snapshots"
+EARLIER_SNAPSHOTS_FOLDER = "looks"
+"""Nights of earlier versions have this name, and the key ``look`` in their files; they stay as they are."""
 BENCHMARK = "health"
 """The name under which a night's own measurements enter the history."""
 DRAIN_PREFIX = "rackproof-night:"
@@ -52,10 +54,7 @@ class NightContext(Record):
 class StoredSnapshot(Record):
     """A node's snapshot, and what the inventory expected of it then."""
 
-    # The files have "look": earlier nights must stay readable.
-    snapshot: NodeSnapshot = Field(
-        validation_alias=AliasChoices("snapshot", "look"), serialization_alias="look"
-    )
+    snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
     rack: str = ""
     expected: dict[str, Any] = Field(default={}, description="As rackproof.nodes.health_checks.Expectation.")
@@ -192,7 +191,13 @@ def snapshot_path(folder: Path, node: str) -> Path:
         raise ResultsError(
             f"{sanitize(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
         )
-    return folder / SNAPSHOTS_FOLDER / f"{node}.json"
+    return snapshots_folder(folder) / f"{node}.json"
+
+
+def snapshots_folder(folder: Path) -> Path:
+    """Return where a night's snapshots are: by the name of earlier versions where it has only that."""
+    earlier, present = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
+    return earlier if earlier.is_dir() and not present.is_dir() else present
 
 
 def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
@@ -425,7 +430,7 @@ def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[
 
 def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
     for folder in folders:
-        for path in sorted((folder / SNAPSHOTS_FOLDER).glob("*.json")):
+        for path in sorted(snapshots_folder(folder).glob("*.json")):
             yield folder, path
 
 

@@ -53,6 +53,24 @@ def test_a_page_is_not_wider_than_the_window(kind: str, window: Page, pages: dic
     assert outside == []
 
 
+@pytest.mark.parametrize("width", [800, 1024, 1279])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_is_wider_than_its_box_scrolls_to_its_end(
+    kind: str, width: int, browser: Page, pages: dict[str, Path]
+) -> None:
+    browser.size(width)
+    browser.open(pages[kind])
+    cut = browser.evaluate(
+        "[...document.querySelectorAll('table')].filter(t => {"
+        " const box = t.parentElement; box.scrollLeft = 1e6;"
+        " const right = box.getBoundingClientRect().right;"
+        " return [...t.rows].some(r => r.lastElementChild.getBoundingClientRect().right > right + 1)"
+        "}).map(t => t.outerHTML.slice(0, 200))"
+    )
+    assert cut == []
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_is_large_enough_to_read(kind: str, window: Page, pages: dict[str, Path]) -> None:
     window.open(pages[kind])

@@ -75,9 +75,9 @@ def validate(job: Callable[..., Done], results: Path) -> tuple[Done, dict[str, N
         NODES,
         validate_results=str(results),
         validate_drain=True,
-        validate_return=True,
+        validate_resume=True,
         # The nights of a test are minutes apart.
-        validate_return_hours=0,
+        validate_resume_hours=0,
     )
     assert night_folders(results), done.stdout
     return done, {one.node: one for one in read_night(night_folders(results)[0]).nodes}

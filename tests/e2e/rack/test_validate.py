@@ -64,9 +64,9 @@ def test_a_bad_node_is_found_drained_and_returned(
 ) -> None:
     """Three nights in one test: each needs what the one before left."""
     results = tmp_path / "results"
-    acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_return=true")
+    acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_resume=true")
     # The nights of a test are minutes apart.
-    acting += ("-e", "validate_return_hours=0")
+    acting += ("-e", "validate_resume_hours=0")
 
     def night() -> tuple[Done, dict[str, NodeNight]]:
         done = play(root, "validate.yml", [BAD, THEIRS], *acting)

@@ -130,7 +130,7 @@ def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(ra
     assert rack.reimage("-l", "n01").returncode == 2
     assert stands(rack.results) == {"n01": ("failed", "provision")}
     # The nights of a test are minutes apart.
-    returning = ("-e", "validate_return=true", "-e", "validate_return_hours=0")
+    returning = ("-e", "validate_resume=true", "-e", "validate_resume_hours=0")
     for _ in range(2):
         done = rack.play("validate.yml", "-l", "n01", *returning)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -96,7 +96,7 @@ def test_the_command_is_one_that_the_program_takes(written: Path) -> None:
     assert words[:2] == [str(written / "rack proof/rackproof"), "nightly"]
     assert words[words.index("--link") + 1] == "https://example.org/100%/$x"
     assert "--drain" in words
-    assert "--return" not in words
+    assert "--resume" not in words
     assert words[words.index("--gpu-minutes") + 1] == "240"
     done = CliRunner().invoke(
         main, [*words[1:], "--checkout", str(written / "none"), "--results", str(written)]

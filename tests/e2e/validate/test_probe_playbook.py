@@ -53,9 +53,9 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     # Mended. Slurm gives a drained node no job, and a bad result is not forgotten for lack of a new one.
     fleet.probes()
     fleet.set_slurm(jobs={})
-    again = (*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_return=true")
+    again = (*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_resume=true")
     # The nights of a test are minutes apart.
-    again += ("-e", "validate_return_hours=0")
+    again += ("-e", "validate_resume_hours=0")
     before = len(fleet.jobs)
     done = fleet.validate(*again)
     assert "stays drained: what failed has passed 1 of 2 times" in done.stdout, done.stdout + done.stderr

@@ -73,9 +73,9 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--off")
     fleet.hardware("n02", "--boot")
     fleet.hardware("n03", "--fault", "hung-nvidia-smi", "--off")
-    both = ("-l", HEALTHY, "-e", "validate_return=true", "-e", "validate_drain=true")
+    both = ("-l", HEALTHY, "-e", "validate_resume=true", "-e", "validate_drain=true")
     # The nights of a test are minutes apart.
-    both += ("-e", "validate_return_hours=0")
+    both += ("-e", "validate_resume_hours=0")
     done = fleet.validate(*both)
     assert "stays drained: what failed has passed 1 of 2 times" in done.stdout, done.stdout + done.stderr
     assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")

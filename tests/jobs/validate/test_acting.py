@@ -269,7 +269,7 @@ def test_two_runs_are_two_nights_only_hours_apart(
     assert decided.hold is not None
     assert (decided.hold.passes, decided.plan) == (counted, "return" if counted == 2 else "")
     if counted == 1 and len(apart) > 1:
-        assert "validate_return_hours" in decided.why
+        assert "validate_resume_hours" in decided.why
 
 
 def test_a_pass_that_an_earlier_version_counted_without_its_time_counts_from_now_on() -> None:

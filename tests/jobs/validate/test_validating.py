@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -24,11 +25,13 @@ from rackproof.store.night_store import (
     NightReason,
     night_folders,
     read_night,
+    read_snapshot,
     snapshot_path,
     write_night,
 )
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, read_run
+from rackproof.store.sealed_json import open_sealed, seal_json
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
 from tests.nodes.health.healthy import EPOCH, gpu_xml, healthy_gathered, smi_xml
 
@@ -543,3 +546,18 @@ def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(re
         look_at(night, number, answer, references=references)
     judge_fleet(night, asked=dict.fromkeys(NODES[:2], ""), being_imaged={}, require_references=False)
     assert verdicts(results) == ["unproven", "unproven"]
+
+
+def test_a_night_of_an_earlier_version_is_the_last_night(results: Path) -> None:
+    a_night(results, {})
+    (folder,) = night_folders(results)
+    (folder / "snapshots").rename(folder / "looks")
+    for path in (folder / "looks").iterdir():
+        stored = json.loads(open_sealed(path.read_bytes()))
+        path.write_bytes(seal_json(json.dumps({"look": stored.pop("snapshot"), **stored})))
+    assert read_snapshot(folder, NODES[1]) is not None
+    a_night(results, {1: gathered(1, gone=2)})
+    codes = {one.code for one in read_night(night_folders(results)[0]).nodes[1].findings}
+    assert "gpu_missing" in codes
+    assert sorted(path.name for path in (night_folders(results)[0] / "snapshots").iterdir())
+    assert not (night_folders(results)[0] / "looks").exists()

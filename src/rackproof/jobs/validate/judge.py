@@ -116,7 +116,7 @@ def judge_fleet(
             f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
         )
     if not 0 <= return_hours <= 24 * 30:
-        raise ValidateError(f"validate_return_hours: 0 to 720 hours, not {return_hours}")
+        raise ValidateError(f"validate_resume_hours: 0 to 720 hours, not {return_hours}")
     inputs = _read_inputs(begun, asked, slurm)
     found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
     findings, wide = _mark_fleetwide(found, len(asked), share)

@@ -49,7 +49,10 @@ _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
 _KEPT_LINES = 30
-_UNJUDGED = {night_store.SNAPSHOTS_FOLDER, probe_results.DIRECT, probe_results.PROBES_FILE}
+_UNJUDGED = {
+    *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
+    *(probe_results.DIRECT, probe_results.PROBES_FILE),
+}
 """What the folder of a night holds before it is judged."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 # Slack asks for messages of at most 4000 characters.

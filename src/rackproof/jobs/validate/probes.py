@@ -162,7 +162,7 @@ def measure_night(
 def _read_snapshots(folder: Path) -> dict[str, StoredSnapshot]:
     return {
         path.stem: kept
-        for path in sorted((folder / night_store.SNAPSHOTS_FOLDER).glob("*.json"))
+        for path in sorted(night_store.snapshots_folder(folder).glob("*.json"))
         if (kept := night_store.read_snapshot(folder, path.stem)) is not None
     }
 

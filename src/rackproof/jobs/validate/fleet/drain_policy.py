@@ -186,7 +186,7 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
     return (
         f"stays drained: what failed has passed {hold.passes} of {policy.passes} times, last at "
         f"{moment(hold.passed)}; the next pass counts {number(policy.hours)} h after it "
-        "(validate_return_hours)"
+        "(validate_resume_hours)"
     )
 
 
