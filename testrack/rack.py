@@ -256,29 +256,16 @@ class Rack:
 
     def fault(self, options: argparse.Namespace) -> int:
         """Switch a fault, or list what there is."""
-        hardware = hardware_faults(HOME)
         if options.list or not options.name:
-            for name, text in {**hardware, **{name: one.text for name, one in MACHINE.items()}}.items():
-                print(f"{name:<18} {text}")
+            list_faults()
             return 0
         host = self.layout.host(options.name)
         if options.fault is None:
-            for name, settings in sorted(read_faults([host.name])[host.name].items()):
-                print(f"{name:<18} {json.dumps(settings)}")
+            list_faults_of(host)
             return 0
         if host.name not in self.nodes.found():
             raise RackError(f"{host.name} is not there; `make rack-status` shows who is")
-        given = {
-            name: getattr(options, name) for name in ("gpu", "hca", "number", "component", "cpus", "seconds")
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        if options.fault in MACHINE:
-            switch_machine(host, options.fault, not options.off, given)
-        elif options.fault in hardware:
-            words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-            switch_hardware(host, options.fault, not options.off, words)
-        else:
-            raise RackError(f"{options.fault}: no such fault; `rack.py fault --list` shows them")
+        switch_fault(host, options)
         self.console.say(f"{host.name}: {options.fault} is {'off' if options.off else 'on'}")
         return 0
 
@@ -289,6 +276,38 @@ class Rack:
         sys.stdout.buffer.write(done.stdout)
         sys.stderr.buffer.write(done.stderr)
         return done.returncode
+
+
+def list_faults() -> None:
+    """Print every fault that there is."""
+    for name, text in {**hardware_faults(HOME), **{name: one.text for name, one in MACHINE.items()}}.items():
+        print(f"{name:<18} {text}")
+
+
+def list_faults_of(host: Host) -> None:
+    """Print the faults that are on at a host."""
+    for name, settings in sorted(read_faults([host.name])[host.name].items()):
+        print(f"{name:<18} {json.dumps(settings)}")
+
+
+def switch_fault(host: Host, options: argparse.Namespace) -> None:
+    """Switch a fault of a machine or of its hardware.
+
+    Raises:
+        RackError: There is no such fault.
+    """
+    given = {
+        name: value
+        for name in ("gpu", "hca", "number", "component", "cpus", "seconds")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.fault in MACHINE:
+        switch_machine(host, options.fault, not options.off, given)
+    elif options.fault in hardware_faults(HOME):
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        switch_hardware(host, options.fault, not options.off, words)
+    else:
+        raise RackError(f"{options.fault}: no such fault; `rack.py fault --list` shows them")
 
 
 def arguments() -> argparse.ArgumentParser:

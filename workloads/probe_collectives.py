@@ -501,10 +501,7 @@ def compare(
     for name in names:
         program = shutil.which(f"{name}_perf")
         if program is None or not uuids or not wanted:
-            why = "there are no GPUs" if not uuids else "no size of 8 MiB or more was measured"
-            why = f"{name}_perf is not on PATH" if program is None else why
-            common.say(f"not compared with nccl-tests: {why}")
-            log.event("nccl_tests", {"collective": name, "state": "absent", "why": why})
+            log_absent(name, program, uuids, log)
             continue
         text, why = _run_nccl_tests(program, min(wanted), max(wanted), dtype, uuids)
         rows = list(nccl_tests_rows(text, COLLECTIVES[name].in_place))
@@ -514,14 +511,25 @@ def compare(
         if why:
             common.say(f"not compared with nccl-tests: {why}")
         for size, theirs, wrong in rows:
-            ours = medians.get((name, size))
-            if ours is None:
-                continue
-            where = {"collective": name, "size_bytes": str(size), **labels}
-            log.measurement("nccl_tests_busbw", theirs, "GB/s", HIGHER, **where)
-            log.measurement("nccl_tests_wrong_values", wrong, "1", LOWER, **where)
-            if theirs > 0:
-                log.measurement("nccl_tests_ratio", ours / theirs, "ratio", HIGHER, **where)
+            if (ours := medians.get((name, size))) is not None:
+                where = {"collective": name, "size_bytes": str(size), **labels}
+                log_compared(ours, theirs, wrong, where, log)
+
+
+def log_absent(name: str, program: str | None, uuids: list[str], log: Log) -> None:
+    """Log why a collective is not compared: no program, no GPUs, or no large size."""
+    why = "there are no GPUs" if not uuids else "no size of 8 MiB or more was measured"
+    why = f"{name}_perf is not on PATH" if program is None else why
+    common.say(f"not compared with nccl-tests: {why}")
+    log.event("nccl_tests", {"collective": name, "state": "absent", "why": why})
+
+
+def log_compared(ours: float, theirs: float, wrong: float, where: dict[str, str], log: Log) -> None:
+    """Log what nccl-tests measured at one size, and how ours relates to it."""
+    log.measurement("nccl_tests_busbw", theirs, "GB/s", HIGHER, **where)
+    log.measurement("nccl_tests_wrong_values", wrong, "1", LOWER, **where)
+    if theirs > 0:
+        log.measurement("nccl_tests_ratio", ours / theirs, "ratio", HIGHER, **where)
 
 
 def _run_nccl_tests(program: str, least: int, most: int, dtype: str, uuids: list[str]) -> tuple[str, str]:

@@ -59,18 +59,35 @@ def chosen(options: argparse.Namespace) -> tuple[list[str], list[int] | None]:
     Raises:
         Refusal: One of them does not exist.
     """
-    dtypes = [one for one in options.dtypes.split(",") if one]
+    return chosen_formats(options.dtypes), chosen_sizes(options.sizes or "") or None
+
+
+def chosen_formats(words: str) -> list[str]:
+    """Return the number formats of a list with commas.
+
+    Raises:
+        Refusal: There is none, or one does not exist.
+    """
+    dtypes = [one for one in words.split(",") if one]
     unknown = [one for one in dtypes if one not in DTYPES]
-    sizes = [one for one in (options.sizes or "").split(",") if one]
-    # The eight-bit product needs multiples of 16.
-    odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]
     if unknown or not dtypes:
         raise common.Refusal(
             common.EXIT_USAGE, f"--dtypes: {unknown or 'nothing'} is not among {', '.join(DTYPES)}"
         )
+    return dtypes
+
+
+def chosen_sizes(words: str) -> list[int]:
+    """Return the sizes of a list with commas: the eight-bit product needs multiples of 16.
+
+    Raises:
+        Refusal: One is no such multiple.
+    """
+    sizes = [one for one in words.split(",") if one]
+    odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]
     if odd:
         raise common.Refusal(common.EXIT_USAGE, f"--sizes: {odd} are not multiples of 16")
-    return dtypes, [int(one) for one in sizes] or None
+    return [int(one) for one in sizes]
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -184,6 +201,33 @@ def log_sustained(dtype: str, device: torch.device, log: Log, labels: dict[str, 
     log.measurement("gemm_p95", slow, "TFLOP/s", HIGHER, **labels)
 
 
+def measure_format(
+    dtype: str,
+    sizes: list[int],
+    fixed: int,
+    device: torch.device,
+    seconds: float,
+    log: Log,
+    labels: dict[str, str],
+) -> None:
+    """Measure one number format in all sizes; log rates, the best, the worst error and wrong values."""
+    rates, errors, wrong = [], [], 0
+    for size in sizes:
+        rate, error, bad = measure(dtype, size, device, seconds)
+        shape = f"{size}x{size}x{size}"
+        log.measurement("gemm", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
+        if size == fixed:
+            log.measurement("gemm_fixed", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
+        rates.append(rate)
+        errors.append(error)
+        wrong += bad
+    log.measurement("gemm_best", max(rates), "TFLOP/s", HIGHER, dtype=dtype, **labels)
+    # nan is not less than anything: max() could lose it.
+    worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
+    log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)
+    log.measurement("wrong_values", wrong, "1", LOWER, dtype=dtype, **labels)
+
+
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank, on one device."""
     device, found = common.begin_probe(options, rank, log)
@@ -194,21 +238,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     sizes = sizes or list(GPU_SIZES if found else CPU_SIZES)
     seconds = options.seconds / max(1, len(dtypes) * len(sizes))
     for done, dtype in enumerate(dtypes):
-        rates, errors, wrong = [], [], 0
-        for size in sizes:
-            rate, error, bad = measure(dtype, size, device, seconds)
-            shape = f"{size}x{size}x{size}"
-            log.measurement("gemm", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
-            if size == fixed:
-                log.measurement("gemm_fixed", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
-            rates.append(rate)
-            errors.append(error)
-            wrong += bad
-        log.measurement("gemm_best", max(rates), "TFLOP/s", HIGHER, dtype=dtype, **labels)
-        # nan is not less than anything: max() could lose it.
-        worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
-        log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)
-        log.measurement("wrong_values", wrong, "1", LOWER, dtype=dtype, **labels)
+        measure_format(dtype, sizes, fixed, device, seconds, log, labels)
         if found and SUSTAINED.get(dtype) in sizes:
             log_sustained(dtype, device, log, labels)
         log.progress("gemm", done + 1, len(dtypes))

@@ -332,21 +332,8 @@ def environment(point: dict[str, object]) -> dict[str, str]:
 def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]) -> int:
     """Meet, measure, run; return the exit status."""
     nodes = len(list(point["peers"]))  # type: ignore[call-overload]
-    lines: dict[str, Line] = {}
+    rendezvous, lines = meet_others(options, point, noted) if nodes > 1 else ("", {})
     argv = list(options.program)
-    rendezvous = ""
-    if nodes > 1 and options.node_rank == 0:
-        first = First(point, options.port)
-        first.meet()
-        noted["bandwidth"] = measured = first.measure()
-        for one in measured:
-            gigabits = float(str(one["bytes_per_second"])) * 8 / 1e9
-            print(f"link {one['from']} to {one['to']}: {gigabits:.4g} Gbit/s", flush=True)
-        rendezvous, lines = first.go(), first.lines
-    elif nodes > 1:
-        other = Other(point, options.port)
-        rendezvous = other.meet()
-        lines = {str(other.first["name"]): other.line}
     if nodes > 1 and not options.only_first:
         argv += [f"--nodes={nodes}", f"--node-rank={options.node_rank}", f"--rendezvous={rendezvous}"]
     noted["before"] = carried(str(point["interface"]))
@@ -354,20 +341,9 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
         # The launcher on the first node starts what runs here.
         return stand_by(lines, noted, point)
     program = Program(argv, environment(point))
-
-    def stop(number: int, _: object) -> None:
-        program.end(f"stopped by {signal.Signals(number).name}")
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
+    end_on_signals(program)
     ends: dict[str, object] = {}
-    watches = [
-        threading.Thread(target=watch, args=(name, line, program, ends), daemon=True)
-        for name, line in lines.items()
-        if not options.only_first
-    ]
-    for watcher in watches:
-        watcher.start()
+    watches = [] if options.only_first else start_watches(lines, program, ends)
     status = program.process.wait()
     status = 128 - status if status < 0 else status
     noted["after"] = carried(str(point["interface"]))
@@ -382,6 +358,46 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
         print(f"ended: {program.why}", file=sys.stderr, flush=True)
         return EXIT_ERROR if "stopped by" not in program.why else status
     return status
+
+
+def meet_others(
+    options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]
+) -> tuple[str, dict[str, Line]]:
+    """Return where the ranks meet, and the lines to the other nodes; the first node measures them."""
+    if options.node_rank != 0:
+        other = Other(point, options.port)
+        rendezvous = other.meet()
+        return rendezvous, {str(other.first["name"]): other.line}
+    first = First(point, options.port)
+    first.meet()
+    noted["bandwidth"] = measured = first.measure()
+    for one in measured:
+        gigabits = float(str(one["bytes_per_second"])) * 8 / 1e9
+        print(f"link {one['from']} to {one['to']}: {gigabits:.4g} Gbit/s", flush=True)
+    return first.go(), first.lines
+
+
+def end_on_signals(program: Program) -> None:
+    """End the program when this process is asked to end."""
+
+    def stop(number: int, _: object) -> None:
+        program.end(f"stopped by {signal.Signals(number).name}")
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+def start_watches(
+    lines: dict[str, Line], program: Program, ends: dict[str, object]
+) -> list[threading.Thread]:
+    """Watch each other node in a thread; how it ended is noted in ``ends``."""
+    watches = [
+        threading.Thread(target=watch, args=(name, line, program, ends), daemon=True)
+        for name, line in lines.items()
+    ]
+    for watcher in watches:
+        watcher.start()
+    return watches
 
 
 def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:

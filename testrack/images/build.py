@@ -111,6 +111,41 @@ def run(command: list[str], timeout: float) -> None:
         raise BuildError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()[-1500:]}")
 
 
+def fetch_debian(path: Path) -> None:
+    """Make a tar of Debian with the packages that the images need."""
+    command = [MMDEBSTRAP, "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}"]
+    command += ['--aptopt=Acquire::Languages "none"', RELEASE, str(path)]
+    mirror = os.environ.get("RACK_DEBIAN_MIRROR")
+    run([*command, *([mirror] if mirror else [])], timeout=900)
+
+
+def fetch_logging(folder: Path) -> None:
+    """Install mlperf-logging into a folder, in the pinned version."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    command += ["--require-hashes", "--only-binary=:all:", "--requirement", str(LOGGING)]
+    run([*command, "--target", str(folder)], timeout=300)
+
+
+def copy_needed(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
+    """Copy the members that are needed, with the same time in every build."""
+    for member in source:
+        unneeded = "/__pycache__/" in member.name or "/tests/" in member.name
+        if member.name.startswith(LEFT_OUT) or unneeded or member.ischr() or member.isblk():
+            continue
+        member.mtime = 0
+        target.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+
+def add_logging(folder: Path, target: tarfile.TarFile) -> None:
+    """Add mlperf-logging's files."""
+    packages = "usr/local/lib/python3.11/dist-packages"
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            info = tarfile.TarInfo(f"./{packages}/{file.relative_to(folder)}")
+            info.size, info.mode = file.stat().st_size, 0o644
+            target.addfile(info, io.BytesIO(file.read_bytes()))
+
+
 def root_tar(folder: Path) -> Path:
     """Return Debian's packages and mlperf-logging as a tar, without what is not needed; made once."""
     key = digest(
@@ -124,30 +159,12 @@ def root_tar(folder: Path) -> Path:
         raise BuildError(f"{MMDEBSTRAP} is missing: apt-get install mmdebstrap")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        full = Path(scratch) / "full.tar"
-        command = [MMDEBSTRAP, "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}"]
-        command += ['--aptopt=Acquire::Languages "none"', RELEASE, str(full)]
-        mirror = os.environ.get("RACK_DEBIAN_MIRROR")
-        run([*command, *([mirror] if mirror else [])], timeout=900)
-        vendored = Path(scratch) / "pip"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-        command += ["--require-hashes", "--only-binary=:all:", "--requirement", str(LOGGING)]
-        run([*command, "--target", str(vendored)], timeout=300)
-        draft = Path(scratch) / "base.tar"
+        full, vendored, draft = (Path(scratch) / name for name in ("full.tar", "pip", "base.tar"))
+        fetch_debian(full)
+        fetch_logging(vendored)
         with tarfile.open(full) as source, tarfile.open(draft, "w", format=tarfile.PAX_FORMAT) as target:
-            for member in source:
-                unneeded = "/__pycache__/" in member.name or "/tests/" in member.name
-                if member.name.startswith(LEFT_OUT) or unneeded or member.ischr() or member.isblk():
-                    continue
-                member.mtime = 0
-                target.addfile(member, source.extractfile(member) if member.isreg() else None)
-            packages = "usr/local/lib/python3.11/dist-packages"
-            for file in sorted(vendored.rglob("*")):
-                # Rules of other rounds are 2 MB that are never read.
-                if file.is_file() and "__pycache__" not in file.parts:
-                    info = tarfile.TarInfo(f"./{packages}/{file.relative_to(vendored)}")
-                    info.size, info.mode = file.stat().st_size, 0o644
-                    target.addfile(info, io.BytesIO(file.read_bytes()))
+            copy_needed(source, target)
+            add_logging(vendored, target)
         draft.replace(path)
     for other in folder.glob("base-*"):
         if not other.name.startswith(path.stem):

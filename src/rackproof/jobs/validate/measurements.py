@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rackproof.analysis.anomaly import AnomalyPolicy, Conditions, Reason
+from rackproof.analysis.anomaly import AnomalyPolicy, Conditions, Night, Reason
 from rackproof.core.records import Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
@@ -77,9 +77,7 @@ def judge_measurements(
     from rackproof.analysis.compared import comparisons
 
     readings, accepted, moved, remarks = _read_numbers(results, snapshots, now, dry)
-    homes: dict[str, list[str]] = {}
-    for name, kept in snapshots.items():
-        homes.setdefault(kept.about.hardware_key, []).append(name)
+    homes = _homes_of(snapshots)
     night = judge_night(
         readings,
         references_by_sku(snapshots),
@@ -90,28 +88,48 @@ def judge_measurements(
         twice=times.twice,
         conditions=conditions,
     )
-    reasons: dict[str, tuple[NightReason, ...]] = {}
-    verdicts: dict[str, Verdict] = {}
-    between: list[NightReason] = []
-    for one in night.nodes:
-        why = tuple(map(night_reason, one.reasons))
-        if one.kind == "node" and one.key in homes:
-            verdict, why = _shared_verdict(homes[one.key], one.verdict, why)
-            reasons |= dict.fromkeys(homes[one.key], why)
-            verdicts |= dict.fromkeys(homes[one.key], verdict)
-        elif one.kind != "node" and _nodes_in_name(one.name) <= set(snapshots):
-            between += [part.model_copy(update={"part": sanitize(one.name, 200)}) for part in why]
+    judged = _judged_nodes(night, homes)
     owners = _measured_tonight(readings)
     keys = {snapshots[name].about.hardware_key: nights for name, nights in held.items()}
     compared = comparisons(readings, keys, policy) if keys else {}
     return NightNumbers(
         nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
-        reasons=reasons,
-        verdicts=verdicts,
-        between=tuple(between),
+        reasons={name: why for name, (_, why) in judged.items()},
+        verdicts={name: verdict for name, (verdict, _) in judged.items()},
+        between=_reasons_between(night, snapshots),
         elsewhere=tuple(moved),
         remarks=(*remarks, *night.notes),
         compared={name: tuple(sorted(names)) for key, names in compared.items() for name in homes[key]},
+    )
+
+
+def _homes_of(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
+    """Return the nodes by the key of their hardware, which trays with one serial share."""
+    homes: dict[str, list[str]] = {}
+    for name, kept in snapshots.items():
+        homes.setdefault(kept.about.hardware_key, []).append(name)
+    return homes
+
+
+def _judged_nodes(
+    night: Night, homes: Mapping[str, list[str]]
+) -> dict[str, tuple[Verdict, tuple[NightReason, ...]]]:
+    """Return verdict and reasons by node."""
+    judged: dict[str, tuple[Verdict, tuple[NightReason, ...]]] = {}
+    for one in night.nodes:
+        if one.kind == "node" and one.key in homes:
+            why = tuple(map(night_reason, one.reasons))
+            judged |= dict.fromkeys(homes[one.key], _shared_verdict(homes[one.key], one.verdict, why))
+    return judged
+
+
+def _reasons_between(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
+    """Return the reasons against what lies between nodes of this night."""
+    return tuple(
+        night_reason(part).model_copy(update={"part": sanitize(one.name, 200)})
+        for one in night.nodes
+        if one.kind != "node" and _nodes_in_name(one.name) <= set(snapshots)
+        for part in one.reasons
     )
 
 
