@@ -1068,34 +1068,42 @@ class Work:
 
     def choose_config(self) -> Path:
         """Return the config file for these nodes."""
-        spec, folder = self.spec, self.configs_folder()
+        folder, named = self.configs_folder(), self.spec["config"]
         there = sorted(path.name for path in folder.glob("config_*.sh") if "_common" not in path.name)
-        if spec["config"]:
-            name = spec["config"]
-            if name not in there:
-                raise Refusal(
-                    EXIT_SLURM, f"bench_config: {name} is not in the image; there are {', '.join(there)}"
-                )
-            return folder / name
-        nodes = len(spec["hosts"])
+        if named and named not in there:
+            raise Refusal(
+                EXIT_SLURM, f"bench_config: {named} is not in the image; there are {', '.join(there)}"
+            )
+        if named:
+            return folder / named
+        chosen = self.fitting_configs(there)
+        if len(chosen) != 1:
+            self.refuse_configs(chosen, there)
+        return folder / chosen[0]
+
+    def fitting_configs(self, there: list[str]) -> list[str]:
+        """Return the configs of this system for so many nodes and GPUs, in the precision that is wanted."""
+        spec = self.spec
         fits = re.compile(
-            rf"config_{re.escape(spec['system'])}_0*{nodes}x0*{spec['gpus']}x[^_]*(_8b)?(_[a-z0-9]+)?\.sh"
+            rf"config_{re.escape(spec['system'])}_0*{len(spec['hosts'])}x0*{spec['gpus']}x[^_]*"
+            r"(_8b)?(_[a-z0-9]+)?\.sh"
         )
         matching = {name: found for name in there for found in [fits.fullmatch(name)] if found}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
         chosen = [name for name, found in matching.items() if found[2] == wanted]
-        if not chosen and not spec["precision"]:
-            # Where the image has no config without a precision, its only one is meant.
-            chosen = list(matching)
-        if len(chosen) != 1:
-            kind = f" in {spec['precision']}" if spec["precision"] else ""
-            what = f"{nodes} nodes of {spec['gpus']} GPUs ({spec['system']}){kind}"
-            listed = ", ".join(chosen or there)
-            problem = f"several configs fit {what}" if chosen else f"no config for {what}"
-            raise Refusal(
-                EXIT_SLURM, f"{problem}: there are {listed}. Choose with bench_config, or limit other nodes"
-            )
-        return folder / chosen[0]
+        # Where the image has no config without a precision, its only one is meant.
+        return list(matching) if not chosen and not spec["precision"] else chosen
+
+    def refuse_configs(self, chosen: list[str], there: list[str]) -> None:
+        """Refuse to choose: no config fits, or several do."""
+        spec = self.spec
+        kind = f" in {spec['precision']}" if spec["precision"] else ""
+        what = f"{len(spec['hosts'])} nodes of {spec['gpus']} GPUs ({spec['system']}){kind}"
+        problem = f"several configs fit {what}" if chosen else f"no config for {what}"
+        raise Refusal(
+            EXIT_SLURM,
+            f"{problem}: there are {', '.join(chosen or there)}. Set bench_config, or limit other nodes",
+        )
 
     def job_environment(self, config: Path) -> dict[str, str]:
         """Source the config in a clean environment; return what the job is to see, checked."""

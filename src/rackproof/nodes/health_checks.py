@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
 from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_link_gb_s, other_models
@@ -676,20 +677,40 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    links, wanted = subject.gpu.links, subject.node.expected.nvlinks
-    down, count = _links_down(subject.gpu), len(links) - len(_links_down(subject.gpu))
+    """Find NVLinks that are down or missing: one fault, one finding."""
+    checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
+    found = (one for check in checks for one in check(subject))
+    yield from islice(found, 1)
+
+
+def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
+    links, down = subject.gpu.links, _links_down(subject.gpu)
     lost = [link for link in down if subject.before and subject.before.links.get(link)]
-    # One fault, one finding: links that are down are not counted as missing.
-    if lost or (down and count < wanted):
+    if lost or (down and len(links) - len(down) < subject.node.expected.nvlinks):
         evidence = f"NVLink {', '.join(lost or down)} down of {len(links)}"
         yield subject.finding("nvlink_down", Verdict.FAIL, "reset", evidence, "likely")
-    elif subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
+
+
+def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
+    count, wanted = sum(subject.gpu.links.values()), subject.node.expected.nvlinks
+    if subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
         evidence = f"{count} of {wanted} NVLinks"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
-    elif not wanted and (beside := _links_beside(subject)) and (not count or len(links) < beside):
+
+
+def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+    links = subject.gpu.links
+    count = sum(links.values())
+    if subject.node.expected.nvlinks or not (beside := _links_beside(subject)):
+        return
+    if not count or len(links) < beside:
         evidence = f"{count} NVLinks up, {beside} of a GPU of its model beside it: see baseboard or bridge"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence, "likely")
-    elif down and not wanted:
+
+
+def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
+    links, down = subject.gpu.links, _links_down(subject.gpu)
+    if down and not subject.node.expected.nvlinks:
         # Bridges leave links unused by design; without the SKU's number these look like broken ones.
         evidence = (
             f"NVLink {', '.join(down)} of {len(links)} inactive; `nvlinks` of validate_expect is not set"
