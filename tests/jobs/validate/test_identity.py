@@ -15,6 +15,7 @@ from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
 from tests.jobs.validate.test_validating import EPOCH, NODES, gathered, slurm
+from tests.nodes.health.healthy import replace_gpu
 
 FIRST, SECOND, THIRD = NODES
 
@@ -56,7 +57,7 @@ def machine(number: int, hostname: str = "", chips: dict[int, str] | None = None
     smi = answer["facts"]["tools"]["nvidia_smi_xml"]
     for slot, chip in (chips or {}).items():
         # A GPU takes its serial along.
-        smi["stdout"] = smi["stdout"].replace(uuid(number, slot), chip)
+        replace_gpu(answer, uuid(number, slot), chip)
         smi["stdout"] = smi["stdout"].replace(f"<serial>S{number}{slot}<", f"<serial>T{chip[-4:]}<")
     return answer
 

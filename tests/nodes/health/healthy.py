@@ -114,3 +114,10 @@ def healthy_gathered(
             },
         },
     }  # fmt: skip
+
+
+def replace_gpu(gathered: dict[str, Any], old: str, new: str) -> None:
+    """Put another GPU into the place of one, in what every tool printed of it."""
+    smi, more = gathered["facts"]["tools"], gathered["health"]["tools"]
+    for answer in (smi["nvidia_smi_xml"], more["nvlink_status"], more["nvlink_errors"]):
+        answer["stdout"] = answer["stdout"].replace(old, new)
