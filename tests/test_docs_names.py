@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.core.finding_codes import find_code
-from rackproof_ansible.known_variables import known_variables, role_prefixes
+from rackproof.core.known_variables import known_variables, role_prefixes
 from tests.test_docs_commands import PLACEHOLDERS, commands_of, problem_of_command
 from tests.test_plain_english import pages
 

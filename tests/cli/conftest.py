@@ -12,20 +12,39 @@ EVENTS = (
     ("POINT_IN_TIME", "submission_benchmark", '"llama2_70b_lora"', "{}"),
     ("POINT_IN_TIME", "global_batch_size", "8", "{}"),
     ("POINT_IN_TIME", "seed", "7", "{}"),
+    ("POINT_IN_TIME", "submission_org", '"Example"', "{}"),
+    ("POINT_IN_TIME", "submission_division", '"closed"', "{}"),
+    ("POINT_IN_TIME", "submission_status", '"onprem"', "{}"),
+    ("POINT_IN_TIME", "submission_platform", '"1xEXAMPLE"', "{}"),
+    ("POINT_IN_TIME", "train_samples", "3901", "{}"),
+    ("POINT_IN_TIME", "eval_samples", "173", "{}"),
+    ("POINT_IN_TIME", "cache_clear", "true", "{}"),
     ("INTERVAL_START", "init_start", "null", "{}"),
     ("INTERVAL_END", "init_stop", "null", "{}"),
     ("INTERVAL_START", "run_start", "null", "{}"),
+    ("INTERVAL_START", "block_start", "null", "{}"),
+    ("POINT_IN_TIME", "tracked_stats", '{"throughput": 12.8}', "{}"),
+    ("INTERVAL_START", "eval_start", "null", "{}"),
+    ("POINT_IN_TIME", "eval_accuracy", "0.95", '{"samples_count": 1152}'),
+    ("INTERVAL_END", "eval_stop", "null", "{}"),
+    ("INTERVAL_START", "eval_start", "null", "{}"),
     ("POINT_IN_TIME", "eval_accuracy", "0.92", '{"samples_count": 1536}'),
+    ("INTERVAL_END", "eval_stop", "null", "{}"),
+    ("INTERVAL_END", "block_stop", "null", "{}"),
     ("INTERVAL_END", "run_stop", "null", '{"status": "success"}'),
 )
+
+LATE = next(at for at, one in enumerate(EVENTS) if one[2] == "0.92")
+"""The first event of the run's end."""
 
 
 def mllog(*, minutes: float = 2.0, status: str = "success", events: int = len(EVENTS)) -> str:
     """Return a small log as MLPerf 5.1 writes it, of so many events."""
     lines = []
     for index, (kind, key, value, metadata) in enumerate(EVENTS[:events]):
-        time = 1_759_852_000_000 + (round(minutes * 60_000) if index >= 6 else index)
+        time = 1_759_852_000_000 + (round(minutes * 60_000) if index >= LATE else index)
         metadata = metadata.replace("success", status)
+        value = value.replace("12.8", str(1536 / max(0.001, 60 * minutes)))
         lines.append(
             f':::MLLOG {{"namespace": "", "time_ms": {time}, "event_type": "{kind}", "key": "{key}", '
             f'"value": {value}, "metadata": {metadata}}}'

@@ -52,14 +52,35 @@ def mll(key: str, value: Any = None, at: float = 0, **meta: Any) -> str:
     return f":::MLL {1_570_000_000 + at:.3f} {key}: {json.dumps({'value': value, 'metadata': meta})}\n"
 
 
+def stated06(benchmark: str) -> str:
+    """Return what every log of round 0.6 states before its run starts."""
+    keys = ("submission_org", "submission_division", "submission_status", "submission_platform")
+    return (
+        mll("submission_benchmark", benchmark)
+        + "".join(mll(key, "example") for key in keys)
+        + mll("cache_clear", True)
+        + mll("global_batch_size", 2048)
+        + mll("init_start", None, 1)
+        + mll("init_stop", None, 9)
+    )
+
+
 MLL06 = (
-    mll("submission_benchmark", "ssd")
-    + mll("init_start", None, 1)
+    stated06("ssd")
     + mll("run_start", None, 10)
+    + mll("block_start", None, 10, first_epoch_num=1)
+    + mll("epoch_start", None, 10, epoch_num=1)
     + "Iteration:      0, Loss function: 23.2, Average Loss: 0.02, avg. samples / sec: 80.0\n"
     + "Iteration:     20, Loss function: 20.7, Average Loss: 0.44, avg. samples / sec: 4000.0\n"
     + "Iteration:     40, Loss function: 17.9, Average Loss: 0.83, avg. samples / sec: 4200.0\n"
+    + mll("epoch_stop", None, 300, epoch_num=1)
+    + mll("eval_start", None, 300, epoch_num=44)
+    + mll("eval_accuracy", 0.2111, 301, epoch_num=44)
+    + mll("eval_stop", None, 301, epoch_num=44)
+    + mll("eval_start", None, 599, epoch_num=49)
     + mll("eval_accuracy", 0.2305, 600, epoch_num=49)
+    + mll("eval_stop", None, 600, epoch_num=49)
+    + mll("block_stop", None, 601, first_epoch_num=1)
     + mll("run_stop", None, 610, status="success")
     + "RESULT,SINGLE_STAGE_DETECTOR,,640,nvidia,2019-12-07 03:51:54 PM\n"
 ).encode()

@@ -190,7 +190,8 @@ def with_line(name: str, line: str, *, before_proof: bool = True) -> bytes:
     if not before_proof:
         return data + line.encode() + b"\n"
     # After the first line by which the format is recognised.
-    at = {"mllog": data.find(b"run_start"), "mxnet": data.find(b"Epoch[0]")}.get(name, 0)
+    first = {"mxnet": b"Epoch[0]", **dict.fromkeys(("mllog", "mll06", "minigo"), b"run_start")}
+    at = data.find(first[name]) if name in first else 0
     at = data.rfind(b"\n", 0, at) + 1
     return data[:at] + line.encode() + b"\n" + data[at:]
 

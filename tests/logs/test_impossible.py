@@ -226,6 +226,8 @@ def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: in
     moved = (year - 2023) * 365_2425 * 8_640
     data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) + moved), mllog())
     codes = {one.code: one.verdict for one in logs.parse(BytesIO(data)).findings}
+    # The sample is made as logs were before the published ones of which it is known what all of them hold.
+    assert codes.pop("course_incomplete", None) is (Verdict.UNPROVEN if year > 2024 else None)
     assert codes == {one.code: one.verdict for one in logs.parse(BytesIO(mllog())).findings} | {
         "wrong_year": None
     }

@@ -9,7 +9,7 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
-from tests.logs.log_samples import MLP05, mll, mllog
+from tests.logs.log_samples import MLP05, mll, mllog, stated06
 
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
 
@@ -24,8 +24,12 @@ def codes(parsed: ParsedLog) -> set[str]:
 
 def maskrcnn(*evaluations: object, benchmark: str = "maskrcnn") -> str:
     """Return a log of round 0.6 with these values of eval_accuracy, one per epoch."""
-    lines = [mll("submission_benchmark", benchmark, 1), mll("run_start", None, 10)]
-    lines += [mll("eval_accuracy", value, 100 + at, epoch_num=at) for at, value in enumerate(evaluations)]
+    lines = [stated06(benchmark), mll("run_start", None, 10), mll("block_start", None, 10)]
+    for at, value in enumerate([0.1 if benchmark == "resnet" else [0.1, 0.1], *evaluations]):
+        lines.append(mll("eval_start", None, 100 + at, epoch_num=at))
+        lines.append(mll("eval_accuracy", value, 100 + at, epoch_num=at))
+        lines.append(mll("eval_stop", None, 100 + at, epoch_num=at))
+    lines.append(mll("block_stop", None, 200))
     return "".join([*lines, mll("run_stop", None, 610, status="success")])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evi
 from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Source, Verdict, worst
 from rackproof.core.text import sanitize, slug
 from rackproof.logs import read_log_file
+from rackproof.logs._mlperf import JUDGED_BY
 from rackproof.logs.opening import name_unpacked, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
@@ -61,6 +63,31 @@ def _speed_of(log: ParsedLog) -> EvidenceState:
     return state_of_value(log.measurement("samples_per_second"))
 
 
+def _outcome_of(log: ParsedLog) -> EvidenceState:
+    """Whether a training log states an evaluation, or whatever its program measures."""
+    return EvidenceState.THERE if log.tags.get(JUDGED_BY) else _result_of(log)
+
+
+_RESULT: RequiredEvidence[ParsedLog] = RequiredEvidence(
+    name="result",
+    read_from="eval_accuracy, or a measurement that the program states",
+    state=_result_of,
+    needed=lambda log: log.format in _MLPERF,
+    code="no_evaluation",
+    remedy="a start and an end show no training; read the whole log",
+)
+_TARGET: RequiredEvidence[ParsedLog] = RequiredEvidence(
+    name="target",
+    read_from="submission_benchmark, or a target that says which side of it is good",
+    state=lambda log: state_of_value(log.tags.get(JUDGED_BY, "")),
+    needed=lambda log: log.format in _MLPERF and log.measurement("eval_accuracy") is not None,
+    code="no_target",
+    remedy="no rules that are known name a target of this benchmark, so the evaluation shows nothing; "
+    "read the whole log",
+)
+PARSE_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (replace(_RESULT, state=_outcome_of), _TARGET)
+"""What a log that `rackproof parse` reads alone has to hold; what a run was planned as is not known of it."""
+
 IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
     RequiredEvidence(
         name="measurements",
@@ -77,14 +104,8 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
         code="unnamed_benchmark",
         remedy="which quality counts is not known; import the whole log",
     ),
-    RequiredEvidence(
-        name="result",
-        read_from="eval_accuracy, or a measurement that the program states",
-        state=_result_of,
-        needed=lambda log: log.format in _MLPERF,
-        code="no_evaluation",
-        remedy="a start and an end show no training; import the whole log",
-    ),
+    _RESULT,
+    _TARGET,
     RequiredEvidence(
         name="speed",
         read_from="lines of Speed",
@@ -182,15 +203,31 @@ def _parse_moment(text: str) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def judged_alone(log: ParsedLog) -> ParsedLog:
+    """Return a log with what it lacks as the proof of a run of which nothing else is known."""
+    return log if log.verdict.gates else _with_findings(log, _lacking(PARSE_EVIDENCE, log))
+
+
+def _lacking(table: Iterable[RequiredEvidence[ParsedLog]], log: ParsedLog) -> list[Finding]:
+    place = Source(file=log.file or None)
+    return [
+        Finding(code=one.code, message=one.message, verdict=one.verdict, source=place)
+        for one in lacking_evidence(table, log)
+    ]
+
+
+def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
+    findings = (*log.findings, *found)
+    verdicts = [log.verdict, *(one.verdict for one in findings if one.verdict is not None)]
+    return log.model_copy(update={"findings": findings, "verdict": worst(verdicts)})
+
+
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     """Return a log with what it lacks as the proof of a run; one that proves none stays as it is."""
     if log.verdict.gates:
         return log
     place = Source(file=log.file or None)
-    found = [
-        Finding(code=one.code, message=one.message, verdict=one.verdict, source=place)
-        for one in lacking_evidence(IMPORT_EVIDENCE, log)
-    ]
+    found = _lacking(IMPORT_EVIDENCE, log)
     ended = _ended(log)
     if not old and ended is None:
         # A file's own time is that of its last copy.
@@ -201,10 +238,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
         found.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=place))
     elif not old and ended is not None and (age := _wrong_age(ended, now)) is not None:
         found.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=place))
-    verdicts = [one.verdict for one in found if one.verdict is not None]
-    return log.model_copy(
-        update={"findings": (*log.findings, *found), "verdict": worst([log.verdict, *verdicts])}
-    )
+    return _with_findings(log, found)
 
 
 def _ended(log: ParsedLog) -> datetime | None:

@@ -15,6 +15,7 @@ import click
 import yaml
 
 from rackproof import logs
+from rackproof.analysis.importing import judged_alone
 from rackproof.cli.errors import EXIT_PASS, ToolError
 from rackproof.cli.options import json_option
 from rackproof.cli.output import (
@@ -139,7 +140,7 @@ def _read_harmless(path: Path) -> DeclaredLines:
 def _read_one(
     name: str, form: str, write: Callable[[ParsedLog], str], declared: DeclaredLines | None
 ) -> tuple[Verdict, str]:
-    log = _parse_log(name, form, declared)
+    log = judged_alone(_parse_log(name, form, declared))
     return log.verdict, write(log)
 
 

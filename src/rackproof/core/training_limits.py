@@ -25,6 +25,16 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
     return limits
 
 
+def lacks_gpu(benchmark: str, product_name: str) -> bool:
+    """Whether a benchmark's speed has no bound only because the table does not have this GPU."""
+    return benchmark in read_limits()["benchmark"] and not _peaks(product_name)
+
+
+def _peaks(product_name: str) -> list[float]:
+    # A model's name is a word of the product name: "B200" is no word of "GB200".
+    return [peak for model, peak in read_limits()["gpu"].items() if is_model(product_name, model)]
+
+
 def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | None:
     """Return the samples per second that so many GPUs cannot exceed; None where that is not known.
 
@@ -33,10 +43,7 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
         product_name: The GPUs' name, as a system description or a driver has it.
         gpus: How many work together.
     """
-    limits = read_limits()
-    # A model's name is a word of the product name: "B200" is no word of "GB200".
-    peaks = [peak for model, peak in limits["gpu"].items() if is_model(product_name, model)]
-    work = limits["benchmark"].get(benchmark)
+    work, peaks = read_limits()["benchmark"].get(benchmark), _peaks(product_name)
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None
 
 

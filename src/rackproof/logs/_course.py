@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from rackproof.core.published_events import watched_events
+
 KINDS = ("block", "eval", "epoch")
 _NOT_IN_TURN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
 """Benchmarks whose evaluations are made beside the training, by other ranks, or after it: published logs have
@@ -129,6 +131,9 @@ class Course:
         self.pairs = {kind: Pairs() for kind in KINDS}
         self.progress: dict[tuple[str, str], Advance] = {}
         self.evaluations = 0
+        self.watched = watched_events()
+        self.logged: set[str] = set()
+        """The events that the log holds, of those that all published logs of some benchmark hold."""
         self.trained_s = 0.0
         """Seconds of all blocks that have started and stopped."""
         self.block_began = 0.0

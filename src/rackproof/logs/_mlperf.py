@@ -11,15 +11,27 @@ import json
 import re
 import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from math import inf, isclose, isfinite
 
+from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.core.training_limits import gpus_of_platform, impossible_speeds
 from rackproof.logs._course import KINDS, Course
-from rackproof.logs._reading import MAX_EXCERPT, Curve, Log, LogParser, clean, number, rank_of, text_of
+from rackproof.logs._reading import (
+    MAX_EXCERPT,
+    MAX_TAGS,
+    Curve,
+    Log,
+    LogParser,
+    Mark,
+    clean,
+    number,
+    rank_of,
+    text_of,
+)
 from rackproof.logs.gpu_use import MOMENTS, read_gpu_state
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
@@ -36,6 +48,8 @@ NOT_TAGS = frozenset(
 )
 
 
+JUDGED_BY = "judged_by"
+"""Tag of a parsed log: what its result was held against, or which numbers its program states itself."""
 MOST_LOSS = 1e4
 """No loss of a benchmark of MLPerf is larger: of the published logs 28.1 is the largest (llama31_8b, 5.1)."""
 
@@ -161,6 +175,11 @@ Left out is what some submitters state in batches, or as what was trained on (be
 _MOST_AMOUNTS = 32
 _PROGRESS = ("samples_count", "epoch_num", "step_num")
 """What an evaluation says of how far the training had come; epochs may be broken, and begin with 0."""
+
+_FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
+"""The most that a run states which trains from the beginning: 0 or 1 for the first epoch."""
+_FROM_CHECKPOINT = frozenset({"gpt3"})
+"""Benchmarks whose training begins at a checkpoint's step by the rules."""
 
 _STATS = {
     "train_loss": "train_loss",
@@ -352,12 +371,25 @@ def _stated_outcome(success: object) -> str | None:
     return _OUTCOMES.get(str(success).lower()) if isinstance(success, bool) or success in (0, 1) else None
 
 
+def _day_of(seconds: float) -> date | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).date()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 class Events(LogParser):
     """Collects the events of one training log and judges them at the end."""
 
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
     stated_target: tuple[float, int] | None = None
     late_seed_line: int | None = None
+    placed_evaluations = 0
+    """Evaluations that state how far the training had come."""
+    first_event_line = 0
+    init_start_line = 0
+    begun: tuple[str, str, int] | None = None
+    """What states that the training began with a trained model, its value and line."""
     largest_loss: tuple[float, int] | None = None
     """The first loss that is more than any benchmark of MLPerf begins with, and its line."""
     is_steady = False
@@ -423,6 +455,8 @@ class Events(LogParser):
             "eval_accuracy": self.on_eval_accuracy,
             "epoch_start": self.on_epoch,
             "epoch_stop": self.on_epoch,
+            "init_checkpoint_step": self.on_first_step,
+            "first_epoch_num": self.on_first_step,
             "seed": self.on_seed,
             "cache_clear": self.on_cache_clear,
             **dict.fromkeys(_COUNTS, self.on_count),
@@ -454,6 +488,8 @@ class Events(LogParser):
         if key == "tracked_stats":
             self.on_tracked_stats(value, time, position)
             return
+        if key in self.course.watched:
+            self.course.logged.add(key)
         if self.run_stop is not None:
             self._note_after_stop(key, position)
         elif key in _COURSE:
@@ -490,6 +526,7 @@ class Events(LogParser):
         """Follow the clock; ``counts``: the event is noted when it comes after run_stop."""
         if self.first_time is None:
             self.first_time = self.latest = time
+            self.first_event_line = self.log.line_at(position)
         elif time >= self.latest:
             self.latest = time
         elif self.latest - time > self.backwards:
@@ -513,6 +550,10 @@ class Events(LogParser):
         payload = payload[:MAX_JSON]
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
+        if key in self.course.watched and key not in _PARTS:
+            self.course.logged.add(
+                key
+            )  # the line is there, and what is damaged of it has a finding of its own
         # Also where the rest is damaged: a loss that is not a number is no matter of notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
@@ -548,7 +589,20 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Every rank logs one; the earliest counts."""
+        self.init_start_line = self.init_start_line or self.log.line_at(position)
         self.init_start = time if self.init_start is None else min(self.init_start, time)
+
+    def on_first_step(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Note a training that goes on from another one, which took time of its own."""
+        self.log.tag(key, value)
+        self._note_beginning(key, value, position)
+
+    def _note_beginning(self, key: str, value: object, position: int) -> None:
+        found = number(value)
+        if self.begun is None and (found is None or not 0 <= found <= _FIRST_STEPS[key]):
+            self.begun = key, text_of(value, 40), self.log.line_at(position)
 
     def on_run_start(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -594,6 +648,8 @@ class Events(LogParser):
             return  # ranks report their last ones late
         kind, starts = _PARTS[key]
         course = self.course
+        if key == "block_start" and not course.pairs[kind].starts and "step" in meta:
+            self._note_beginning("step", meta["step"], position)
         if kind == "block":
             curves = self.curves
             counts = tuple([curves[name].count for name in _TRAINED])
@@ -626,6 +682,7 @@ class Events(LogParser):
 
     def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
         """Note how far a training cannot have come when it was evaluated."""
+        self.placed_evaluations += any(name in meta for name in _PROGRESS)
         for name in _PROGRESS:
             if name not in meta:
                 continue
@@ -928,6 +985,7 @@ class Events(LogParser):
         log = self.log
         measurements: list[Measurement] = []
         proven = self.judge_end(measurements)
+        self._forgive_helpers()
         log.marks_as_findings(self.run_stop_line if proven else None)
         self.judge_quality(measurements)
         self.remark()
@@ -940,6 +998,26 @@ class Events(LogParser):
             return parsed
         earliest = self.first_time if self.run_start is None else min(self.first_time, self.run_start)
         return parsed.model_copy(update={"first_event_s": earliest, "last_event_s": self.latest})
+
+    def _forgive_helpers(self) -> None:
+        """Turn what srun says of a task that ended before the program logged anything into remarks.
+
+        It was no rank of the training, but a helper of the run script: one that describes the system, say.
+        """
+        marks = self.log.marks.get("task_failed")
+        before = min(self.first_event_line, self.init_start_line)
+        if marks is None or not before:
+            return
+        early = [mark for mark in marks.kept if mark.line < before]
+        for mark in early:
+            message = "a task ended with an error before the training began: it was no rank of it"
+            self.log.find("task_failed", message, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
+        marks.kept = [mark for mark in marks.kept if mark.line >= before]
+        marks.count -= len(early)
+        if not marks.kept and marks.last_line < before:
+            del self.log.marks["task_failed"]
+        elif not marks.kept:
+            marks.kept = [Mark(marks.last_line, "", None)]
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """Find out whether the log proves a run that ended well; adds ``time_to_train``."""
@@ -1032,9 +1110,23 @@ class Events(LogParser):
                 "damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=unread
             )
         targets = self._valid_targets() if stopped else ()
+        self._note_judged_by(targets)
         self._find_too_good(targets)
         for target in targets:
             self._judge_target(target, last_is_lost=bool(lost))
+
+    def _note_judged_by(self, targets: tuple[QualityTarget, ...]) -> None:
+        """Keep as a tag what shows the result; not what the log itself calls by this tag's name."""
+        tags = self.log.tags
+        tags.pop(JUDGED_BY, None)
+        if len(tags) >= MAX_TAGS:
+            tags.popitem()
+        if targets:
+            tags[JUDGED_BY] = f"target {', '.join(map(str, targets))}"
+        elif self.benchmark in EVALUATED_OFFLINE | _FRACTIONS:
+            tags[JUDGED_BY] = "evaluation"
+        elif self.extra:
+            tags[JUDGED_BY] = "measurements"
 
     def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
         """Note evaluations that the metric cannot have, or no run: they show nothing about quality."""
@@ -1087,6 +1179,8 @@ class Events(LogParser):
     def remark(self) -> None:
         """Note what is ugly but does not spoil the result, and what makes its number unsure."""
         self._remark_on_course()
+        self._remark_on_missing_events()
+        self._remark_on_checkpoint()
         self._remark_on_loss()
         self._remark_on_clocks()
         self._remark_on_year()
@@ -1108,6 +1202,48 @@ class Events(LogParser):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
             for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_missing_events(self) -> None:
+        """Find that the log lacks what every published log of its benchmark holds.
+
+        A run that did not end well lacks parts anyway.
+        """
+        day = _day_of(self.latest)
+        if day is None or not self._stopped_well():
+            return
+        # By the last event: a single clock that was wrong before hides nothing.
+        needed = events_of(self.format, self.benchmark, day)
+        missing = sorted(needed - self.course.logged - frozenset(self._held_otherwise()))
+        if missing:
+            message = (
+                f"the log has no {', '.join(missing)}, which every published log of {self.benchmark} has: "
+                "lines are missing"
+            )
+            self.log.find("course_incomplete", message, Verdict.UNPROVEN)
+
+    def _held_otherwise(self) -> Iterator[str]:
+        """Yield what the log holds of the table's entries that are no event."""
+        rates, times = self.curves["samples_per_second"], self.curves["train_step_time"]
+        if rates.y or (times.y and self.batch_size):
+            yield THROUGHPUT
+        if self.course.evaluations and self.placed_evaluations == self.course.evaluations:
+            yield PROGRESS
+        if self.course.evaluations > 1:
+            yield SECOND_EVALUATION
+
+    def _remark_on_checkpoint(self) -> None:
+        """Find a training that began with a trained model, though its benchmark's begins without."""
+        if (
+            self.begun is not None
+            and self.benchmark in self.targets
+            and self.benchmark not in _FROM_CHECKPOINT
+        ):
+            key, value, line = self.begun
+            message = (
+                f"{key} is {value}: the training went on from an earlier one, whose time is not counted; "
+                f"{self.benchmark} begins at {_FIRST_STEPS[key]:g}"
+            )
+            self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_loss(self) -> None:
         """Note a loss that no benchmark of MLPerf has; what others train may have any."""

@@ -36,6 +36,7 @@ def result(
     """Return the lines of a compliant llama2_70b_lora log; ``number`` makes the times and seed its own."""
     start = START_MS + number * 10_000_000
     stop = start + round(minutes * 60_000)
+    middle = (start + stop) // 2
     settings = {
         "submission_benchmark": benchmark,
         "submission_org": "Example",
@@ -63,6 +64,12 @@ def result(
         event(start - 1, "init_stop"),
         event(start, "run_start"),
         event(start, "block_start", samples_count=0),
+        event(start + 1000, "tracked_stats", {"throughput": samples / (60 * minutes)}),
+        event(middle - 20, "block_stop", samples_count=samples // 2),
+        event(middle - 20, "eval_start", samples_count=samples // 2),
+        event(middle - 10, "eval_accuracy", 0.95, samples_count=samples // 2),
+        event(middle - 10, "eval_stop", samples_count=samples // 2),
+        event(middle, "block_start", samples_count=samples // 2),
         event(stop - 20, "block_stop", samples_count=samples),
         event(stop - 20, "eval_start", samples_count=samples),
         event(stop - 10, "eval_accuracy", accuracy, samples_count=samples),

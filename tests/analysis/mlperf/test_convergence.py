@@ -18,6 +18,7 @@ def epochs(folder: Path, benchmark: str, *, runs: int, batch: int, until: float)
     for number in range(runs):
         lines = result(number, minutes=10 + number / 10, benchmark=benchmark, batch=batch)
         lines = [line.replace('"samples_count": 3456', f'"epoch_num": {until}') for line in lines]
+        lines = [line.replace('"samples_count": 1728', f'"epoch_num": {until / 2}') for line in lines]
         write(folder / f"result_{number}.txt", lines)
     return folder
 

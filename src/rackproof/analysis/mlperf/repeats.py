@@ -22,7 +22,7 @@ from typing import Any
 
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.records import Finding, Source, Verdict
-from rackproof.core.training_limits import impossible_speeds
+from rackproof.core.training_limits import impossible_speeds, lacks_gpu
 
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
@@ -233,6 +233,7 @@ def compare_runs(
     """
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
     findings += _node_count_findings(traces)
+    findings += _unknown_gpu_findings(traces, gpus)
     scoring = [trace for trace in traces if trace.scores]
     for trace in scoring:
         findings += _speed_findings(trace, gpus)
@@ -344,6 +345,18 @@ def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Find
     speeds = (("trained", _samples_per_second(trace)), ("states", trace.throughput))
     for message in impossible_speeds(trace.benchmark, gpus, speeds):
         yield _unproven("implausible_speed", message, trace.file)
+
+
+def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
+    """Remark once that the speeds are held against no peak: of the described accelerator none is known."""
+    for trace in traces:
+        if gpus is not None and lacks_gpu(trace.benchmark, gpus[0]):
+            message = (
+                f"the peak of {gpus[0][:80]} is not known (training_limits.csv): whether {gpus[1]} of them "
+                f"can train {trace.benchmark} so fast was not checked"
+            )
+            yield Finding(code="unknown_accelerator", message=message, source=Source(file=trace.file))
+            return
 
 
 def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:

@@ -222,7 +222,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     """
     try:
         with open_log(log) as stream:
-            nodes, count = _named_nodes(stream)
+            nodes, count, ended = _named_nodes(stream)
         form = "mlperf_hpc" if task.usage == "hpc" else "auto"
         parsed = logs.parse_path(log, form, name=log.name)
     except OSError as error:
@@ -236,16 +236,20 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     trace.throughput, trace.nodes = (stated[0] if stated else None), nodes
     trace.node_count = count
     trace.scores = run.scores
-    return trace, findings_of_log(parsed, scores=run.scores, stopped=run.status == "success")
+    stopped = run.status == "success"
+    return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
 
 
-def findings_of_log(parsed: ParsedLog, *, scores: bool, stopped: bool) -> list[Finding]:
+def findings_of_log(
+    parsed: ParsedLog, *, scores: bool, stopped: bool, script_ended: bool = False
+) -> list[Finding]:
     """Return what the reading of a log has against its run, and what it remarks on.
 
     Args:
         parsed: The log, as `rackproof parse` reads and judges it.
         scores: Whether the run counts as it is; otherwise it counts as the slowest.
         stopped: Whether it reports success. Such a run did not fail, whatever the rules say of its log.
+        script_ended: Whether the log has the end of the run script, so that its own end is there.
     """
     counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
     gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
@@ -255,16 +259,19 @@ def findings_of_log(parsed: ParsedLog, *, scores: bool, stopped: bool) -> list[F
     if scores or stopped:
         return counting
     if not any(one.code in _FAILURES for one in gating):
-        message = (
-            "the log shows neither that the run ended well nor that it failed: a part of it may be missing; "
-            "copy it from its node again"
+        message = "the log shows neither that the run ended well nor that it failed: " + (
+            "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
+            "stops without one counts as failed only where its log says why; look in the job's own output"
+            if script_ended
+            else "a part of it may be missing; copy it from its node again"
         )
         return [*counting, Finding(code="failure_not_shown", verdict=Verdict.UNPROVEN, message=message)]
     return [one for one in counting if one.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
-def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None]:
-    """Return the nodes that the launcher's lines name, and how many the run script states."""
+def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, bool]:
+    """Return the nodes that the launcher's lines name, how many the script states, and whether it ended."""
+    ended = False
     names: set[str] = set()
     counts: set[int] = set()
     for line in iter(lambda: stream.readline(_MAX_LAUNCHER_LINE), b""):
@@ -273,9 +280,11 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None]:
         elif line.startswith(b":::DLPAL ") and (listed := _NODE_LIST.match(line)):
             names.update(expand_hostlist(listed[2].decode()))
             counts.add(int(listed[1]))
+        elif line.startswith(b"RUNANDTIME_STOP"):
+            ended = True
     names -= _NO_NODES
     # Of several that contradict each other the least: with it the run is unlike its repeats.
-    return frozenset(names), min(counts, default=len(names) or None)
+    return frozenset(names), min(counts, default=len(names) or None), ended
 
 
 def _value(event: Any) -> Any:

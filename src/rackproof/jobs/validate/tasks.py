@@ -17,7 +17,7 @@ from rackproof import __version__
 from rackproof.core.judging import SkuReferenceError, sku_references
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 from rackproof.core.text import sanitize
-from rackproof.core.untrusted import as_float, mapping_at
+from rackproof.core.untrusted import mapping_at
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
@@ -153,8 +153,8 @@ def store_snapshot(
     )
     health, about = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
-    if offset is not None:
-        about["clock"] = {**mapping_at(about, "clock"), "asked_at": asked, "epoch": asked + offset}
+    # Never what the node itself states of both clocks.
+    about["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
         seen = build_snapshot(

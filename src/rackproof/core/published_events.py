@@ -1,0 +1,72 @@
+"""What every published log of a benchmark of MLPerf Training holds. No I/O but the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from importlib.resources import files
+
+TABLE = "published_events.csv"
+THROUGHPUT = "throughput"
+"""Stands in the table for statistics that hold samples per second, or the time of a step."""
+PROGRESS = "progress"
+"""Stands in the table for evaluations that all state how far the training had come."""
+SECOND_EVALUATION = "second_evaluation"
+"""Stands in the table for two evaluations or more."""
+_SHORT = {
+    "submission": "submission_org submission_division submission_status submission_platform",
+    "init": "cache_clear init_start init_stop",
+    "evals": "eval_start eval_accuracy eval_stop",
+    "blocks": "block_start block_stop",
+    "epochs": "epoch_start epoch_stop",
+}
+"""Names of several events in the table."""
+
+
+@dataclass(frozen=True)
+class PublishedEvents:
+    """A row of the table: what all logs of a benchmark hold, in one notation, from a day on."""
+
+    notation: str
+    benchmark: str
+    since: date
+    events: frozenset[str]
+
+
+@lru_cache
+def read_published_events() -> tuple[PublishedEvents, ...]:
+    """Return the table's rows."""
+    return tuple(_rows((files("rackproof.core") / TABLE).read_text(encoding="utf-8")))
+
+
+def _rows(text: str) -> Iterator[PublishedEvents]:
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            notation, benchmark, since, names, _logs = (cell.strip() for cell in line.split("|"))
+            events = " ".join(_SHORT.get(name, name) for name in names.split()).split()
+            yield PublishedEvents(notation, benchmark, date.fromisoformat(since), frozenset(events))
+
+
+def events_of(notation: str, benchmark: str, day: date) -> frozenset[str]:
+    """Return what every published log of a benchmark holds that was made on a day; none where none is known.
+
+    Args:
+        notation: The log's format.
+        benchmark: As MLPerf's rules call it.
+        day: When the log was made.
+    """
+    return frozenset().union(
+        *(
+            row.events
+            for row in read_published_events()
+            if (row.notation, row.benchmark) == (notation, benchmark) and day >= row.since
+        )
+    )
+
+
+@lru_cache
+def watched_events() -> frozenset[str]:
+    """Return every event that any row asks for."""
+    return frozenset().union(*(row.events for row in read_published_events()))

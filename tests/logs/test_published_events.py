@@ -1,0 +1,169 @@
+"""A log that lacks what every published log of its benchmark holds is no pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date
+from io import BytesIO
+
+import pytest
+
+from rackproof import logs
+from rackproof.analysis.importing import judged_alone
+from rackproof.core.published_events import events_of, read_published_events
+from rackproof.core.records import Verdict
+from rackproof.logs._mlperf import TARGETS, TARGETS_06
+from tests.logs.log_samples import MLL06, event, mllog
+from tests.logs.test_missing_parts import FLUX, GNMT, LLAMA, LORA, RESNET, SSD, TRANSFORMER, judged, read
+
+PASS, UNPROVEN, FAIL = Verdict.PASS, Verdict.UNPROVEN, Verdict.FAIL
+Change = Callable[[bytes], bytes]
+
+
+def without(*keys: str) -> Change:
+    """Leave out every line of these events."""
+
+    def change(data: bytes) -> bytes:
+        gone = [f'"{key}"'.encode() for key in keys] + [f" {key}: ".encode() for key in keys]
+        lines = data.splitlines(keepends=True)
+        kept = [line for line in lines if b":::ML" not in line or not any(one in line for one in gone)]
+        assert len(kept) < len(lines), keys
+        return b"".join(kept)
+
+    return change
+
+
+def faster(data: bytes, factor: int = 3) -> bytes:
+    """Divide all times after run_start."""
+    start = int(re.search(rb'"time_ms": (\d+)[^\n]*"run_start"', data)[1])  # type: ignore[index]
+    return re.sub(
+        rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (start + max(0, int(ms[0]) - start) // factor), data
+    )
+
+
+@pytest.mark.parametrize("name", [LLAMA, LORA, FLUX])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("tracked_stats",),
+        ("block_start", "block_stop"),
+        ("tracked_stats", "block_start", "block_stop"),
+        ("eval_start", "eval_stop"),
+        ("seed",),
+        ("cache_clear",),
+        ("submission_platform",),
+        ("global_batch_size",),
+    ],
+    ids="-".join,
+)
+def test_less_evidence_is_no_better(name: str, keys: tuple[str, ...]) -> None:
+    assert judged(read(name))[0] is PASS
+    assert judged(without(*keys)(read(name)))[0] is UNPROVEN
+    assert judged(without(*keys)(faster(read(name))))[0] is UNPROVEN
+
+
+@pytest.mark.parametrize("name", [GNMT, RESNET, SSD, TRANSFORMER])
+@pytest.mark.parametrize("keys", [("block_start", "block_stop"), ("cache_clear",), ("global_batch_size",)])
+def test_less_evidence_of_round_06_is_no_better(name: str, keys: tuple[str, ...]) -> None:
+    assert judged(read(name))[0] is PASS
+    assert judged(without(*keys)(read(name))) == (UNPROVEN, {"course_incomplete"})
+
+
+def test_evaluations_that_do_not_say_how_far_the_training_was_hide_no_hole() -> None:
+    for name in (LLAMA, LORA, FLUX):
+        data = re.sub(rb'"samples_count": \d+,? ?', b"", read(name))
+        assert "course_incomplete" in judged(data)[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "verdict"),
+    [
+        ("init_checkpoint_step", 0, PASS),
+        ("init_checkpoint_step", 5000, UNPROVEN),
+        ("init_checkpoint_step", "latest", UNPROVEN),
+        ("first_epoch_num", 0, PASS),
+        ("first_epoch_num", 1, PASS),
+        ("first_epoch_num", 7, UNPROVEN),
+    ],
+)
+def test_a_training_that_goes_on_from_another_is_no_whole_one(
+    key: str, value: object, verdict: Verdict
+) -> None:
+    assert judged(mllog(event(key, value, 130)))[0] is verdict
+
+
+@pytest.mark.parametrize(("step", "goes_on"), [(0, False), (1, True), (900, True)])
+def test_the_first_block_begins_at_the_first_step(step: int, goes_on: bool) -> None:
+    data = mllog(event("block_start", None, 130, step=step), event("block_stop", None, 140))
+    assert ("from_checkpoint" in judged(data)[1]) is goes_on
+
+
+SRUN = b"srun: error: n4: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"),
+    [("cache_clear", PASS), ("init_stop", UNPROVEN), ("run_start", UNPROVEN), ("run_stop", UNPROVEN)],
+)
+@pytest.mark.parametrize("times", [1, 4, 9])
+def test_a_helper_that_failed_before_the_first_event_is_no_rank(
+    before: str, verdict: Verdict, times: int
+) -> None:
+    data = mllog()
+    at = data.rfind(b"\n", 0, data.index(b'"' + before.encode())) + 1
+    assert judged(data[:at] + SRUN * times + data[at:])[0] is verdict
+    # One of a helper forgives none of a rank.
+    assert judged(SRUN * 6 + data[:at] + SRUN * times + data[at:])[0] is verdict
+    # Where the start-up is not logged, it is not known who failed.
+    nothing = re.sub(rb"[^\n]*init_start[^\n]*\n", b"", data[:at] + SRUN + data[at:])
+    assert judged(nothing)[0] is UNPROVEN
+
+
+def alone(data: bytes) -> tuple[Verdict, set[str]]:
+    parsed = judged_alone(logs.parse(BytesIO(data)))
+    return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
+
+
+def only(data: bytes, *keys: str) -> bytes:
+    return b"".join(
+        line for line in data.splitlines(keepends=True) if any(key.encode() in line for key in keys)
+    )
+
+
+OWN = event("measurement", {"name": "gemm", "value": 700.0, "unit": "TFLOP/s"}, 130)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (only(mllog(), "run_start", "run_stop"), (UNPROVEN, {"no_evaluation"})),
+        (only(MLL06, " run_start", " run_stop"), (UNPROVEN, {"no_evaluation"})),
+        (only(mllog(), "run_start", "run_stop", "tracked_stats"), (UNPROVEN, {"no_evaluation"})),
+        (only(mllog(), "run_start", "run_stop", "eval_accuracy"), (UNPROVEN, {"no_target"})),
+        (only(MLL06, " run_start", " run_stop", " eval_accuracy"), (UNPROVEN, {"no_target"})),
+        (mllog().replace(b"llama2_70b_lora", b"xyz"), (UNPROVEN, {"no_target"})),
+        (without("submission_benchmark")(mllog(final=1.9)), (UNPROVEN, {"no_target"})),
+        # What is judged by what it states itself.
+        (mllog(), (PASS, set())),
+        (mllog(OWN).replace(b"llama2_70b_lora", b"gemm"), (PASS, set())),
+        (
+            mllog(event("target", {"value": 1.0, "at_most": True}, 130)).replace(b"llama2_70b_lora", b"own"),
+            (PASS, set()),
+        ),
+        # What a log calls its judge is none.
+        (mllog(event("judged_by", "me", 1)).replace(b"llama2_70b_lora", b"xyz"), (UNPROVEN, {"no_target"})),
+    ],
+)
+def test_a_log_read_alone_shows_what_came_of_its_run(data: bytes, expected: tuple[Verdict, set[str]]) -> None:
+    assert alone(data) == expected
+
+
+def test_the_table_names_benchmarks_and_events_of_the_rules() -> None:
+    rows = read_published_events()
+    assert len(rows) >= 14
+    for row in rows:
+        assert row.benchmark in (TARGETS | TARGETS_06 | {"stable_diffusion": ()})
+        assert {"init_start", "eval_accuracy", "global_batch_size"} <= row.events
+        assert events_of(row.notation, row.benchmark, row.since) >= row.events
+        assert not events_of(row.notation, row.benchmark, date(2018, 1, 1)) or row.notation == "mll06"
