@@ -41,7 +41,7 @@ QUEUED_STEPS = 4
 USUAL_STEPS = 200
 """How many of the latest steps say what is usual."""
 SETTLE_SHARE = 0.2
-"""Of a short run this share, and not :data:`soak_series.SETTLE_S`, is for warming up."""
+"""The share of a short run that is for warming up, in place of :data:`soak_series.SETTLE_S`."""
 TIMEOUT_S = 300.0
 REDUCED_MIB = 64
 

@@ -474,12 +474,13 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
         return plugin_complaint(host, error) or f"{host}: no rank started in the image: {said}"
     if "no" in started:
         return f"{host}: Slurm gives a rank no PMIx server ({said or 'no error'}); {BY_SLURMD}"
-    if "no" in there.get("folder", []):
-        return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     if "library" in there:
         return f"{host}: the image has neither Open MPI nor libpmix, by which ranks meet: see bench_images"
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
+    if "no" in there.get("folder", []):
+        # By itself it does not matter: ranks were seen to meet without the folder.
+        return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
 

@@ -23,7 +23,7 @@ SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 """NVML's reasons for a lower clock that no healthy GPU has: hardware, heat (two kinds), the power brake. The
 power limit is none of them: a load that is held reaches it."""
 CLOSE_ENOUGH = 1e-9
-"""Of seconds that are sums of floating-point numbers."""
+"""Sums of seconds differ by less."""
 
 
 @dataclass(frozen=True)

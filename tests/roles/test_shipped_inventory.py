@@ -21,7 +21,6 @@ TEST_RACK: dict[str, Any] = yaml.safe_load((ROOT / "testrack/overlay/gb300-rack.
         "bench_size_factor",
         "bench_published_references",
         "bench_require_references",
-        "bench_environment",
         "bench_sku_references",
         "bench_test_rack",
         "enroot_pyxis_registry_scheme",

@@ -18,7 +18,7 @@ FORMAT = "lines"
 """Name of the format in a definition's `result.format`."""
 MOST_METRICS = 100
 CHARACTERS_READ = (2000, 2000, 500)
-"""Of a line, by how many open repeats of a pattern can take over each other's text. More are refused.
+"""Characters read of a line, by how many open repeats can take over each other's text; more are refused.
 
 The steps that one line takes are about its length to the power of one more repeat, by the factorial of that:
 2 million for one, 21 million for two; a third would take 300 times as many.

@@ -184,7 +184,7 @@ def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
         for host, variables in inventory.hosts.items():
             value = variables.get(name)
             if isinstance(value, str | int) and str(value).strip() and "{{" not in str(value):
-                # Hosts behind one address are told apart by their ports.
+                # Hosts behind one address differ by their ports.
                 port = variables.get("ansible_port", "") if name == "ansible_host" else ""
                 owners.setdefault(f"{str(value).strip().lower()}:{port}", []).append(host)
         for key, hosts in owners.items():

@@ -680,7 +680,7 @@ class NcclTestsParser(LogParser):
             self.log.find("not_checked", message, Verdict.UNPROVEN if partly else None)
 
     def _judge_table(self, table: BandwidthTable, name: str) -> None:
-        """Find figures that cannot be, and checks that the program was told to leave out."""
+        """Find figures that cannot be, and checks that the program had to leave out."""
         physics = physics_of(table.device)
         one_node = physics is not None and table.ranks <= _MOST_RANKS_OF_NODE
         most = _LINK_SHARE * physics.nvlink if physics and one_node else _FASTEST_GB_S

@@ -11,7 +11,7 @@ from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
 MOST_CHARACTERS = CHARACTERS_READ[0]
-"""Of a line that patterns are tried on at all."""
+"""Characters of a line that patterns are tried on."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """What workloads/run_command.py prints first: the program that made the output."""
 

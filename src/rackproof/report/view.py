@@ -501,7 +501,7 @@ def meaning(run: Run) -> str:
 
 
 def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
-    """Say in a sentence what the verdict over runs means: a pass without speeds says so.
+    """Return in a sentence what the verdict over runs means: a pass without speeds states that.
 
     Args:
         runs: The runs.

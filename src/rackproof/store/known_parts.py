@@ -41,7 +41,7 @@ def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
 
 
 def without_parts(about: Node, parts: Collection[str] | Mapping[str, str]) -> Node:
-    """Return what is left of a node: numbers of these parts are nobody's."""
+    """Return what is left of a node: numbers of these parts are dropped."""
     if about.serial in parts:
         # With it goes what else would name the hardware: the node is then known by its own name alone.
         about = about.model_copy(update={"serial": "", "chassis_serial": ""})

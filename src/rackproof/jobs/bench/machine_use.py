@@ -15,7 +15,7 @@ BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
 """Others that slow a run down for a smaller share of its time do not move its speeds beyond their bounds."""
 _FEWEST_S = 1.0
-"""Of less processor time of others no short run is slowed: a login and a timer's script use as much."""
+"""Less processor time of others slows no short run: a login and a timer's script use as much."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
 """What runs a job outside of its supervisor's processes: its own time would be taken for that of others."""
 

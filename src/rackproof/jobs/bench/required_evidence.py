@@ -68,7 +68,7 @@ class Evidence(Record):
     measurements: tuple[Measurement, ...] = ()
     """What the logs show beside their events: phases, the preflight's bandwidth."""
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
-    """By node what else used it while the job ran."""
+    """What else used each node while the job ran."""
     busy: str = ""
     """Why no speed counts, empty where the machines were idle or that is not asked for."""
     container_digest: str = ""

@@ -155,7 +155,7 @@ def plan_provision_waves(
 
 def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
     """Return the nodes of one wave: as many as the limits allow, of the most crowded partitions first."""
-    # A crowded partition needs the most waves. Begun last, it would go one small wave after the other.
+    # A crowded partition needs the most waves. Started last, it would go one small wave after the other.
     waiting = Counter(name for node in left for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
     # Nodes that serve no job wait until those in service are done.

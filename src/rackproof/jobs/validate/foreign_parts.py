@@ -77,9 +77,9 @@ def _owners(
     accepted: Collection[str],
     before: Mapping[str, StoredSnapshot | None],
 ) -> set[str]:
-    """Return whose part it may be, of the nodes that name it; of none that is known by it, nobody's.
+    """Return the nodes that the part may belong to, of those that name it; empty where none is known by it.
 
-    What a node is known by outranks what it named last night: while the owner was off, nobody contradicted.
+    What a node is known by outranks what it named last night: an owner that was off could not object.
     """
     owners = set(names)
     known = (
