@@ -686,7 +686,7 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
         ("world-n2", "server=no folder=no", ["n2: Slurm gives a rank no PMIx server", "PMIX_MCA_"]),
         (
             "world-n1",
-            "server=yes folder=no size=2",
+            "server=yes folder=no size=1",
             ["n1: a container has not", "50-slurm-pmi.sh", "enroot_pyxis"],
         ),
         (

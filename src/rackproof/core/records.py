@@ -319,7 +319,7 @@ class Run(Record):
     nodes: tuple[Node, ...] = ()
     asked_nodes: tuple[str, ...] = ()
     machine_use: dict[str, MachineUse] = {}
-    """What else used the processors of each node meanwhile; a node whose supervisor states none is left out."""
+    """What else used each node's processors meanwhile; one whose supervisor states none is left out."""
     software: dict[str, str] = {}
     """What the workload itself reports (framework, CUDA, cuDNN, NCCL) beyond the nodes' facts."""
     configuration: str = ""

@@ -163,9 +163,8 @@ def store_snapshot(
             sku=sku,
             previous=previous.snapshot if previous else None,
             about=identity,
-            whole=answer_is_whole(gathered) and all(
-                isinstance(gathered.get(part), Mapping) for part in ("facts", "node", "health")
-            ),
+            whole=answer_is_whole(gathered)
+            and all(isinstance(gathered.get(part), Mapping) for part in ("facts", "node", "health")),
             accept_identity=accept_identity,
             declared=declared,
         )
