@@ -26,6 +26,8 @@ from rackproof.store.acceptance_log import bounding_acceptances
 from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
 
+from .conftest import EVENTS
+
 Call = Callable[..., Result]
 Log = Callable[..., Path]
 
@@ -62,7 +64,7 @@ class TestParse:
 
     def test_numbers_and_their_lines(self, run: Call, log: Log) -> None:
         output = output_of(run("parse", log()))
-        assert re.search(r"time_to_train +2 min +line 8", output)
+        assert re.search(rf"time_to_train +2 min +line {len(EVENTS)}", output)
         assert re.search(r"eval_accuracy +0\.92 ", output)
 
     def test_json_of_one_log_is_an_object(self, run: Call, log: Log) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import EVENTS
+
 PROGRAM = Path(sysconfig.get_path("scripts")) / "rackproof"
 HEAVY = {
     "pandas",
@@ -47,7 +49,7 @@ def test_parsing_imports_no_charts_and_no_database() -> None:
     )
 
 
-@pytest.mark.parametrize(("events", "status"), [(8, 0), (7, 3)])
+@pytest.mark.parametrize(("events", "status"), [(len(EVENTS), 0), (7, 3)])
 def test_a_log_through_a_pipe(events: int, status: int, log: Callable[..., Path]) -> None:
     done = start("parse", "-", input=log(events=events).read_bytes())
     assert (done.returncode, done.stderr) == (status, b"")

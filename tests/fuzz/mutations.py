@@ -77,7 +77,8 @@ _SUCCESSES: dict[str, tuple[bytes, ...]] = {
 }
 _JUDGED = {
     "mllog": rb'(?:"eval_accuracy", "value": |"train_loss": |"train_step_time": )([0-9.]+)',
-    "mll06": rb'(?:eval_accuracy: \{"value": |samples / sec: (?=4))([0-9.]+)',
+    # Of evaluations the last one counts.
+    "mll06": rb'(?s)(?:eval_accuracy: \{"value": (?!.*eval_accuracy)|samples / sec: (?=4))([0-9.]+)',
     "minigo": rb'(?:eval_accuracy: \{"value": |"timestamp": |Iteration time: )([0-9.]+)',
     "mlp05": rb'"value": ([0-9.]+)',
     "tf_cnn": rb"(?:jitter = [0-9.]+\)\t|total images/sec: )([0-9.]+)",
@@ -98,7 +99,7 @@ _NEEDED = {
 """Lines of the samples that cannot be missing."""
 _BOUND = {
     "mllog": rb'(?:"eval_accuracy", "value": )([0-9.]+)',
-    "mll06": rb'(?:eval_accuracy: \{"value": )([0-9.]+)',
+    "mll06": rb'(?s)(?:eval_accuracy: \{"value": )(?!.*eval_accuracy)([0-9.]+)',
     "tf_cnn": rb"(?:Num batches: |total images/sec: )([0-9.]+)",
     "nccl_tests": rb"(?:  | : )(10\.00(?=  222)|9\.58|222\.42|232\.17|2224200|113\.65)",
     "nccl_json": rb'"(?:time|alg_bw|bus_bw|bandwidth)": ([0-9.]+)',

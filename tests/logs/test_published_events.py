@@ -50,7 +50,6 @@ def faster(data: bytes, factor: int = 3) -> bytes:
         ("block_start", "block_stop"),
         ("tracked_stats", "block_start", "block_stop"),
         ("eval_start", "eval_stop"),
-        ("seed",),
         ("cache_clear",),
         ("submission_platform",),
         ("global_batch_size",),
