@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
@@ -48,3 +50,24 @@ def test_what_cannot_be_expected_is_refused(values: dict[str, Any]) -> None:
 def test_a_limit_that_nothing_could_pass_or_everything_is_refused(value: Any) -> None:
     with pytest.raises(ValidateError, match="validate_limits of n1"):
         parse_limits("n1", {"clock_s": value})
+
+
+@pytest.mark.parametrize("name", ["fabric", "mig", "nvlink_domain", "slurm"])
+def test_a_switch_is_true_or_false(name: str) -> None:
+    for value in (True, False):
+        assert getattr(parse_node_expectation("n1", {name: value}), name) is value
+    for wrong in ("yes", 1, None, "true"):
+        with pytest.raises(ValidateError, match="neither true nor false"):
+            parse_node_expectation("n1", {name: wrong})
+
+
+def test_what_the_shipped_inventory_expects_can_be_read(root: Path) -> None:
+    read = {
+        path.stem: yaml.safe_load(path.read_text()) for path in root.glob("inventory/group_vars/sku_*.yml")
+    }
+    expected = {
+        name: values["validate_expect"] for name, values in read.items() if "validate_expect" in values
+    }
+    assert len(expected) > 5
+    for name, values in expected.items():
+        assert parse_node_expectation(name, values)

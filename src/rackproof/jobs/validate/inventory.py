@@ -34,6 +34,10 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         raise ValidateError(f"validate_expect of {node}: {error}; docs/using/validate.md shows it") from error
 
 
+_SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
+"""Expectations that are true or false."""
+
+
 def _expected_value(name: str, value: Any) -> Any:
     """Return a value of ``validate_expect`` as its check takes it.
 
@@ -55,7 +59,7 @@ def _expected_value(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise TypeError(f"{name}: {value!r:.60} is no text")
         return _text(name, value)
-    if name in ("fabric", "slurm"):
+    if name in _SWITCHES:
         if not isinstance(value, bool):
             raise TypeError(f"{name}: {value!r:.60} is neither true nor false")
         return value
