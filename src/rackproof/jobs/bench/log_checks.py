@@ -9,7 +9,6 @@ from itertools import chain
 from rackproof.core.definitions import JudgeRule
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
 from rackproof.core.text import sanitize
-from rackproof.core.training_limits import impossible_speeds
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS
 
@@ -55,27 +54,9 @@ def log_findings(
     if planned.launcher == "local":
         findings += _gpu_findings(planned, parsed, nodes)
     for log in parsed:
-        findings += _speed_findings(log, nodes)
         if log.format == "tf_cnn":
             findings += _tf_cnn_findings(planned, log, nodes)
     return findings
-
-
-def _speed_findings(log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield speeds of MLPerf's benchmarks that the nodes' GPUs cannot have."""
-    names = {gpu.name for node in nodes for gpu in node.gpus}
-    stated = log.measurement("samples_per_second")
-    if len(names) != 1 or stated is None:
-        return
-    gpus = names.pop(), sum(len(node.gpus) for node in nodes)
-    benchmark = log.tags.get("submission_benchmark", "")
-    for message in impossible_speeds(benchmark, gpus, [("states", stated.value)]):
-        yield Finding(
-            code="implausible_speed",
-            verdict=Verdict.UNPROVEN,
-            message=f"the log {message}",
-            source=stated.source,
-        )
 
 
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
