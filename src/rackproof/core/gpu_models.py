@@ -40,7 +40,7 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Data sheets of the cards (dense); NVLink: what their bridges carry one way.
+    # Memory and bridges (one way): the cards' data sheets. NVL cards have the larger TFLOP/s of the module.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
