@@ -5,19 +5,13 @@ Beside the database, so that it outlives one that is made again from the records
 
 from __future__ import annotations
 
-import errno
-import getpass
-import os
 import socket
 from datetime import UTC, datetime
-from io import RawIOBase
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from rackproof.core.records import Record
-from rackproof.core.text import sanitize
+from rackproof.store.append_log import acting_user, append_text, read_log_of_acts
 from rackproof.store.run_folder import ResultsError
 
 LOG_NAME = "acceptances.jsonl"
@@ -48,37 +42,18 @@ def note_acceptance(
         act=act,
         run_id=run_id,
         references=references,
-        user=_user(),
+        user=acting_user(),
         host=socket.gethostname(),
         reason=reason,
     )
     try:
-        # One write of less than a page with O_APPEND: two operators' lines never mix.
-        with (results / LOG_NAME).open("a+b", buffering=0) as log:
-            # Half a line, of a disk that was full once, must not spoil this one.
-            begin = b"" if _ends_a_line(log) else b"\n"
-            _write_line(log, begin + entry.model_dump_json().encode() + b"\n")
+        append_text(results / LOG_NAME, f"{entry.model_dump_json()}\n")
     except OSError as error:
         done = "made it a reference" if act == "accept" else "took its references back"
         raise ResultsError(
             f"{results / LOG_NAME} cannot be written ({error.strerror}): nothing was changed for {run_id}, "
             f"for who {done} would not be known; make the file writable and do it again"
         ) from error
-
-
-def _write_line(log: RawIOBase, line: bytes) -> None:
-    # A full disk may take a part of it without an error.
-    if log.write(line) != len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.fsync(log.fileno())
-
-
-def _ends_a_line(log: RawIOBase) -> bool:
-    # A pipe or a device has no end to look at, and no lines of ours.
-    if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
-        return True
-    log.seek(-1, os.SEEK_END)
-    return log.read(1) == b"\n"
 
 
 def standing_acceptances(results: Path) -> tuple[list[str], int]:
@@ -116,28 +91,4 @@ def read_acceptances(results: Path) -> tuple[list[Acceptance], int]:
     Raises:
         ResultsError: The log is there and cannot be read.
     """
-    path = results / LOG_NAME
-    try:
-        # A device in its place may have no end.
-        if path.exists() and not path.is_file():
-            raise ResultsError(f"{path} is no file, so what was accepted is not known: move it away")
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return [], 0
-    except OSError as error:
-        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
-    acts, damaged = [], 0
-    for line in lines:
-        try:
-            acts.append(Acceptance.model_validate_json(line))
-        except ValidationError:
-            damaged += 1
-    return acts, damaged
-
-
-def _user() -> str:
-    # Behind sudo the name of the one who typed the command is what matters.
-    try:
-        return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+    return read_log_of_acts(results / LOG_NAME, Acceptance, "what was accepted")

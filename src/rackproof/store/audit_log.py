@@ -5,8 +5,6 @@ Written by the callback of every playbook, so that a drain has an entry whicheve
 
 from __future__ import annotations
 
-import getpass
-import os
 import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +16,7 @@ from pydantic import ValidationError
 
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
+from rackproof.store.append_log import acting_user, append_text, read_log_of_acts
 from rackproof.store.run_folder import ResultsError, write_file
 
 LOG_NAME = "audit.jsonl"
@@ -58,14 +57,6 @@ class ProvisionRecord(Record):
     nodes: dict[str, NodeProvision]
 
 
-def actor() -> str:
-    """Return the user who acts: behind sudo the one who typed the command."""
-    try:
-        return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
-
-
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
     """Return what a task did to nodes of Slurm: name, act and reason of those whose state changed. No I/O.
 
@@ -98,7 +89,7 @@ def append_acts(
     """
     if not acts:
         return
-    who, host, now = actor(), socket.gethostname(), datetime.now(UTC)
+    who, host, now = acting_user(), socket.gethostname(), datetime.now(UTC)
     lines = [
         AuditEntry(moment=now, act=act, node=node, reason=reason, actor=who, host=host, playbook=playbook)
         for node, act, reason in acts
@@ -106,10 +97,7 @@ def append_acts(
     text = "".join(f"{line.model_dump_json()}\n" for line in lines)
     try:
         results.mkdir(parents=True, exist_ok=True)
-        # One write with O_APPEND for each: the lines of two playbooks never mix.
-        with (results / LOG_NAME).open("ab", buffering=0) as log:
-            log.write(text.encode())
-            os.fsync(log.fileno())
+        append_text(results / LOG_NAME, text)
     except OSError as error:
         raise ResultsError(f"{results / LOG_NAME} cannot be written: {error.strerror}") from error
 
@@ -120,18 +108,7 @@ def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
     Raises:
         ResultsError: The log is there and cannot be read.
     """
-    path = results / LOG_NAME
-    try:
-        lines = path.read_bytes().splitlines() if path.is_file() else []
-    except OSError as error:
-        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
-    acts, damaged = [], 0
-    for line in lines:
-        try:
-            acts.append(AuditEntry.model_validate_json(line))
-        except ValidationError:
-            damaged += 1
-    return acts, damaged
+    return read_log_of_acts(results / LOG_NAME, AuditEntry, "what was done to nodes")
 
 
 def write_provision(
@@ -147,7 +124,7 @@ def write_provision(
         provision_id=provision_id,
         began=began,
         ended=datetime.now(UTC),
-        actor=actor(),
+        actor=acting_user(),
         host=socket.gethostname(),
         playbook=playbook,
         limit=sanitize(limit, 400),

@@ -1,0 +1,85 @@
+"""Logs of acts that only grow: one line of JSON for each act, beside the records of a results folder."""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+from io import RawIOBase
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+from rackproof.store.run_folder import ResultsError
+
+Act = TypeVar("Act", bound=Record)
+
+
+def acting_user() -> str:
+    """Return the user who acts: behind sudo the one who typed the command."""
+    try:
+        return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add lines to a log.
+
+    One write with O_APPEND: the lines of two operators never mix.
+
+    Args:
+        path: The log; it is made where it is missing.
+        text: Whole lines, each with its line feed.
+
+    Raises:
+        OSError: They cannot be written whole.
+    """
+    with path.open("a+b", buffering=0) as log:
+        # Half a line, of a disk that was full once, must not spoil this one.
+        data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
+        # A full disk may take a part of it without an error.
+        if log.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(log.fileno())
+
+
+def _ends_a_line(log: RawIOBase) -> bool:
+    # A pipe or a device has no end to look at, and no lines of ours.
+    if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
+        return True
+    log.seek(-1, os.SEEK_END)
+    return log.read(1) == b"\n"
+
+
+def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act], int]:
+    """Return the acts of a log, oldest first, and how many of its lines are damaged.
+
+    Args:
+        path: The log; without it there are none.
+        kind: The record of a line.
+        lost: What is not known without the log, for the message.
+
+    Raises:
+        ResultsError: The log is there and cannot be read.
+    """
+    try:
+        # A device in its place may have no end.
+        if path.exists() and not path.is_file():
+            raise ResultsError(f"{path} is no file, so {lost} is not known: move it away")
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
+    acts: list[Act] = []
+    damaged = 0
+    for line in lines:
+        try:
+            acts.append(kind.model_validate_json(line))
+        except ValidationError:
+            damaged += 1
+    return acts, damaged

@@ -1,0 +1,62 @@
+"""Logs of acts: what was written half, by a full disk, or is no file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.store import acceptance_log, audit_log
+from rackproof.store.append_log import append_text
+from rackproof.store.run_folder import ResultsError
+
+
+def drain(results: Path) -> None:
+    audit_log.append_acts(results, [("n1", "drain", "why")], "validate.yml")
+
+
+def accept(results: Path) -> None:
+    acceptance_log.note_acceptance(results, "accept", "run", 3)
+
+
+LOGS: list[tuple[Callable[[Path], None], str, Callable[[Path], tuple[list[Any], int]]]] = [
+    (drain, audit_log.LOG_NAME, audit_log.read_acts),
+    (accept, acceptance_log.LOG_NAME, acceptance_log.read_acceptances),
+]
+
+
+@pytest.mark.parametrize(("act", "name", "read"), LOGS)
+def test_half_a_line_spoils_no_other(
+    tmp_path: Path, act: Callable[[Path], None], name: str, read: Callable[[Path], tuple[list[Any], int]]
+) -> None:
+    act(tmp_path)
+    log = tmp_path / name
+    log.write_bytes(log.read_bytes()[:-20])
+    act(tmp_path)
+    acts, damaged = read(tmp_path)
+    assert (len(acts), damaged) == (1, 1)
+    assert datetime.now(UTC) >= acts[0].moment
+
+
+@pytest.mark.parametrize(("act", "name", "read"), LOGS)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_taken_for_no_acts(
+    tmp_path: Path,
+    act: Callable[[Path], None],
+    name: str,
+    read: Callable[[Path], tuple[list[Any], int]],
+    make: Callable[[Path], None],
+) -> None:
+    assert read(tmp_path) == ([], 0)
+    make(tmp_path / name)
+    with pytest.raises(ResultsError, match="is no file"):
+        read(tmp_path)
+
+
+def test_a_full_disk_is_an_error() -> None:
+    with pytest.raises(OSError, match="No space left"):
+        append_text(Path("/dev/full"), "line\n")
