@@ -73,7 +73,7 @@ def names_a_path(word: str) -> bool:
 
 
 def alternatives(path: str) -> Iterator[str]:
-    """Yield the paths that a path with a choice in braces stands for."""
+    """Yield the paths that a path with a choice in braces means."""
     match = re.search(r"\{([^{}]*,[^{}]*)\}", path)
     if match is None:
         yield path

@@ -268,22 +268,42 @@ def fits(size_bytes: int, device: torch.device) -> bool:
     return bool(flag.item())
 
 
+def device_of(found: list[common.Gpu], rank: Rank) -> torch.device:
+    """Return the device of a rank, set up for it; the CPU where there are no GPUs."""
+    if not found:
+        torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
+        return torch.device("cpu")
+    common.require_cuda()
+    device = torch.device("cuda", found[rank.local].index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def filled(size_bytes: int, options: argparse.Namespace, rank: Rank, device: torch.device) -> torch.Tensor:
+    """Return a buffer that was reduced once, of which every value is known."""
+    kind = getattr(torch, options.dtype)
+    buffer = torch.empty(size_bytes // kind.itemsize, dtype=kind, device=device)
+    fill(buffer, rank, options.seed)
+    torch.distributed.all_reduce(buffer)
+    return buffer
+
+
+def count_wrong_of_all(buffer: torch.Tensor, options: argparse.Namespace, rank: Rank) -> int:
+    """Return how many values are wrong on all ranks together."""
+    wrong = torch.tensor(count_wrong(buffer, rank, options.seed), device=buffer.device)
+    torch.distributed.all_reduce(wrong)
+    return int(wrong.item())
+
+
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank; rank 0 logs."""
     found = common.chosen_by_device(options.device, options.gpus)
-    if not found:
-        torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
-    if found:
-        common.require_cuda()
-    device = torch.device("cuda", found[rank.local].index) if found else torch.device("cpu")
-    if found:
-        torch.cuda.set_device(device)
+    device = device_of(found, rank)
     is_joined = options.mnnvl and options.nodes > 1 and bool(found)
     # Before NCCL starts, which reads it once.
     nccl_log = ask_nccl(Path(tempfile.gettempdir())) if is_joined else None
     common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
     common.begin_probe(options, rank, log)
-    kind = getattr(torch, options.dtype)
     sizes = sizes_mib(options, bool(found))
     where = {} if found else {"device": "cpu"}
     # Within a node and between nodes are other wires, and never compared.
@@ -296,13 +316,11 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             if rank.index == 0:
                 common.say(f"{size} MiB does not fit into the memory of every GPU; left out")
             continue
-        buffer = torch.empty(size_bytes // kind.itemsize, dtype=kind, device=device)
-        fill(buffer, rank, options.seed)
-        torch.distributed.all_reduce(buffer)
-        if nccl_log and not done:
+        buffer = filled(size_bytes, options, rank, device)
+        if nccl_log is not None:
             require_mnnvl(nccl_log, rank, device)
-        wrong = torch.tensor(count_wrong(buffer, rank, options.seed), device=device)
-        torch.distributed.all_reduce(wrong)
+            nccl_log = None
+        wrong = count_wrong_of_all(buffer, options, rank)
         seconds = time_s(buffer, options.seconds / len(sizes))
         if rank.index == 0:
             labels = {
@@ -313,7 +331,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             }
             speed = size_bytes / seconds * 2 * (rank.count - 1) / rank.count / 1e9
             log.measurement(name, speed, "GB/s", HIGHER, **labels)
-            log.measurement("wrong_values", int(wrong.item()), "1", LOWER, **labels)
+            log.measurement("wrong_values", wrong, "1", LOWER, **labels)
             log.progress("all_reduce", done + 1, len(sizes))
         del buffer
     common.mark_stop(rank)

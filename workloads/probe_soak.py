@@ -173,7 +173,6 @@ class Watch:
     windows: list[Window] = field(default_factory=list)
     times_s: array.array[float] = field(default_factory=lambda: array.array("f"))
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
-    energy_j: float | None = None
 
     def take(self, at_s: float, seconds: float, steps_s: list[float]) -> Window:
         """Keep a window and the times of its steps; return it."""

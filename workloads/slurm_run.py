@@ -517,22 +517,35 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
             complaints.append(f"{host}: its NVLink domain is not known")
             continue
         groups, digest, state = found[host]
-        if not is_domain(groups):
-            complaints.append(
-                f"{host}: its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
-            )
-        elif groups != domain:
-            complaints.append(
-                f"{host}: its NVLink domain is {groups}, the others' {domain}; limit nodes of one"
-            )
-        if digest != listed or not digest:
-            why = "differs from the others'" if digest else "is not there"
-            complaints.append(f"{host}: /etc/nvidia-imex/nodes_config.cfg {why}; {BY_IMEX}")
-        elif state != "READY":
-            complaints.append(
-                f"{host}: nvidia-imex is {state or 'not running'}; see systemctl status nvidia-imex"
-            )
+        said = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
+        complaints += [f"{host}: {words}" for words in said if words]
     return complaints
+
+
+def membership_complaint(groups: str, domain: str) -> str:
+    """Return why a node's GPUs are not in the domain of the others, with the remedy; empty where they are."""
+    if not is_domain(groups):
+        return f"its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
+    if groups != domain:
+        return f"its NVLink domain is {groups}, the others' {domain}; limit nodes of one"
+    return ""
+
+
+def imex_complaint(digest: str, listed: str, state: str) -> str:
+    """Return why IMEX of a node does not serve the domain, with the remedy; empty where it does.
+
+    Args:
+        digest: The digest of its list of nodes.
+        listed: That of the others' lists.
+        state: What IMEX reports of itself.
+    """
+    if not digest:
+        return f"/etc/nvidia-imex/nodes_config.cfg is not there; {BY_IMEX}"
+    if digest != listed:
+        return f"/etc/nvidia-imex/nodes_config.cfg differs from the others'; {BY_IMEX}"
+    if state != "READY":
+        return f"nvidia-imex is {state or 'not running'}; see systemctl status nvidia-imex"
+    return ""
 
 
 def is_domain(groups: str) -> bool:

@@ -146,7 +146,7 @@ def merge(windows: Sequence[Window]) -> Window:
 
 
 def seconds_per_line(at_s: float) -> float:
-    """Return how many seconds one line of the log stands for: a day's log has some thousand lines a GPU."""
+    """Return how many seconds one line of the log covers: a day's log has some thousand lines a GPU."""
     for until_s, every_s in ((600.0, 1.0), (6 * 3600.0, 10.0)):
         if at_s <= until_s + CLOSE_ENOUGH:
             return every_s

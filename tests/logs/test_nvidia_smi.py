@@ -501,6 +501,11 @@ def test_words_of_a_table_that_state_a_fault(column: str, cell: str, code: str) 
     assert judged(table(column, cell)) == (FAIL, {code})
 
 
+def test_a_number_of_a_gpu_that_is_a_billion_takes_no_memory() -> None:
+    text = f"index, uuid, temperature.gpu\n999999999, {UUIDS[0]}, 33\n"
+    assert judged(text) == (UNPROVEN, {"gpu_missing"})
+
+
 def test_a_table_of_all_columns_is_read() -> None:
     more = ", ".join(f"clocks.someNew{at}" for at in range(230))
     values = ", ".join(["7"] * 230)

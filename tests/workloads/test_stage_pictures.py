@@ -37,9 +37,9 @@ def test_the_same_pictures_come_out_everywhere_and_are_drawn_once(
     folder = tmp_path / "pictures"
     # Two at once: one draws, the other finds.
     with ThreadPoolExecutor(2) as both:
-        told = list(both.map(lambda _: stage(root, torch_python, folder), range(2)))
-    assert sorted(one["changed"] for one in told) == [False, True]
-    assert {(one["objects"], one["sha256"]) for one in told} == {(40, SHA256)}
+        answers = list(both.map(lambda _: stage(root, torch_python, folder), range(2)))
+    assert sorted(one["changed"] for one in answers) == [False, True]
+    assert {(one["objects"], one["sha256"]) for one in answers} == {(40, SHA256)}
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.ppm"))
     assert files == sorted(
         [f"train/{name}/{at:05}.ppm" for name in CLASSES for at in range(3)]

@@ -247,15 +247,26 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
         _judge_width(log, gpu, at, alike)
         _judge_settings_beside(log, gpu, at, alike)
     _judge_serials(log, gpus)
-    _judge_models(log, gpus)
+    find_mixed_models(log, (gpu.name for gpu, _at in gpus))
 
 
-def _judge_models(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
+def find_mixed_models(log: Log, names: Iterable[str]) -> None:
     """Note GPUs of several models in a machine that is built of one: two of its halves, or two machines."""
-    names = sorted({gpu.name for gpu, _at in gpus if has_own_links(gpu.name)})
-    if len(names) > 1:
-        message = f"GPUs of several models in one machine: {', '.join(names[:4])}"
+    models = sorted({name for name in names if has_own_links(name)})
+    if len(models) > 1:
+        message = f"GPUs of several models in one machine: {', '.join(models[:4])}"
         log.find("gpus_unlike", message, Verdict.UNPROVEN)
+
+
+def find_missing_indexes(log: Log, what: str, indexes: Iterable[int]) -> None:
+    """Note a list without a GPU whose number is below that of another one: it is filtered, or cut."""
+    there = set(indexes)
+    # A damaged number may be a billion: among so few numbers the first ones that lack are found.
+    highest = min(max(there, default=0), len(there) + 6)
+    lacking = [number for number in range(highest) if number not in there][:6]
+    if lacking:
+        message = f"{what} has no GPU {', '.join(map(str, lacking))}"
+        log.find("gpu_missing", message, Verdict.UNPROVEN)
 
 
 def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:

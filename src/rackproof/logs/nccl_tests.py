@@ -700,22 +700,26 @@ class NcclTestsParser(LogParser):
         # Half of the last line may lack the word that the average was too low.
         half = log.ends_in_line and self.average_line == log.lines + 1
         without_average = half or any(stream.without_average for stream in streams)
-        if started := next((stream.stated for stream in streams if stream.stated and self.tables), ""):
-            message = f"{started} was started and has no table"
+        message = ""
+        if not self.tables:
+            message = "no table: the test did not end"
+        elif without_table := self._test_without_table():
+            message = without_table
+        elif without_average:
+            message = "the line of the average bandwidth is missing or cut: the test did not end"
+        elif any(stream.open for stream in streams):
+            message = "the table has no end: the test did not end"
+        if message:
             log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
-            return False
-        if self.tables and self.named_is_new and self.named_after_table:
-            message = f"{', '.join(self.named)} is named below the last table and has none: did it start?"
-            log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
-            return False
-        if self.tables > 0 and not without_average and not any(stream.open for stream in streams):
-            return True
-        reason = "the table has no end" if self.tables else "no table"
-        if self.tables and without_average:
-            reason = "the line of the average bandwidth is missing or cut"
-        message = f"{reason}: the test did not end"
-        self.log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, self.log.lines))
-        return False
+        return not message
+
+    def _test_without_table(self) -> str:
+        """Return in words that a test was started or named below the last table and printed none, "" else."""
+        if started := next((stream.stated for stream in self.streams.values() if stream.stated), ""):
+            return f"{started} was started and has no table"
+        if self.named_is_new and self.named_after_table:
+            return f"{', '.join(self.named)} is named below the last table and has none: did it start?"
+        return ""
 
 
 def _is_of_a_table(text: str) -> bool:

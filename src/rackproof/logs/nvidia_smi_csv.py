@@ -12,6 +12,7 @@ from rackproof.logs._nvidia_smi import (
     INFOROM_REMEDY,
     MAX_GPUS,
     GpuReadings,
+    find_missing_indexes,
     find_no_answer,
     find_remark,
     find_twice,
@@ -156,18 +157,7 @@ class NvidiaSmiCsvParser(LogParser):
             return
         line = text.encode("utf-8", "replace") + b"\n"
         if "uuid" in cells or "index" in cells or "name" in cells or _HEAD.match(line):
-            self.header = cells
-            for cell in cells[:MAX_COLUMNS]:
-                found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
-                # Kept without a name, so that the cells of each row stay in their places.
-                self.columns.append((found[1], found[2] or "") if found else ("", ""))
-            names = {name for name, _unit in self.columns}
-            self.other_list = next((words for name, words in _OTHER_LISTS.items() if name in names), "")
-            for place, (name, _unit) in enumerate(self.columns):
-                if reason := _REASONS.fullmatch(name):
-                    self.reasons.append((place, reason[1]))
-                elif _NUMBER_COLUMN.fullmatch(name):
-                    self.numbers.append(place)
+            self._take_header(cells)
         elif not self.is_headless and _HEADLESS.match(line):
             self.is_headless = True
             message = (
@@ -175,6 +165,20 @@ class NvidiaSmiCsvParser(LogParser):
             )
             message += "with --format=csv, without noheader"
             self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _take_header(self, cells: list[str]) -> None:
+        """Take names and units of the columns, and which of them hold numbers and reasons."""
+        self.header = cells
+        for place, cell in enumerate(cells[:MAX_COLUMNS]):
+            found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+            # Kept without a name, so that the cells of each row stay in their places.
+            name, unit = (found[1], found[2] or "") if found else ("", "")
+            self.columns.append((name, unit))
+            self.other_list = self.other_list or _OTHER_LISTS.get(name, "")
+            if reason := _REASONS.fullmatch(name):
+                self.reasons.append((place, reason[1]))
+            elif _NUMBER_COLUMN.fullmatch(name):
+                self.numbers.append(place)
 
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Take one GPU's values."""
@@ -319,9 +323,7 @@ class NvidiaSmiCsvParser(LogParser):
                 f"{self.gpus[fewest]} rows of GPU {fewest}, and {most} of another: it was missing at times"
             )
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
-        if self.indexes and len(self.indexes) <= max(self.indexes):
-            message = f"rows of GPU {', '.join(map(str, sorted(self.indexes)[:8]))}, and none of those before"
-            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        find_missing_indexes(self.log, "the table", self.indexes)
         if not self.shows_health:
             message = (
                 "no value shows anything of the GPUs' state: ask for temperature.gpu and ecc.errors.…, too"

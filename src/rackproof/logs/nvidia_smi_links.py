@@ -16,7 +16,13 @@ from rackproof.core.gpu_models import (
     most_link_gb_s,
 )
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._nvidia_smi import MAX_GPUS, find_remark, find_twice
+from rackproof.logs._nvidia_smi import (
+    MAX_GPUS,
+    find_missing_indexes,
+    find_mixed_models,
+    find_remark,
+    find_twice,
+)
 from rackproof.logs._reading import Log, LogParser, clean, number
 
 _GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
@@ -176,15 +182,8 @@ class NvlinkStatusParser(LogParser):
                 missing = f"no link {', '.join(map(str, lacking[:6]))}" if lacking else f"more than {wanted}"
                 message = f"{uuid} ({gpu.name}): {len(gpu.numbers)} links are listed, {missing}"
                 self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=gpu.line)
-        indexes = sorted(map(int, self.indexes))
-        if indexes != list(range(len(indexes))):
-            lacking = sorted(set(range(indexes[-1])) - set(indexes))
-            message = f"the list has no GPU {', '.join(map(str, lacking[:6]))}"
-            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
-        names = sorted({gpu.name for gpu in self.gpus.values() if has_own_links(gpu.name)})
-        if len(names) > 1:
-            message = f"GPUs of several models in one machine: {', '.join(names[:4])}"
-            self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
+        find_missing_indexes(self.log, "the list", map(int, self.indexes))
+        find_mixed_models(self.log, (gpu.name for gpu in self.gpus.values()))
 
     def _judge_speeds(self) -> None:
         fastest: dict[str, float] = {}
@@ -275,10 +274,7 @@ class NvidiaSmiTopoParser(LogParser):
         wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         unknown = sorted({kind for kind, _at in self.pairs.values() if not _KINDS.fullmatch(kind)})
         unknown += sorted(self.own - {"X"})
-        if self.rows and self.rows != set(range(len(self.rows))):
-            lacking = sorted(set(range(max(self.rows))) - self.rows)
-            message = f"the matrix has no GPU {', '.join(map(str, lacking[:6]))}"
-            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        find_missing_indexes(self.log, "the matrix", self.rows)
         if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
         elif unknown:

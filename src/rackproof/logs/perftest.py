@@ -281,6 +281,18 @@ class PerftestParser(LogParser):
         self.rows_since += 1
         self.longest = max(self.longest, self.rows_since)
         self.rows_open += 1
+        values = self._values_of_row(at, text, columns, words)
+        if values is None:
+            return
+        figures = {column.suffix: value for column, value in values if column.suffix is not None}
+        if contradiction := _contradiction(figures, number(words[0]) or 0.0, self.test.name):
+            self.log.find("figures_contradict", contradiction, Verdict.UNPROVEN, line=at, excerpt=text)
+        self._keep(at, words, columns, values)
+
+    def _values_of_row(
+        self, at: int, text: str, columns: list[_Column], words: list[str]
+    ) -> list[tuple[_Column, float]] | None:
+        """Return what a row measures; None, with a finding, where one of its figures cannot be."""
         values = []
         for column, word in zip(columns, words, strict=True):
             if column.counts and not (number(word) or 0) > 0:
@@ -295,12 +307,9 @@ class PerftestParser(LogParser):
             may_be_zero = column.direction is None or column.suffix == "_stdev"
             if value is None or not (0 <= value < math.inf) or (value == 0 and not may_be_zero):
                 self._impossible(at, text, column)
-                return
+                return None
             values.append((column, value * column.factor))
-        figures = {column.suffix: value for column, value in values if column.suffix is not None}
-        if contradiction := _contradiction(figures, number(words[0]) or 0.0, self.test.name):
-            self.log.find("figures_contradict", contradiction, Verdict.UNPROVEN, line=at, excerpt=text)
-        self._keep(at, words, columns, values)
+        return values
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
         what = "latency" if column.direction is _LOWER else "bandwidth"

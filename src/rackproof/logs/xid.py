@@ -16,11 +16,12 @@ _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
-_BOOT = re.compile(
-    rb"\A\s*(?:(?:<\d{1,3}>|kern *:\w+ *: )?\[ *\d{1,9}\.\d{6}\] [^\n]*\n){3}"
-    rb"|(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] )Linux version \d"
+_RING = re.compile(rb"\s*(?:(?:<\d{1,3}>|kern *:\w+ *: )?\[ *\d{1,9}\.\d{6}\] [^\n]*\n){3}")
+"""How dmesg writes, by which a kernel's log without any fault is known."""
+_START = re.compile(
+    rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] )Linux version \d"
 )
-"""What a kernel's log without any fault is known by: how dmesg writes, or the first line of a start."""
+"""The first line that a kernel writes when it starts."""
 _LINE = re.compile(
     r"^\[\s*(?:\d+\.\d+|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |\bkernel: |"
     r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
@@ -63,7 +64,10 @@ class XidParser(LogParser):
     @staticmethod
     def recognises(head: bytes) -> bool:
         """Whether the bytes hold a line about an XID, or begin as a kernel's log does."""
-        return _HEAD.search(head) is not None or _BOOT.search(head) is not None
+        if _HEAD.search(head) is not None or _RING.match(head) is not None:
+            return True
+        # Each block of a log of no known format is asked: the words alone are found far faster.
+        return b"Linux version " in head and _START.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)

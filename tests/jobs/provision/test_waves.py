@@ -67,7 +67,7 @@ def test_no_wave_takes_more_of_a_partition_than_its_share(
     }
     for wave in plan_provision_waves(nodes, partitions, limits):
         for name, members in partitions.items():
-            # Counted anew, from what the wave lists: a node of several partitions counts in each of them.
+            # Counted once more, from what the wave lists: a node of several partitions counts in each.
             taken = {node for node in wave.nodes if node in members and node not in out}
             missing = {node for node in members if node in out} | taken
             allowed = max(1, int(limits.share * len(members) + 1e-9))

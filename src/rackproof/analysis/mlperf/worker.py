@@ -240,6 +240,14 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
 
 
+_NO_END = {
+    False: "a part of it may be missing; copy it from its node again",
+    True: "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
+    "stops without one counts as failed only where its log says why; look in the job's own output",
+}
+"""What to do about a log without run_stop, by whether it has the end of the run script."""
+
+
 def findings_of_log(
     parsed: ParsedLog, *, scores: bool, stopped: bool, script_ended: bool = False
 ) -> list[Finding]:
@@ -259,12 +267,7 @@ def findings_of_log(
     if scores or stopped:
         return counting
     if not any(one.code in _FAILURES for one in gating):
-        message = "the log shows neither that the run ended well nor that it failed: " + (
-            "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
-            "stops without one counts as failed only where its log says why; look in the job's own output"
-            if script_ended
-            else "a part of it may be missing; copy it from its node again"
-        )
+        message = f"the log shows neither that the run ended well nor that it failed: {_NO_END[script_ended]}"
         return [*counting, Finding(code="failure_not_shown", verdict=Verdict.UNPROVEN, message=message)]
     return [one for one in counting if one.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
