@@ -151,11 +151,19 @@ def write_log(
         log.event(key, value, time_ms=start - 70_000)
     log.end("init_stop", time_ms=start - 1)
     log.start("run_start", time_ms=start)
-    log.start("block_start", metadata={"samples_count": 0}, time_ms=start)
-    log.end("block_stop", metadata={"samples_count": samples}, time_ms=stop - 20)
-    log.start("eval_start", metadata={"samples_count": samples}, time_ms=stop - 20)
-    log.event("eval_accuracy", loss, metadata={"samples_count": samples}, time_ms=stop - 10)
-    log.end("eval_stop", metadata={"samples_count": samples}, time_ms=stop - 10)
+    # Two blocks and two evaluations, as the shortest published logs have them.
+    middle, batch = start + (stop - start) // 2, values["global_batch_size"]
+    half = samples // 2 // batch * batch
+    blocks = ((0, half, start, middle, loss + 0.3), (half, samples, middle, stop, loss))
+    for begun, done, opened, closed, reached in blocks:
+        place = {"samples_count": done}
+        rate = (done - begun) / ((closed - opened) / 1000)
+        log.start("block_start", metadata={"samples_count": begun}, time_ms=opened)
+        log.event("tracked_stats", {"throughput": rate}, metadata={"step": done // batch}, time_ms=closed - 30)
+        log.end("block_stop", metadata=place, time_ms=closed - 20)
+        log.start("eval_start", metadata=place, time_ms=closed - 20)
+        log.event("eval_accuracy", reached, metadata=place, time_ms=closed - 10)
+        log.end("eval_stop", metadata=place, time_ms=closed - 10)
     if status is not None:
         log.end("run_stop", metadata={"samples_count": samples, "status": status}, time_ms=stop)
     handler.close()
