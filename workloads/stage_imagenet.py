@@ -514,8 +514,11 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
     """
     processes = min(plan.options.processes, len(units))
     with concurrent.futures.ProcessPoolExecutor(processes, FORK, start_process) as pool:
-        waiting = {pool.submit(make_unit, unit) for unit in units}
+        waiting: set[concurrent.futures.Future[dict[str, Any]]] = set()
         try:
+            # One by one: a process that ends while the others get their units breaks the pool here, too.
+            for unit in units:
+                waiting.add(pool.submit(make_unit, unit))
             while waiting:
                 ended, waiting = concurrent.futures.wait(waiting, 1, concurrent.futures.FIRST_COMPLETED)
                 entries = [one.result() for one in ended]
