@@ -33,9 +33,11 @@ PLAYBOOK = """
   tasks:
     - ansible.builtin.import_role: {name: provision, tasks_from: FILE}
 """
-DRAINED = {"provision_drained": {"nodes": {"n1": {"known": True}}}}
+DRAINED = {"provision_drained": {"nodes": {"n1": {"known": True}}}, "provision_touched": True}
 
 pytestmark = pytest.mark.playbook
+
+UNKNOWN = {"provision_drained": {"nodes": {"n1": {"known": False}}}, "provision_touched": True}
 
 
 def play(root: Path, folder: Path, file: str, variables: dict[str, Any], *options: str) -> str:
@@ -82,9 +84,11 @@ def test_what_is_no_package_is_refused(root: Path, tmp_path: Path, packages: Any
     ("variables", "options", "words"),
     [
         (DRAINED, (), "n1 is not provisioned and stays drained: "),
-        (DRAINED, ("--check",), "n1 is not provisioned: "),
-        ({}, (), "n1 is not provisioned: "),
-        ({"provision_drained": {"nodes": {"n1": {"known": False}}}}, (), "n1 is not provisioned: "),
+        (DRAINED, ("--check",), "n1 is not provisioned, and is as it was: "),
+        (DRAINED | {"provision_touched": False}, (), "n1 is not provisioned, and is as it was: "),
+        ({}, (), "n1 is not provisioned, and is as it was: "),
+        ({"provision_touched": True}, (), "n1 is not provisioned: "),
+        (UNKNOWN, (), "n1 is not provisioned: "),
     ],
 )
 def test_the_summary_calls_drained_what_is(
