@@ -99,6 +99,7 @@ class Controller:
         (folder / "ansible.cfg").write_text(
             "[defaults]\n"
             f"library = {root}/plugins/modules\n"
+            f"module_utils = {root}/plugins/module_utils\n"
             f"action_plugins = {root}/plugins/action\n"
             f"connection_plugins = {Path(__file__).parent}/connection\n"
             f"local_tmp = {folder}/tmp\n"
