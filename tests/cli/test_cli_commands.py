@@ -286,7 +286,7 @@ class TestAccept:
         result = run("accept", kept[:20])
         assert result.exit_code == 0
         assert re.match(rf"accepted \d+ references? from {kept} for node-01", output_of(result))
-        assert "unproven: no independent reference of " in output_of(result)
+        assert "note: nothing independent bounds " in output_of(result)
 
     def test_unknown_run(self, run: Call, kept: str) -> None:
         result = run("accept", "nothing")

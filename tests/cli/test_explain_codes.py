@@ -21,7 +21,8 @@ def test_a_code_is_explained_without_results(code: str, run: Call, tmp_path: Pat
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert lines[0] == f"{code}: {entry.meaning}"
-    assert f"Verdict:   {', '.join(entry.verdicts)}" in lines
+    verdicts = "fail: by itself it drains a node" if code == "xid_79" else ", ".join(entry.verdicts)
+    assert f"Verdict:   {verdicts}" in lines
     assert f"Read from: {entry.reads}" in lines
 
 
@@ -40,6 +41,31 @@ def test_a_code_of_a_node_has_what_it_asks_for(code: str, action: str, run: Call
     assert f"Action:    {action}" in run("explain", code).output
 
 
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [("xid_94", "degraded"), ("xid_31", "degraded"), ("xid_48", "fail"), ("xid_999999", "unproven")],
+)
+def test_an_xid_has_the_verdict_of_its_number(code: str, verdict: str, run: Call) -> None:
+    drains = "drains" if verdict == "fail" else "does not drain"
+    assert f"Verdict:   {verdict}: by itself it {drains} a node" in run("explain", code).output
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"),
+    [
+        ("xid 94", "xid_94"),
+        ("XID_79", "xid_79"),
+        ("Xid: 48", "xid_48"),
+        ("rackproof-night: xid_79 gpu 3; rackproof explain gb300-r01-n03", "xid_79"),
+        ("rackproof-night: gpu_missing; ...", "gpu_missing"),
+    ],
+)
+def test_a_reason_as_slurm_has_it_is_explained(typed: str, code: str, run: Call, tmp_path: Path) -> None:
+    result = run("explain", typed, "--results", tmp_path)
+    assert result.exit_code == 0, output_of(result)
+    assert result.output.startswith(f"{code}: ")
+
+
 def test_a_code_that_asks_for_nothing_has_no_action(run: Call) -> None:
     assert "Action:" not in run("explain", "cut_off").output
 
@@ -51,7 +77,7 @@ def test_a_code_as_json(run: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "near"), [("ecc_of", "ecc_off"), ("nvlinkdown", "nvlink_down"), ("XID_79", "xid_")]
+    ("typed", "near"), [("ecc_of", "ecc_off"), ("nvlinkdown", "nvlink_down"), ("xid79", "xid_")]
 )
 def test_an_unknown_code_names_near_ones(typed: str, near: str, run: Call, tmp_path: Path) -> None:
     result = run("explain", typed, "--results", tmp_path)

@@ -94,6 +94,24 @@ def test_a_reference_that_nothing_could_fail_proves_nothing(
     assert words in judged.reason
 
 
+@pytest.mark.parametrize(
+    ("value", "warn", "expected"),
+    [
+        (100, 0.035, "pass"),
+        (103, 0.035, "pass"),
+        (104, 0.035, "degraded"),
+        (50, 0.035, "pass"),
+        (100, -0.035, "pass"),
+        (96, -0.035, "degraded"),
+        (200, -0.035, "pass"),
+    ],
+)
+def test_a_warning_without_a_direction_warns_of_its_own_side(
+    value: float, warn: float, expected: str
+) -> None:
+    assert judge(measured(value), reference(warn=warn)).verdict == expected
+
+
 @pytest.mark.parametrize(("value", "expected"), [(96.6, "pass"), (50, "degraded")])
 def test_a_reference_may_only_warn(value: float, expected: str) -> None:
     assert judge(measured(value), reference(warn=-0.035), direction=UP).verdict == expected

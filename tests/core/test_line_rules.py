@@ -168,6 +168,7 @@ result:
         (("good_end: ^Done", "good_ends: ^Done"), "stream.yml:9: .*unknown key.*good_end"),
         (("good_end: ^Done", "good_end: '('"), "stream.yml:9: .*no regular expression"),
         (("metric: triad", "metric: triadd"), "no pattern for `triadd`.*triad"),
+        (("metric: triad", "unit: GB/s, metric: triad"), "`triad` is read in `MB/s`, judged in `GB/s`"),
         (("format: lines", "format: auto"), "belong together"),
         (("command: [stream]", "command: [stream]\n  program: x.py"), "takes the place of"),
         (("with: local", "with: mpirun"), "command is for `with: local`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rackproof.jobs.validate.explain import (
     explanation_text,
     rma_packet,
 )
+from rackproof.store.night_store import DRAIN_PREFIX
 
 
 @click.command("explain")
@@ -31,8 +33,10 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
     NODE is a name of the inventory. Read from the records of validate.yml's nights: what is wrong, against
     what it was measured, what was tried, and the next command.
 
-    CODE is that of a finding, such as ecc_off, xid_79 or floor:gemm_tflops; no results are needed.
+    CODE is that of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a reason as Slurm has it,
+    in quotes; no results are needed.
     """
+    name = _code_of_reason(name)
     if rma is not None:
         print_or_write(rma_packet(results, name), rma)
     elif (entry := find_code(name)) is not None:
@@ -46,6 +50,14 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
             print_json(json_value(explanation))
         else:
             click.echo(explanation_text(explanation), nl=False)
+
+
+def _code_of_reason(text: str) -> str:
+    """Return the first code of a drain's reason, or of an XID as people write it; other text as it is."""
+    words = text.removeprefix(DRAIN_PREFIX).strip()
+    if number := re.match(r"xid[ _:]+([0-9]{1,6})\b", words, re.IGNORECASE):
+        return f"xid_{number[1]}"
+    return re.split(r"[ ;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
 
 
 def _explain_node(results: Path, name: str) -> Explanation:

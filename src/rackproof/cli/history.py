@@ -188,9 +188,9 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
     click.echo(f"covers {sanitize(run.title, 300)}: {sanitize(', '.join(metrics), 300)}")
     if unbounded:
         click.echo(
-            f"unproven: no independent reference of {sanitize(', '.join(unbounded), 300)}: no data sheet, no "
-            "other machine of its kind, and no earlier acceptance show that this machine is sound. If it is "
-            "slow today, later runs pass as slow: put the SKU's number into bench_sku_references, or "
+            f"note: nothing independent bounds {sanitize(', '.join(unbounded), 300)}: no data sheet, no "
+            "other machine of its kind, and no earlier acceptance. If this machine is slow today, later "
+            "runs pass as slow. Put the SKU's number into bench_sku_references (inventory/group_vars of its SKU), or "
             "measure a second machine"
         )
 

@@ -357,6 +357,9 @@ class Result(Record):
                 if rule.metric not in self.lines.metrics:
                     known = self.lines.metrics
                     raise ValueError(f"judge: no pattern for `{rule.metric}`{_near(rule.metric, known)}")
+                unit = self.lines.metrics[rule.metric].unit
+                if rule.unit not in ("", unit):
+                    raise ValueError(f"judge: `{rule.metric}` is read in `{unit}`, judged in `{rule.unit}`")
         return self
 
 

@@ -209,18 +209,20 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
-    return _compare_with_warning(value, shown, _edge(reference, reference.warn), better)
+    return _compare_with_warning(value, shown, reference, better)
 
 
 def _compare_with_warning(
-    value: float, shown: str, warning: float | None, better: Direction | None
+    value: float, shown: str, reference: Reference, better: Direction | None
 ) -> tuple[Verdict, str]:
     """Compare a value within the hard bounds with the warning, where there is one."""
+    warning = _edge(reference, reference.warn)
     if warning is not None:
-        if better is Direction.LOWER and value > warning:
+        # Where no direction is known, the warning's own side says what it warns of.
+        above = better is Direction.LOWER or (better is None and (reference.warn or 0) > 0)
+        if above and value > warning:
             return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
-        # Also where no direction is known: the warning is then a lower bound.
-        if better is not Direction.LOWER and value < warning:
+        if not above and value < warning:
             return Verdict.DEGRADED, f"{shown} is below {warning:.6g}, yet within the hard bound"
     return Verdict.PASS, "within bounds"
 

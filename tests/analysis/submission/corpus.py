@@ -157,9 +157,9 @@ def write_log(
     blocks = ((0, half, start, middle, loss + 0.3), (half, samples, middle, stop, loss))
     for begun, done, opened, closed, reached in blocks:
         place = {"samples_count": done}
-        rate = (done - begun) / ((closed - opened) / 1000)
+        stats = {"throughput": (done - begun) / ((closed - opened) / 1000)}
         log.start("block_start", metadata={"samples_count": begun}, time_ms=opened)
-        log.event("tracked_stats", {"throughput": rate}, metadata={"step": done // batch}, time_ms=closed - 30)
+        log.event("tracked_stats", stats, metadata={"step": done // batch}, time_ms=closed - 30)
         log.end("block_stop", metadata=place, time_ms=closed - 20)
         log.start("eval_start", metadata=place, time_ms=closed - 20)
         log.event("eval_accuracy", reached, metadata=place, time_ms=closed - 10)

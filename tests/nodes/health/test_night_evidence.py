@@ -78,26 +78,6 @@ def test_a_row_that_may_pass_has_a_reason_and_each_reading_has_its_fields() -> N
     assert named <= set(GpuSnapshot.model_fields)
 
 
-def evidence_table() -> str:
-    """Return the table of docs/using/fleet.md: what each finding says is missing."""
-    of_code: dict[str, list[str]] = {}
-    for row in (
-        row for table in (TOOL_EVIDENCE, NODE_EVIDENCE, GPU_EVIDENCE, PORT_EVIDENCE) for row in table
-    ):
-        if not row.harmless or row.verdicts:
-            of_code.setdefault(row.code, []).append(f"`{row.name}`")
-    lines = [f"| `{code}` | {', '.join(dict.fromkeys(names))} |" for code, names in of_code.items()]
-    return "\n".join(["| finding | evidence |", "| --- | --- |", *lines])
-
-
-def test_the_docs_have_what_a_night_rests_on(root: Path) -> None:
-    """Print evidence_table() into docs/using/fleet.md where the tables have changed."""
-    text = (root / "docs/using/fleet.md").read_text()
-    assert (
-        text.split("<!-- generated: night evidence -->\n")[1].split("\n<!-- end -->")[0] == evidence_table()
-    )
-
-
 def verdicts(found: tuple[HealthFinding, ...]) -> set[Verdict]:
     return {one.verdict for one in found}
 

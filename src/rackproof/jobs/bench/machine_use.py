@@ -87,7 +87,8 @@ def _reason(node: str, use: MachineUse) -> str:
         load = f", load {use.begin.load:.1f} when it began"
     return (
         f"{node} was not idle: {what} and slowed the run down for {use.disturbed_s:.0f} of "
-        f"{use.seconds:.0f} s{load}; run the benchmark again when it is idle"
+        f"{use.seconds:.0f} s{load}; run the benchmark again when it is idle, "
+        "or judge it as it is: -e bench_require_idle=false"
     )
 
 

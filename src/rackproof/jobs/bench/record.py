@@ -63,7 +63,7 @@ COULD_NOT_RUN = {
     6: "the image could not be had",
     7: "no config fits, or Slurm did not take or start the job",
     8: "the nodes did not meet, or do not reach each other",
-    9: "the program, or what starts it on several nodes (mpirun, ssh), is missing",
+    9: "the program is not there or not executable (on several nodes: or mpirun, or ssh)",
 }
 
 _SEALED = (

@@ -14,7 +14,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import moment, percent, sanitize
-from rackproof.logs.kernel_events import requested_action
+from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
@@ -112,12 +112,16 @@ def code_text(code: str, entry: FindingCode) -> str:
     """
     lines = [f"{code}: {entry.meaning}", ""]
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
+    verdicts = ", ".join(entry.verdicts)
     if number := re.fullmatch(r"xid_([0-9]{1,6})", code):
         known = requested_action(int(number[1]), "")
         of_number = "not known of this number" if known == "unknown" else known
         asks = f"{of_number}, unless the line itself or earlier reboots change that"
+        verdict = verdict_of(int(number[1]), "")
+        drains = "drains" if verdict is Verdict.FAIL else "does not drain"
+        verdicts = f"{verdict}: by itself it {drains} a node"
     for title, text in (
-        ("Verdict", ", ".join(entry.verdicts)),
+        ("Verdict", verdicts),
         ("Action", asks),
         ("Read from", entry.reads),
         ("Given by", "; ".join(JOBS[job] for job in entry.jobs)),
