@@ -166,6 +166,12 @@ NO_PLUGIN = (
         r"specified plugin name|annot find mpi plugin|Invalid MPI type",
         "its Slurm has no such plugin: install a Slurm that was built with PMIx (srun --mpi=list shows it)",
     ),
+    # A node's slurmd keeps to its own log what its plugin lacks.
+    (
+        r"failed on node {host}: Unspecified error",
+        "slurmd there could not start a rank, and its own log says why; where Slurm's plugin for PMIx lacks "
+        "its library (libpmix), provision.yml (role slurm: slurm_mpi_packages) installs it",
+    ),
 )
 """What Slurm prints where it cannot start ranks by a kind of MPI, and why with the remedy."""
 DOMAIN = """\
@@ -454,7 +460,7 @@ def read_world(text: str) -> dict[str, dict[str, list[str]]]:
 def plugin_complaint(host: str, error: str) -> str:
     """Return why Slurm on a host cannot start ranks, by what it printed; empty where it did not complain."""
     for pattern, words in NO_PLUGIN:
-        if re.search(pattern, error):
+        if re.search(pattern.replace("{host}", re.escape(host)), error):
             return f"{host}: {words}"
     return ""
 

@@ -661,6 +661,11 @@ srun: error: cannot find mpi plugin for mpi/pmix
 srun: error: MPI: Cannot create context for mpi/pmix
 srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types
 """
+NO_LAUNCH = """\
+srun: error: Task launch for StepId=80.0 failed on node n2: Unspecified error
+srun: error: Application launch failed: Unspecified error
+srun: Job step aborted
+"""
 ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited with exit code 1\n"
 
 
@@ -681,6 +686,8 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
             ["n2: Slurm's plugin", "slurm_mpi_packages"],
         ),
         ("world-n1.err", NO_LIBRARY.format(who="slurmstepd"), ["n1: Slurm's plugin", "slurm_mpi_packages"]),
+        # As Slurm 22.05 has it where a node lost the library after its slurmd was started.
+        ("world-n2.err", NO_LAUNCH, ["n2: slurmd there", "libpmix", "slurm_mpi_packages"]),
         (
             "world-n2.err",
             "slurmstepd: error: execve(): python3: No such file\n",

@@ -179,7 +179,7 @@ def test_a_job_whose_node_lost_sight_of_it_is_found_again(
     cluster.ssh(lead, kill if what == "killed" else "systemctl reboot")
     output, _ = process.communicate(timeout=600)
     assert process.returncode == status, output
-    assert "Find the job that nobody follows any more" in output
+    assert "Find the job that is not followed any more" in output
     (run,) = cluster.runs()
     assert (run.run_id, run.verdict.value) == (run_id, verdict), run.reasons
     assert len(cluster.jobs(run_id)) == 1
@@ -284,7 +284,9 @@ def test_ranks_in_an_image_are_one_world_by_real_pmix(cluster: Rack) -> None:
     image = f"{SERVICES}:5000#nvdlfwea/mlperftv51/llama31_8b-amd:20251008"
     words = 'echo "$PMIX_RANK of $SLURM_NTASKS $PMIX_MCA_gds $(ls -d "$PMIX_SERVER_TMPDIR")"'
     command = f"srun -N 2 -w {','.join(cluster.nodes)} --mpi=pmix --container-image={image} sh -c '{words}'"
-    said = cluster.ssh(CONTROLLER, command).stdout
+    # Where srun runs, Slurm's plugin needs its library, too: nodes have it, the controller does not.
+    done = cluster.ssh(cluster.nodes[0], command)
+    said = done.stdout + done.stderr
     assert sorted(re.findall(r"(\d) of 2 hash /var/lib/slurm/slurmd/pmix\.\S+", said)) == ["0", "1"], said
 
 
@@ -295,11 +297,6 @@ LACKING = [
         "mv /usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so /root/",
         "mv /root/libpmix.so /usr/lib/x86_64-linux-gnu/pmix2/lib/",
         "{node}: .*libpmix.*slurm_mpi_packages",
-    ),
-    (
-        "mv /etc/enroot/hooks.d/50-slurm-pmi.sh /root/",
-        "mv /root/50-slurm-pmi.sh /etc/enroot/hooks.d/",
-        "{node}: a container has not the folder of the PMIx server; .*50-slurm-pmi.sh",
     ),
     (
         f"cp {LIST} /root/ && echo 10.9.9.9 >> {LIST}",
