@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help structure vms-image venv runtimes bench check lint unit test prove suites nights fleets perf fuzz audit constraints docs clean clean-cache molecule scenarios rack rack-down rack-status
+.PHONY: help structure vms-image venv runtimes bench check lint unit test prove proofs suites nights fleets perf fuzz audit constraints docs clean clean-cache molecule scenarios rack rack-down rack-status
 SHELL := /bin/bash
 BIN := .venv/bin
 # Ansible refuses to start in a locale that is not UTF-8 or was never generated; every system has this one.
@@ -56,6 +56,9 @@ test:  ## The gate: lint, fast tests, the four jobs on a rack of two nodes; need
 
 prove: venv  ## All other suites that are not green (SUITE=nights for one, FORCE=1 for green ones, too); `make suites` lists them
 	@$(BIN)/python -m tools.proof prove
+
+proofs: venv  ## Run published run.sub on the rack (UPSTREAM=FOLDER of mlcommons/training_results_v5.1); needs root
+	@UPSTREAM="$(abspath $(UPSTREAM))" SUITE=upstream FORCE=1 $(BIN)/python -m tools.proof prove
 
 suites: venv  ## Show which suites are green for the files as they are, and what each proves
 	@$(BIN)/python -m tools.proof suites

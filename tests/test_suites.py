@@ -31,6 +31,7 @@ TABLE = read_table()
         ("tests/e2e/rack/test_validate.py", ["rack", "slow", "torch"], "nights"),
         ("tests/e2e/rack/test_training_rounds.py", ["rack", "slow"], "trainings"),
         ("tests/e2e/rack/test_training_rounds.py", ["rack", "slow", "proof"], "proofs"),
+        ("tests/e2e/rack/test_upstream.py", ["rack", "slow"], "upstream"),
         ("tests/e2e/rack/test_reimage_vms.py", ["rack", "proof"], "vm"),
         ("testrack/tests/live/test_rack_life.py", ["rack", "slow"], "rack"),
         ("testrack/tests/live/test_rack_layout.py", [], FAST),

@@ -2,6 +2,7 @@
 """Build the images that fake NVIDIA's on the test rack, as an OCI layout, with the downloads.
 
     build.py --out .rackproof/rack/images
+    build.py --out .rackproof/rack/upstream --upstream FOLDER     those with published run scripts (upstream.py)
 
 What is up to date is left as it is: a second call takes a moment. README.md says what the images hold.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import configs
 import downloads
+import upstream
 from oci import Layer, Layout, read_index, tar_of
 
 HERE = Path(__file__).resolve().parent
@@ -201,6 +203,7 @@ def common_files() -> dict[str, tuple[bytes, int]]:
     """Return what the three images share beyond Debian's packages."""
     return {
         **files_of(HERE / "common/fake_ngc", "usr/local/lib/python3.11/dist-packages/fake_ngc"),
+        **files_of(HERE / "common/mlperf_common", "usr/local/lib/python3.11/dist-packages/mlperf_common"),
         **files_of(HERE / "common/bin", "usr/local/bin"),
         **files_of(HERE / "common/packages", "opt/fake_ngc/packages"),
         "usr/local/bin/python": (b"-> /usr/bin/python3", 0o777),
@@ -233,36 +236,74 @@ def architecture_of(name: str) -> str:
     return "arm64" if name.partition(":")[0].endswith("-arm") else "amd64"
 
 
-def build(out: Path) -> None:
-    """Bring the layout up to date."""
-    began = time.monotonic()
-    layout = Layout(out)
-    shared = [base_layer(layout, out / "work"), layout.layer(tar_of(common_files()))]
-    before = read_index(out)
+def image_config(folder: str, own: dict[str, tuple[bytes, int]], *more: str) -> dict[str, object]:
+    """Return what an image says of itself, with further variables."""
+    return {
+        "Env": [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG=C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE=1",
+            # As NVIDIA's: enroot gives a container GPUs only where its image or job asks for them.
+            "NVIDIA_VISIBLE_DEVICES=all",
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
+            f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
+            "LAUNCHER_GIT_COMMIT_ID=",
+            *more,
+        ],
+        "WorkingDir": f"/workspace/{folder}",
+        "Cmd": ["/bin/bash"],
+        "Labels": {"rackproof.fake": "true"},
+    }
+
+
+Image = tuple[dict[str, tuple[bytes, int]], dict[str, object]]
+
+
+def own_images() -> dict[str, Image]:
+    """Return what each of our own images has for itself, by its name."""
+    made = {}
     for name, (folder, benchmark) in IMAGES.items():
         own = own_files(folder, benchmark)
-        config = {
-            "Env": [
-                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                "LANG=C.UTF-8",
-                "PYTHONDONTWRITEBYTECODE=1",
-                # As NVIDIA's: enroot gives a container GPUs only where its image or job asks for them.
-                "NVIDIA_VISIBLE_DEVICES=all",
-                "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
-                f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
-                "LAUNCHER_GIT_COMMIT_ID=",
-            ],
-            "WorkingDir": f"/workspace/{folder}",
-            "Cmd": ["/bin/bash"],
-            "Labels": {"rackproof.fake": "true"},
-        }
+        made[name] = (own, image_config(folder, own))
+    return made
+
+
+def upstream_images(root: Path) -> dict[str, Image]:
+    """Return what each image with published scripts has for itself, by its name."""
+    sizes, made = upstream.fake_sizes(), {}
+    for one in upstream.SUBMISSIONS:
+        folder = next(place for place, benchmark in IMAGES.values() if benchmark == one.benchmark)
+        own, published = own_files(folder, one.benchmark), upstream.files(root, one, sizes)
+        # None of our configs: what is chosen is what was published.
+        own = {path: entry for path, entry in own.items() if "/config_" not in path}
+        own |= {f"workspace/{folder}/{name}": entry for name, entry in published.items()}
+        # As NVIDIA's, which are PyTorch's: slurm2pytorch and a hook of enroot's ask for it.
+        made[one.image] = (own, image_config(folder, own, "PYTORCH_VERSION=2.9.0a0+fake"))
+    return made
+
+
+def build(out: Path, published: Path | None = None, work: Path | None = None) -> None:
+    """Bring the layout up to date.
+
+    Args:
+        out: The layout.
+        published: The folder of submitters whose scripts the images get; None for our own images.
+        work: Where Debian's packages are kept; None is a folder of the layout.
+    """
+    began = time.monotonic()
+    layout = Layout(out)
+    shared = [base_layer(layout, work or out / "work"), layout.layer(tar_of(common_files()))]
+    before = read_index(out)
+    images = upstream_images(published) if published else own_images()
+    for name, (own, config) in images.items():
         made = layout.image(name, [*shared, layout.layer(tar_of(own))], config, architecture_of(name))
         if before.get(name, {}).get("digest") != made:
             print(f"{name}: {made}", flush=True)
     layout.close()
-    downloads.write(out / "downloads")
+    if not published:
+        downloads.write(out / "downloads")
     size = sum(path.stat().st_size for path in layout.blobs.iterdir()) / 1e6
-    print(f"images: {len(IMAGES)} in {out}, {size:.0f} MB in all, {time.monotonic() - began:.1f} s")
+    print(f"images: {len(images)} in {out}, {size:.0f} MB in all, {time.monotonic() - began:.1f} s")
 
 
 def main() -> int:
@@ -271,9 +312,12 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, required=True, help="the OCI layout; what is kept lies in it, too"
     )
+    parser.add_argument("--upstream", type=Path, help="the folder of submitters whose run scripts are to be used")
+    parser.add_argument("--work", type=Path, help="where an earlier build keeps Debian's packages: OUT/work")
+    arguments = parser.parse_args()
     try:
-        build(parser.parse_args().out.resolve())
-    except (BuildError, OSError) as error:
+        build(arguments.out.resolve(), arguments.upstream, arguments.work)
+    except (BuildError, upstream.UpstreamError, OSError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
     return 0

@@ -135,6 +135,26 @@ def test_a_complaint_of_every_node_about_one_folder_is_judged_once(tmp_path: Pat
     assert [one.message.partition("failed: ")[2] for one in found] == lines
 
 
+def test_the_check_of_round_51_has_other_words_for_the_same(tmp_path: Path) -> None:
+    # As mlperf-common prints them, on every node; what no argument names is no complaint of the data.
+    lines = [
+        "mountcheck OK /data 200672375 bytes",
+        "mountcheck WARNING /preproc_data num bytes mismatch! expected=85066550988 actual=85066475279",
+        "mountcheck WARNING /preproc_data num files mismatch! expected=14 actual=7",
+        "mountcheck WARNING missing key:path mapping in --mounts_to_verify for key='LOAD_CHECKPOINT_405B'",
+        "mountcheck WARNING dir /ckpt does not exist!",
+    ]
+    log = read(tmp_path, GOOD.replace("NCCL_TEST = 1", "\n".join([*lines * 18, "NCCL_TEST = 1"])))
+    found = run_sub.run_sub_findings(log, NODES, 4)
+    assert [(one.code, one.verdict and one.verdict.value) for one in found] == [
+        *[("mount_check", "unproven")] * 3,
+        ("mount_not_named", None),
+    ]
+    assert [one.message.partition("failed: ")[2] for one in found[:3]] == [
+        lines[number].removeprefix("mountcheck WARNING ") for number in (1, 2, 4)
+    ]
+
+
 def table(kind: str, sizes: tuple[int, ...], ranks: int, width: int) -> str:
     """Return a table of nccl-tests as a published script's command prints it."""
     devices = "".join(

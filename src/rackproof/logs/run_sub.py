@@ -45,6 +45,7 @@ _MPI_ERROR = re.compile(
 )
 # A task that exited with 0 did not die.
 _TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with exit code 0).{1,100})")
+_MOUNT_WARNING, _MOUNT_NOT_NAMED = "mountcheck WARNING ", "missing key:path mapping"
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
 _PREFLIGHT_RANK = re.compile(r"^#\s+Rank\s+(\d{1,6})\s.*\bdevice\b", re.MULTILINE)
 _SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
@@ -100,6 +101,8 @@ class RunSubOutput(Record):
     task_deaths: tuple[str, ...] = ()
     out_of_memory_ranks: tuple[int, ...] = ()
     mount_errors: tuple[str, ...] = ()
+    mounts_not_named: tuple[str, ...] = ()
+    """What the check of the mounts was not told to look at, though its table has it."""
     mpi_errors: tuple[str, ...] = ()
     samples: float | None = None
     """Samples trained until the last evaluation; epochs, where the benchmark counts these."""
@@ -141,6 +144,7 @@ class RunSubReader:
         self._task_deaths: list[str] = []
         self._out_of_memory_ranks: set[int] = set()
         self._mount_errors: list[str] = []
+        self._mounts_not_named: list[str] = []
         self._mpi_errors: list[str] = []
         self._samples: float | None = None
         self._preflight_enabled: bool | None = None
@@ -187,7 +191,8 @@ class RunSubReader:
             slow_nodes=self._slow_nodes,
             task_deaths=tuple(self._task_deaths[:MAX_KEPT]),
             out_of_memory_ranks=tuple(sorted(self._out_of_memory_ranks)[:MAX_KEPT]),
-            mount_errors=tuple(self._mount_errors[:MAX_KEPT]),
+            mount_errors=tuple(self._mount_errors),
+            mounts_not_named=tuple(self._mounts_not_named),
             mpi_errors=tuple(self._mpi_errors[:MAX_KEPT]),
             samples=self._samples,
             preflight_enabled=self._preflight_enabled,
@@ -249,8 +254,13 @@ class RunSubReader:
 
     def _take_error_line(self, text: str) -> bool:
         """Take a complaint about mounts or MPI; return whether it is one."""
+        # The check of round 5.1 has other words than that of the rounds before.
+        if text.startswith(_MOUNT_WARNING):
+            kept = self._mounts_not_named if _MOUNT_NOT_NAMED in text else self._mount_errors
+            _keep_distinct(kept, sanitize(text[len(_MOUNT_WARNING) :], 300))
+            return True
         if text.startswith("Error: ") and "incorrect" in text:
-            self._mount_errors.append(sanitize(text, 300))
+            _keep_distinct(self._mount_errors, sanitize(text, 300))
             return True
         if "mpi/" in text and _MPI_ERROR.search(text):
             self._mpi_errors.append(sanitize(text, 200))
@@ -270,6 +280,12 @@ class RunSubReader:
             score = float(slow[3]) if _SCORE.fullmatch(slow[3]) else 1.0
             node = sanitize(slow[2], 100)
             self._slow_nodes[node] = min(score, self._slow_nodes.get(node, 1.0))
+
+
+def _keep_distinct(kept: list[str], text: str) -> None:
+    """Keep a complaint once: each node prints the same of a folder that all of them share."""
+    if text not in kept and len(kept) < MAX_KEPT:
+        kept.append(text)
 
 
 def read_run_sub(path: Path) -> RunSubOutput:
@@ -323,11 +339,13 @@ def run_sub_findings(
     findings += _node_findings(output, nodes, gpus, script)
     findings += _cache_findings(output, nodes)
     findings += preflight_findings(output, script, nodes, gpus)
-    # Each node prints the same complaint of a folder that all of them share.
-    for text in dict.fromkeys(output.mount_errors):
+    for text in output.mount_errors:
         findings.append(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
+    for text in output.mounts_not_named:
+        # The image's table is one for several benchmarks: nothing is said of the folders that this one reads.
+        findings.append(_finding("mount_not_named", None, f"run.sub's check of the mounts: {text}"))
     for node, score in sorted(output.slow_nodes.items()):
         if score < SLOW_SCORE:
             message = f"{node} is slow and holds up the others: relative performance {score:g}"

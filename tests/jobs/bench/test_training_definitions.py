@@ -63,21 +63,33 @@ WEIGHTS += ("tokenizer/original/consolidated.00.pth",)
 
 
 @pytest.mark.parametrize(
-    ("downloaded", "beside"),
+    ("table", "downloaded", "beside"),
     [
-        (WANTED + NOTICES + WEIGHTS, NOTICES),
-        (WANTED + NOTICES, NOTICES),
-        (WANTED + WEIGHTS, ()),
-        (WANTED, ()),
-        (WANTED[:-1] + NOTICES, None),
-        (WANTED[1:] + WEIGHTS, None),
-        ((*WANTED, "c4-train.en_6_text_document.bin.part"), None),
-        ((), None),
+        ((), WANTED + NOTICES + WEIGHTS, NOTICES),
+        ((), WANTED + NOTICES, NOTICES),
+        ((), WANTED + WEIGHTS, ()),
+        ((), WANTED, ()),
+        ((), WANTED[:-1] + NOTICES, None),
+        ((), WANTED[1:] + WEIGHTS, None),
+        ((), (*WANTED, "c4-train.en_6_text_document.bin.part"), ("c4-train.en_6_text_document.bin.part",)),
+        ((), (), None),
+        # As the tables of images count: seven files, or licences and checksums besides.
+        (WANTED, WANTED + NOTICES + WEIGHTS, NOTICES),
+        (WANTED + NOTICES[:5], WANTED + NOTICES + WEIGHTS, NOTICES[5:]),
+        (WANTED + NOTICES[:5], WANTED + WEIGHTS, None),
     ],
 )
-def test_llama31_keeps_the_seven_files_that_the_check_of_its_mounts_counts(
-    root: Path, tmp_path: Path, downloaded: tuple[str, ...], beside: tuple[str, ...] | None
+def test_llama31_keeps_the_files_that_the_check_of_its_mounts_counts(
+    root: Path,
+    tmp_path: Path,
+    table: tuple[str, ...],
+    downloaded: tuple[str, ...],
+    beside: tuple[str, ...] | None,
 ) -> None:
+    rows = [f"PREPROC_DATA,file,{name},1,7" for name in table]
+    if table:
+        lines = ["key,type,relative_path,num_files,num_bytes", "TOKENIZER,file,tokenizer.json,1,7", *rows]
+        (tmp_path / "expected-mounts-8b.csv").write_text("\n".join([*lines, "PREPROC_DATA,dir,.,7,49", ""]))
     _environment, stage = told(root, "llama31_8b")
     data, programs = tmp_path / "data", tmp_path / "bin"
     data.mkdir()
@@ -91,6 +103,7 @@ def test_llama31_keeps_the_seven_files_that_the_check_of_its_mounts_counts(
     for _attempt in range(2):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", stage["8b"].replace("/data", str(data))],
+            cwd=tmp_path,
             env={"PATH": f"{programs}:/usr/bin:/bin"},
             capture_output=True,
             text=True,
@@ -98,10 +111,10 @@ def test_llama31_keeps_the_seven_files_that_the_check_of_its_mounts_counts(
         )
         assert (done.returncode == 0) is (beside is not None), done.stderr
     if beside is None:
-        assert "8b has not the seven files that training reads" in done.stderr
+        assert "8b has not the files that the check of its mounts counts" in done.stderr
         return
-    files = {str(path.relative_to(data)) for path in data.rglob("*") if path.is_file()}
-    assert files == {f"8b/{name}" for name in WANTED} | {f"8b-beside/{name}" for name in beside}
+    files = {str(path.relative_to(data)) for path in data.glob("8b*/**/*") if path.is_file()}
+    assert files == {f"8b/{name}" for name in table or WANTED} | {f"8b-beside/{name}" for name in beside}
 
 
 def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:

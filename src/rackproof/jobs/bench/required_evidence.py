@@ -507,6 +507,7 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
             ("task_deaths", "task_died"),
             ("out_of_memory_ranks", "out_of_memory"),
             ("mount_errors", "mount_check"),
+            ("mounts_not_named", "mount_not_named"),
             ("mpi_errors", "no_mpi"),
         )
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def main() -> int:
 def table(arguments: argparse.Namespace) -> int:
     """Meet, add up, print."""
     ranks = Ranks.join()
-    gpus = int(os.environ.get("DGXNGPU") or 1)
+    # A published script starts a rank for each GPU, run.sub.in one for each node.
+    gpus = max(1, int(os.environ.get("DGXNGPU") or 1) * len(set(ranks.nodes)) // ranks.size)
     fault = faults.fault(faults.wanted(None), ranks.nodes)
     own = np.full(1024, ranks.rank + 1.0)
     total = ranks.sum(own)
@@ -75,8 +77,11 @@ def table(arguments: argparse.Namespace) -> int:
         "#\n# Using devices"
     )
     device = 0
+    seen: Counter[str] = Counter()
     for node in ranks.nodes:
-        for gpu in range(gpus):
+        for _one in range(gpus):
+            gpu = seen[node]
+            seen[node] += 1
             print(
                 f"#  Rank {device:2} Group  0 Pid {4000 + device:6} on {node} device {gpu:2} "
                 f"[{0x1B + 0x20 * gpu:#04x}] NVIDIA {name}"

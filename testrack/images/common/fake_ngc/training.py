@@ -30,18 +30,23 @@ SLOW = 2.5
 
 def global_batch_size(environment: Mapping[str, str]) -> int:
     """Return the batch size that a config file asks for."""
-    number = {
-        name: int(environment.get(name) or default)
-        for name, default in (
-            *(("DGXNNODES", 1), ("DGXNGPU", 1), ("MINIBS", 1), ("BATCHSIZE", 0)),
-            *(("TP", 1), ("PP", 1), ("CP", 1)),
-        )
-    }
-    gpus = number["DGXNNODES"] * number["DGXNGPU"]
+
+
+    def number(*names: str, default: int = 1) -> int:
+        return next((int(environment[name]) for name in names if environment.get(name)), default)
+
+    groups = number("DGXNNODES") * number("DGXNGPU")
+    # The two language models have other names for the same.
+    groups //= number("TENSOR_MODEL_PARALLEL", "TP") * number("PIPELINE_MODEL_PARALLEL", "PP")
+    groups //= number("CONTEXT_PARALLEL", "CP")
     # Of flux1 it is that of all GPUs.
-    return max(
-        1, number["BATCHSIZE"] or gpus * number["MINIBS"] // number["TP"] // number["PP"] // number["CP"]
-    )
+    return max(1, number("BATCHSIZE", default=0) or groups * number("MINIBS"))
+
+
+def gpus_of_rank(ranks: Ranks, environment: Mapping[str, str]) -> int:
+    """Return for how many GPUs a rank stands: all of its node where it is the only one there, else one each."""
+    tasks = max(1, ranks.size // max(1, len(set(ranks.nodes))))
+    return max(1, int(environment.get("DGXNGPU") or 1) // tasks)
 
 
 class Events:
@@ -84,8 +89,7 @@ class Training:
         self.events = Events(ranks.rank)
         self.batch = global_batch_size(environment)
         self.seed = int(environment.get("SEED") or 1)
-        # One rank stands for all processes of its node: the original starts one for each GPU.
-        self.gpus = int(environment.get("DGXNGPU") or 1)
+        self.gpus = gpus_of_rank(ranks, environment)
         self.seconds = float(environment.get("STANDIN_SECONDS") or 24)
         self.root, self.started = root, time.time()
         text = faults.wanted(root / benchmark.data, environment)

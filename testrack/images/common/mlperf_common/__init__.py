@@ -1,0 +1,1 @@
+"""Fakes the parts of NVIDIA's mlperf-common that the published run.sub call."""

@@ -1,0 +1,183 @@
+"""Images with the run scripts that submitters of MLPerf Training 5.1 published, in the place of ours.
+
+    build.py --upstream FOLDER --out .rackproof/rack/upstream
+
+FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does. Nothing of
+it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and the tables of its
+mounts; what needs GPUs stays fake: the training itself, and tools of NVIDIA's images. The tables get the sizes of the
+fake data.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = ("run.sub", "run_and_time.sh", "config_*.sh", "expected-mounts*.csv", "cont-mount-info.json")
+Files = dict[str, tuple[bytes, int]]
+Sizes = Mapping[str, Mapping[str, int]]
+"""Bytes of each file that a mount holds, by the key that tables give the mount."""
+
+_NVIDIA = {
+    "llama2_70b_lora": "NVIDIA/benchmarks/llama2_70b_lora/implementations/nemo",
+    "llama31_8b": "NVIDIA/benchmarks/llama31_8b/implementations/nemo",
+    "flux1": "NVIDIA/benchmarks/flux1/implementations/theia_ngpu16_ngc25.09_nemo",
+}
+FLUX1_SITE_CONFIG = "config_GB300_02x04x64.sh"
+"""flux1 was published for four nodes and more: two have a config of the site's, as Lambda made its own for B200."""
+_FLUX1_SITE_TEXT = b"""\
+# Of this test rack: the published settings on two nodes.
+export BATCHSIZE=512
+source $(dirname ${BASH_SOURCE[0]})/config_common.sh
+source $(dirname ${BASH_SOURCE[0]})/config_common_gbs_${BATCHSIZE}.sh
+export MBS=64
+export FP8_RECIPE="mxfp8"
+export DGXNNODES=2
+export DGXNGPU=4
+export WALLTIME_RUNANDTIME=180
+export WALLTIME=$((5 + ${NEXP:-1} * ($WALLTIME_RUNANDTIME + 5)))
+"""
+
+
+class UpstreamError(Exception):
+    """A folder that is not there; the text says what it has to hold."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One benchmark as one submitter published it."""
+
+    submitter: str
+    benchmark: str
+    folders: tuple[str, ...]
+    """Below the folder of all submitters; later ones lie over earlier ones. Lambda ran NVIDIA's images, and published
+    what it changed."""
+    config: str
+    """What a run on two nodes of 4 GPUs is started with."""
+    note: str = ""
+
+    @property
+    def image(self) -> str:
+        """Its repository and tag."""
+        return f"rack/upstream/{self.benchmark}:{self.submitter.lower()}"
+
+
+SUBMISSIONS = (
+    Submission(
+        "NVIDIA",
+        "llama2_70b_lora",
+        (_NVIDIA["llama2_70b_lora"],),
+        "config_GB300_2x4x1xtp1pp1cp1_fp4.sh",
+    ),
+    Submission("NVIDIA", "llama31_8b", (_NVIDIA["llama31_8b"],), "config_GB300_2x4x2xtp1pp1cp1_8b_fp4.sh"),
+    Submission("NVIDIA", "flux1", (_NVIDIA["flux1"],), FLUX1_SITE_CONFIG),
+    Submission(
+        "Lambda",
+        "llama2_70b_lora",
+        (_NVIDIA["llama2_70b_lora"], "Lambda/benchmarks/llama2_70b_lora/implementations/gb300_1007"),
+        "config_GB300_2x4x1xtp1pp1cp1.sh",
+    ),
+    Submission(
+        "Lambda",
+        "llama31_8b",
+        (_NVIDIA["llama31_8b"], "Lambda/benchmarks/llama31_8b/implementations/gb300_0922"),
+        "config_GB300_2x4x2xtp1pp1cp1_8b_fp4.sh",
+    ),
+    Submission(
+        "Lambda",
+        "flux1",
+        (_NVIDIA["flux1"], "Lambda/benchmarks/flux1/implementations/b200_1104"),
+        FLUX1_SITE_CONFIG,
+        "Lambda published flux1 beside the round: benchmarks/flux1 of LambdaLabsML/Lambda-MLPerf-Training-v51",
+    ),
+)
+
+
+def scripts(upstream: Path, submission: Submission) -> Files:
+    """Return the published scripts of a submission by name, each with its mode.
+
+    Raises:
+        UpstreamError: A folder or run.sub is not there.
+    """
+    found: Files = {}
+    for name in submission.folders:
+        folder = upstream / name
+        if not folder.is_dir():
+            more = f" ({submission.note})" if submission.note else ""
+            raise UpstreamError(f"{folder} is not there{more}")
+        for pattern in SCRIPTS:
+            for path in sorted(folder.glob(pattern)):
+                found[path.name] = (path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
+    if "run.sub" not in found:
+        raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
+    if submission.benchmark == "flux1":
+        found[FLUX1_SITE_CONFIG] = (_FLUX1_SITE_TEXT, 0o644)
+    return found
+
+
+def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
+    """Return what a submission's image has in the place of ours: its scripts, and tables of the fake data."""
+    found = scripts(upstream, submission)
+    for name, (content, mode) in found.items():
+        if name.endswith(".csv"):
+            found[name] = (table_of_fakes(content.decode(), sizes).encode(), mode)
+    return found
+
+
+def table_of_fakes(published: str, sizes: Sizes) -> str:
+    """Return a table of mounts with the sizes of the fake data.
+
+    Of a mount whose published files the fake data have by name, all of them, these count and no others; of another
+    one, whose files have names of their own, all do. Mounts that nothing fakes stay as they were published.
+    """
+    rows = list(csv.DictReader(io.StringIO(published)))
+    keys = dict.fromkeys(row["key"] for row in rows)
+    lines = [",".join(rows[0])]
+    for key in keys:
+        own = [row for row in rows if row["key"] == key]
+        if key not in sizes:
+            lines += [",".join(row.values()) for row in own]
+            continue
+        named = {row["relative_path"] for row in own if row["type"] == "file"}
+        counted = named if named <= set(sizes[key]) else set(sizes[key])
+        lines += [f"{key},file,{name},1,{sizes[key][name]}" for name in sorted(counted)]
+        lines.append(f"{key},dir,.,{len(counted)},{sum(sizes[key][name] for name in counted)}")
+    return "\n".join([*lines, ""])
+
+
+def fake_sizes() -> dict[str, dict[str, int]]:
+    """Return the bytes of each file of the fake data, by mount; needs NumPy."""
+    sys.path.insert(0, str(HERE / "common"))
+    from fake_ngc import data, flux_data
+
+    def lengths(content: Mapping[str, bytes], prefix: str = "") -> dict[str, int]:
+        return {f"{prefix}{name}": len(one) for name, one in content.items()}
+
+    def downloaded(name: str, content: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {**content, f"{name}.md5": data.checksums(dict(content))}
+
+    c4 = downloaded("llama-3-1-8b-preprocessed-c4-dataset", data.c4())
+    tokenizer = downloaded("llama-3-1-8b-tokenizer", data.tokenizer())
+    with tempfile.TemporaryDirectory() as scratch:
+        flux_data.lay_out(Path(scratch))
+        energon = {str(path.relative_to(scratch)): path.stat().st_size for path in _seen(Path(scratch))}
+    return {
+        "DATADIR": lengths(data.gov_report()),
+        "MODEL": lengths(data.llama2_model()),
+        "PREPROC_DATA": {**lengths(c4), **lengths(tokenizer, "tokenizer/")},
+        "TOKENIZER": lengths(tokenizer),
+        "DATAROOT": energon,
+    }
+
+
+def _seen(folder: Path) -> Iterable[Path]:
+    """Yield the files that the check of mounts counts: those without a point before a name on their way."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path

@@ -1,0 +1,123 @@
+"""The run.sub that submitters published for round 5.1, on two nodes of the test rack, with a fake training inside.
+
+UPSTREAM names a folder with SUBMITTER/benchmarks/..., as mlcommons/training_results_v5.1 is; `make proofs UPSTREAM=FOLDER`.
+Nothing of it is in this repository, which is why no other suite has this test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.records import Run
+from rackproof.logs.run_sub import read_run_sub
+from rackproof.store.run_folder import iter_runs
+from testrack.images.upstream import SUBMISSIONS, Submission
+from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, play
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+
+REMARKS = {
+    # Its table has a mount of another benchmark, which its run.sub does not name.
+    ("Lambda", "llama31_8b"): {"mount_not_named"},
+}
+"""Findings that are right and count against nothing, by submission."""
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Path:
+    """Return the folder of submitters. Without it nothing is proven: no skip."""
+    given = os.environ.get("UPSTREAM", "")
+    if not given:
+        pytest.fail("UPSTREAM=FOLDER has to name a checkout of mlcommons/training_results_v5.1")
+    return Path(given).resolve()
+
+
+@pytest.fixture(scope="module")
+def upstream_images(root: Path, images: None, upstream: Path) -> None:
+    """Have an image of each submission in the rack's registry."""
+    state, programs = root / ".rackproof/rack", root / "testrack/images"
+    work = ["--work", str(state / "images/work")] if (state / "images/work").is_dir() else []
+    for words in (
+        ["build.py", "--out", str(state / "upstream"), "--upstream", str(upstream), *work],
+        ["push.py", "--registry", f"{SERVICES}:5000", "--images", str(state / "upstream")],
+    ):
+        command = [sys.executable, str(programs / words[0]), *words[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def judged(root: Path, results: Path, nodes: list[str], one: Submission) -> tuple[int, str, Run]:
+    """Run a submission by bench.yml; return how it ended, what it printed, and its record."""
+    given = {
+        "benchmark": one.benchmark,
+        "bench_results": str(results),
+        "bench_images": {one.benchmark: one.image},
+        "bench_config": one.config,
+        # What is staged depends on the table of mounts in the image.
+        "bench_shared": f"/shared/upstream/{one.submitter.lower()}",
+        "bench_environment": {"STANDIN_SECONDS": "12"},
+        "bench_hang_s": 90,
+    }
+    done = play(root, "bench.yml", nodes, given=given, timeout=900)
+    (run,) = iter_runs(results)
+    return done.returncode, done.stdout, run
+
+
+@pytest.mark.parametrize("one", SUBMISSIONS, ids=lambda one: f"{one.submitter}-{one.benchmark}")
+def test_a_published_run_script_ends_in_a_record_that_passes(
+    root: Path,
+    rack: Command,
+    nodes: list[str],
+    upstream: Path,
+    upstream_images: None,
+    tmp_path: Path,
+    one: Submission,
+) -> None:
+    status, output, run = judged(root, tmp_path, nodes, one)
+    folder = tmp_path / run.run_id
+    log = folder / "logs" / f"{nodes[0]}.log"
+    shown = f"{output}\n{log.read_text(errors='replace')[-20000:] if log.is_file() else ''}"
+    assert (run.verdict.value, run.reasons) == ("pass", ()), shown
+    assert status == 0, shown
+    # It was the published script, not ours, and nothing else than it decided how the job ran.
+    published = upstream / one.folders[-1] / "run.sub"
+    assert (folder / "run.sub").read_bytes() == published.read_bytes()
+    assert list(folder.glob("config_GB300_*.sh"))
+    seen = read_run_sub(log)
+    assert seen.ranks == 8, shown
+    assert seen.caches_cleared == 2
+    assert {finding.code for finding in run.findings if finding.verdict is None} >= REMARKS.get(
+        (one.submitter, one.benchmark), set()
+    )
+    text = log.read_text(errors="replace")
+    assert re.search(r"^\d+ HCAs found:", text, re.MULTILINE)
+    assert re.search(r"mountcheck OK \S+ \d+ files", text)
+    # Its containers have names and outlast their steps: what it removes in the end is gone.
+    left = rack(nodes[0], "enroot list").stdout
+    assert left.strip() == "", left
+    assert len(rack(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run.run_id} -o JobIDRaw").stdout.split()) == 1
+
+
+def test_a_folder_that_is_short_is_unproven_and_said_once(
+    root: Path, rack: Command, nodes: list[str], upstream_images: None, tmp_path: Path
+) -> None:
+    one = SUBMISSIONS[0]
+    data = f"/shared/upstream/{one.submitter.lower()}/data/{one.benchmark}"
+    # The first run staged it, and what is staged is looked at for what was there then.
+    extra = f"{data}/gov_report/left-over.npy"
+    assert rack(nodes[0], f"test -d {data}/gov_report && echo x > {extra}").returncode == 0
+    try:
+        status, output, run = judged(root, tmp_path, nodes, one)
+    finally:
+        rack(nodes[0], f"rm -f {extra}")
+    assert status == 2, output
+    assert run.verdict.value == "unproven", output
+    assert {finding.code for finding in run.findings if finding.verdict} == {"mount_check"}, run.reasons
+    # Bytes and files; both nodes print both.
+    assert len([reason for reason in run.reasons if "mismatch" in reason]) == 2, run.reasons
