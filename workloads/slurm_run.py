@@ -65,6 +65,8 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SECRET = re.compile(r"(?i)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
 SECRET_NAMES = "RACKPROOF_SECRET_NAMES"  # noqa: S105  (the name of a variable)
 """Names the secrets that the operator meant for the job, separated by commas."""
+SHORT_SECRET = 7
+"""Values of so few characters are not looked for: they stand in any text."""
 HIDDEN = "(secret)"
 """What stands in plans and logs for a secret's value."""
 MARKERS = re.compile(
@@ -192,6 +194,9 @@ DEVICE_KINDS = (
     ),
     ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
 )
+SHARED_CONFIG = re.compile(r"config_(common|mounts)")
+"""Begins the names of what configs and run.sub source: no configs by themselves."""
+SCRIPT_GPUS = re.compile(r"(?m)^#SBATCH +--gpus-per-node=(\d{1,3})\s*$")
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
 
@@ -1089,7 +1094,7 @@ class Work:
     def choose_config(self) -> Path:
         """Return the config file for these nodes."""
         folder, named = self.configs_folder(), self.spec["config"]
-        there = sorted(path.name for path in folder.glob("config_*.sh") if "_common" not in path.name)
+        there = sorted(path.name for path in folder.glob("config_*.sh") if not SHARED_CONFIG.match(path.name))
         if named and named not in there:
             raise Refusal(
                 EXIT_SLURM, f"bench_config: {named} is not in the image; there are {', '.join(there)}"
@@ -1108,7 +1113,10 @@ class Work:
             rf"config_{re.escape(spec['system'])}_0*{len(spec['hosts'])}x0*{spec['gpus']}x[^_]*"
             r"(_8b)?(_[a-z0-9]+)?\.sh"
         )
-        matching = {name: found for name in there for found in [fits.fullmatch(name)] if found}
+        # An image may have configs of a larger model, too, whose names lack the mark of the smaller one.
+        marked = any("_8b" in name for name in there)
+        found_by = {name: fits.fullmatch(name) for name in there}
+        matching = {name: found for name, found in found_by.items() if found and bool(found[1]) is marked}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
         chosen = [name for name, found in matching.items() if found[2] == wanted]
         # Where the image has no config without a precision, its only one is meant.
@@ -1364,9 +1372,9 @@ class Work:
             (self.folder / "results").mkdir(exist_ok=True)
             code = self.folder / "code"
             code.mkdir(exist_ok=True)
-            for name in ("run.sub", config.name, "config_common.sh"):
-                if (config.parent / name).is_file():
-                    shutil.copy2(str(config.parent / name), str(code / name))
+            shared = [path for path in config.parent.glob("*.sh") if SHARED_CONFIG.match(path.name)]
+            for path in (config.parent / "run.sub", config, *shared):
+                shutil.copy2(str(path), str(code / path.name))
             hosts, nodes = self.spec["hosts"], int(environment["DGXNNODES"])
             command = [
                 "sbatch",
@@ -1384,6 +1392,7 @@ class Work:
                 # Not every published run.sub asks for both.
                 *WHOLE_NODE,
                 *self.options(),
+                *self.script_options(config.parent / "run.sub", environment),
                 *self.more_options(environment),
             ]
             if nodes == len(hosts):
@@ -1413,6 +1422,21 @@ class Work:
                 self.job = found[1]
             write(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
         say(**{**self.told, "phase": f"submitted as job {self.job}", "job": self.job})
+
+    @staticmethod
+    def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:
+        """Return the options that a published run.sub states for another system than this one.
+
+        Its submitter's number of GPUs stands in it as a line for sbatch: no node of another kind would ever fit.
+        """
+        try:
+            stated = SCRIPT_GPUS.findall(script.read_text(errors="replace"))
+        except OSError:
+            return []
+        if set(stated) <= {environment["DGXNGPU"]}:
+            return []
+        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {environment['DGXNGPU']} are asked for instead")
+        return [f"--gpus-per-node={environment['DGXNGPU']}"]
 
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
         """Return the further options of sbatch."""
@@ -1447,6 +1471,18 @@ class Work:
         """Take the file of a job's secrets away, where the job did not do so itself."""
         if self.secrets_file.exists():
             self.secrets_file.unlink()
+
+    def hide_in_environments(self) -> None:
+        """Take secrets' values out of the lists of variables that a published run.sub writes beside its logs."""
+        values = [value for value in self.secrets.values() if len(value) > SHORT_SECRET]
+        for path in (self.folder / "results").glob("*env*.log") if values else ():
+            try:
+                text = path.read_bytes()
+                for value in sorted(values, key=len, reverse=True):
+                    text = text.replace(value.encode(), HIDDEN.encode())
+                write(path, text.decode("utf-8", "replace"))
+            except OSError as error:
+                say(phase=f"{path} may hold secrets: {error.strerror}")
 
     def find_job(self) -> str:
         """Return the number of the job that has this run's name, if there is one.
@@ -1638,6 +1674,7 @@ class Work:
     def conclude(self, tail: Tail, state: str, hung: Mapping[str, Any]) -> int:
         """Copy what is left of the output, and say how the job ended."""
         self.forget_secrets()
+        self.hide_in_environments()
         deadline = time.monotonic() + QUIET_AFTER_END_S
         how: dict[str, str] = {}
         while time.monotonic() < deadline:
@@ -1705,7 +1742,8 @@ class Tail:
     def __init__(self, path: Path, secrets: Mapping[str, str] = {}) -> None:
         self.path = path
         # The longest first: of one within another a rest would stay.
-        parts = [line.encode() for value in secrets.values() for line in value.splitlines() if len(line) > 7]
+        lines = (line for value in secrets.values() for line in value.splitlines())
+        parts = [line.encode() for line in lines if len(line) > SHORT_SECRET]
         self.secrets = sorted(parts, key=len, reverse=True)
         self.offset = 0
         self.rest = b""

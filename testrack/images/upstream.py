@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("run.sub", "run_and_time.sh", "config_*.sh", "expected-mounts*.csv", "cont-mount-info.json")
+SCRIPTS = ("run.sub", "run_and_time.sh", "config_*.sh", "expected-mounts.csv", "expected-mounts-8b.csv", "cont-mount-info.json")
 Files = dict[str, tuple[bytes, int]]
 Sizes = Mapping[str, Mapping[str, int]]
 """Bytes of each file that a mount holds, by the key that tables give the mount."""

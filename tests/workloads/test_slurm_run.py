@@ -627,6 +627,67 @@ def test_precision_and_operator_choose_the_config(
     assert cluster.job_environment()["DGXSYSTEM"] == system
 
 
+PUBLISHED = (
+    "GB300_32x4x288xtp2pp8cp2_cg",
+    "GB300_32x4x288xtp2pp8cp2_cg_fp4",
+    "GB300_2x4x2xtp1pp1cp1_8b_fp4",
+    "GB300_18x4x1xtp1pp1cp2_8b",
+)
+"""Of an image that has the configs of a larger model besides: those of llama31_8b have its size in their names."""
+
+
+@pytest.mark.parametrize(("nodes", "chosen"), [(2, "GB300_2x4x2xtp1pp1cp1_8b_fp4"), (32, "")])
+def test_a_config_of_a_larger_model_in_the_same_image_is_not_chosen(
+    cluster: Cluster, nodes: int, chosen: str
+) -> None:
+    for path in cluster.image.glob("config_*.sh"):
+        path.unlink()
+    for name in PUBLISHED:
+        (cluster.image / f"config_{name}.sh").write_text(CONFIG.format(nodes=nodes))
+    for name in ("common", "common_8b", "mounts"):
+        (cluster.image / f"config_{name}.sh").write_text("true\n")
+    cluster.spec["hosts"] = [f"n{number}" for number in range(1, nodes + 1)]
+    status, output = cluster()
+    if chosen:
+        assert cluster.job_environment()["DGXSYSTEM"] == chosen
+        code = cluster.shared / "runs" / RUN / "code"
+        shared = {"config_common.sh", "config_common_8b.sh", "config_mounts.sh"}
+        assert {path.name for path in code.iterdir()} == {"run.sub", f"config_{chosen}.sh", *shared}
+        return
+    assert status == 7
+    assert "no config for 32 nodes" in said(output, "refused")
+    assert "config_mounts" not in said(output, "refused")
+    assert cluster.calls("sbatch") == []
+
+
+@pytest.mark.parametrize(("stated", "asked"), [(8, "--gpus-per-node=4"), (4, ""), (0, "")])
+def test_a_script_published_for_nodes_of_other_gpus_gets_those_of_these(
+    cluster: Cluster, stated: int, asked: str
+) -> None:
+    line = f"#SBATCH --gpus-per-node={stated}\n" if stated else "##SBATCH --gpus-per-node=8\n"
+    (cluster.image / "run.sub").write_text(f"#!/bin/bash\n{line}")
+    assert cluster()[0] == 0
+    (call,) = cluster.calls("sbatch")
+    assert [word for word in call.split() if word.startswith("--gpus")] == ([asked] if asked else [])
+
+
+def test_variables_that_a_script_writes_down_keep_no_secret(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-meant")
+    monkeypatch.setenv("RACKPROOF_SECRET_NAMES", "HF_TOKEN")
+    results = cluster.shared / "runs" / RUN / "results"
+    # As llama31_8b's run.sub and run_and_time.sh do.
+    written = f"SLURM_JOB_ID=1 bash -c 'env > {results}/25_env.log; env > {results}/container-env-1.log'\n"
+    cluster.script(written + cluster.ends_well)
+    status, output = cluster()
+    assert status == 0, output
+    for name in ("25_env.log", "container-env-1.log"):
+        text = (results / name).read_text()
+        assert "HF_TOKEN=(secret)" in text
+        assert "canary" not in text
+
+
 def test_a_config_for_fewer_nodes_excludes_all_hosts_that_are_not_limited(cluster: Cluster) -> None:
     (cluster.image / "config_GB300_1x4x1.sh").write_text(CONFIG.format(nodes=1))
     cluster.spec["config"] = "config_GB300_1x4x1.sh"

@@ -107,7 +107,7 @@ def test_an_interrupted_download_goes_on(cluster: Cluster, tmp_path: Path) -> No
     output = script(cluster, "llama2_70b_lora", *command).communicate()[0]
     assert "train.npy: resumed" in output
     subprocess.run(
-        ["md5sum", "--check", "--quiet", "gov_report.md5"], cwd=tmp_path / "gov_report", check=True
+        ["md5sum", "--check", "--quiet", ".gov_report.md5"], cwd=tmp_path / "gov_report", check=True
     )
     assert "train.npy: present" in script(cluster, "llama2_70b_lora", *command).communicate()[0]
 
@@ -118,7 +118,7 @@ def test_a_partial_file_of_something_else_is_not_continued(cluster: Cluster, tmp
         cluster, "llama2_70b_lora", "scripts/download_dataset.py", "--data_dir", str(tmp_path)
     ).communicate()[0]
     assert "train.npy: complete" in output
-    subprocess.run(["md5sum", "--check", "--quiet", "gov_report.md5"], cwd=tmp_path, check=True)
+    subprocess.run(["md5sum", "--check", "--quiet", ".gov_report.md5"], cwd=tmp_path, check=True)
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

@@ -3,4 +3,4 @@
 from fake_ngc import data, staging
 
 if __name__ == "__main__":
-    staging.script(data.gov_report(), "--data_dir", "gov_report.md5", __doc__)
+    staging.script(data.gov_report(), "--data_dir", ".gov_report.md5", __doc__)
