@@ -113,7 +113,8 @@ def scripts(upstream: Path, submission: Submission) -> Files:
             raise UpstreamError(f"{folder} is not there{more}")
         for pattern in SCRIPTS:
             for path in sorted(folder.glob(pattern)):
-                found[path.name] = (path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
+                # As in an image: a copy in a submission may have lost its mode, as Lambda's run_and_time.sh did.
+                found[path.name] = (path.read_bytes(), 0o755 if path.name.startswith("run") else 0o644)
     if "run.sub" not in found:
         raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
     if submission.benchmark == "flux1":
