@@ -30,6 +30,7 @@ VAULT = {
     "reimage_bmc_password": canary("bmc"),
     "slurm_munge_key": base64.b64encode(canary("munge").encode() * 40).decode(),
     "storage_s3fs_credentials": [{"access_key": canary("access"), "secret_key": canary("s3")}],
+    "bench_results_credentials": [{"access_key": canary("results"), "secret_key": canary("key")}],
     "bench_secret_environment": {"HF_TOKEN": canary("hf"), "WANDB_API_KEY": canary("wandb")},
     "nightly_webhook_url": f"https://hooks.example/{canary('hook')}",
     "nightly_smtp_password": canary("smtp"),
