@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several modules document with the same words; ansible-doc adds it to each that names it."""
+"""Hold the options that several modules document with the same words; ansible-doc adds it to each
+that names it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules read of dpkg, without apt's Python bindings, which a bare node lacks (Python 3.8+)."""
+"""Read dpkg's state without apt's Python bindings, which a bare node lacks (Python 3.8+)."""
 
 from __future__ import annotations
 

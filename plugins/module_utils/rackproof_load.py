@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else runs on a node beside one job (standard library only, Python 3.8+, Linux).
+"""Measure what else runs on a node beside one job (standard library only, Python 3.8+, Linux).
 
 The processors' time is taken from the kernel's counters, on the processors that the job may use. The job's
 own time, that of its playbook, and that of kernel threads are taken off: what is left is of others.
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 WINDOW_S = 10.0
-"""How long a window is within which the time of others is compared with what the processors have."""
+"""The length of a window in which the time of others is compared with the processors' time."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KTHREADD = 2
 _MOST_NAMES = 3
@@ -228,7 +228,8 @@ def _used(pids, table):
 
 
 def disturbs(others, busy, stolen, cpus):
-    """Whether others slow a job down: they use processors of which hardly any are idle, or half of all.
+    """Return whether others slow a job down: hardly any processor is idle while they use some, or
+    they use half.
 
     Args:
         others: Processors that others used, on average.

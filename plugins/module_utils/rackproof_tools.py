@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules that gather share: tools bounded in time and output, small files, space (Python 3.8+)."""
+"""Share helpers of modules that gather: tools bounded in time and output, small files, space
+(Python 3.8+).
+"""
 
 from __future__ import annotations
 

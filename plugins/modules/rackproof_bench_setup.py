@@ -207,7 +207,7 @@ def counters(interface):
 
 
 def is_there(interface):
-    """Whether there is such an interface. /sys may be that of another network namespace."""
+    """Return whether there is such an interface. /sys may be that of another network namespace."""
     return interface in [name for _, name in socket.if_nameindex()]
 
 

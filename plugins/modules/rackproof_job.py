@@ -202,7 +202,7 @@ SEALED = (
     "log_bytes",
     "log_sha256",
 )
-"""What counts of a job's end."""
+"""The fields of a job's end that are sealed."""
 TOKEN = "RACKPROOF_JOB_TOKEN"  # noqa: S105  (the name of a variable)
 """Variable that marks the processes of one job."""
 WAKE_S = 1.0
@@ -268,13 +268,13 @@ def process(pid):
 
 
 def runs(pid, start_ticks):
-    """Whether the process of that id and start time still runs (a zombie does not)."""
+    """Return whether the process of that id and start time still runs (a zombie does not)."""
     found = process(pid)
     return found is not None and found[0] not in "ZX" and found[3] == start_ticks
 
 
 def supervised(state):
-    """Whether the supervisor that wrote this state is still there."""
+    """Return whether the supervisor that wrote this state is still there."""
     return state["boot_id"] == boot_id() and runs(state["supervisor_pid"], state["supervisor_start_ticks"])
 
 
@@ -332,7 +332,7 @@ def descendants(root, table):
 
 
 def writes_to(pid, log):
-    """Whether a process has the log as its output or error."""
+    """Return whether a process has the log as its output or error."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.readlink(f"/proc/{pid}/fd/{descriptor}") == log:
@@ -341,7 +341,7 @@ def writes_to(pid, log):
 
 
 def carries(pid, token):
-    """Whether a process carries the token in its environment."""
+    """Return whether a process carries the token in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             return f"{TOKEN}={token}\0".encode() in stream.read() + b"\0"
@@ -771,7 +771,7 @@ class Supervisor:
 
 
 def going_down():
-    """Whether the node is shutting down, as systemd has it."""
+    """Return whether the node is shutting down, as systemd has it."""
     try:
         done = subprocess.run(
             ["systemctl", "is-system-running"],

@@ -28,15 +28,15 @@ options:
     type: int
     default: 32
   max_drain_fraction:
-    description: The share of a partition that may be out of service at a time. One node always may.
+    description: The largest share of a partition that may be out of service at a time. One node always may be out.
     type: float
     default: 0.25
   canary:
-    description: Nodes of the first wave, where any node is in service; V(0) for no such wave.
+    description: Number of nodes in the first wave, if any node is in service; V(0) means no canary wave.
     type: int
     default: 1
   max_failures:
-    description: Failed nodes with which a further wave still begins; only shown.
+    description: Number of nodes that may fail; if more fail, no further wave starts. Only shown.
     type: int
     default: 0
 attributes:

@@ -408,7 +408,7 @@ def waiting_message(state, names, nodes):
 
 
 class Request:
-    """What is wanted of the nodes, and until when to wait for it."""
+    """The wanted state of the nodes, and until when to wait for it."""
 
     def __init__(self, params, prefix):
         self.state = params["state"]

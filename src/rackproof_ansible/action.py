@@ -98,7 +98,7 @@ class RackproofAction(ActionBase):
 
     @property
     def check_mode(self) -> bool:
-        """Whether nothing may be changed."""
+        """Return whether nothing may be changed."""
         return bool(self._task.check_mode)
 
     @property

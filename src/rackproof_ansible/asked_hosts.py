@@ -1,4 +1,4 @@
-"""What a command line leaves out of a playbook: tasks that it skips, hosts that nothing is done to.
+"""Find what a command line leaves out of a playbook: tasks that it skips, hosts that nothing is done to.
 
 Ansible ends with status 0 where tags leave no task, a task to start at is not found, or a host of ``--limit``
 is in no play. A play's pattern is evaluated whatever the command line says: that is where this is called.

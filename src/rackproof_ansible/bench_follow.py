@@ -28,7 +28,7 @@ from rackproof_ansible.action import NodeAction
 
 # Sixteen chunks of 256 KiB are the 4 MiB of backlog beyond which a follower skips ahead anyway.
 CATCH_UP_POLLS = 16
-"""How often a follower that met a long log asks without a pause."""
+"""The number of polls without a pause when a follower meets a long log."""
 
 display = Display()
 
@@ -114,13 +114,15 @@ class JobFollower:
             pause_s = 0.0 if self._hurries(answer, is_behind) else next_pause(now - began, poll_s)
 
     def _is_over(self, answer: PollResult) -> bool:
-        """Whether the job has ended, or its supervisor was found dead twice in a row."""
+        """Return whether the job has ended, or its supervisor was found dead twice in a row."""
         # Once may be the moment between the supervisor's last write and its end; twice is a death.
         self._deaths = self._deaths + 1 if answer.alive is False and not answer.ended else 0
         return answer.ended or self._deaths > 1
 
     def _hurries(self, answer: PollResult, is_behind: bool) -> bool:
-        """Whether the next poll follows at once: the end is near, or a long log is being caught up with."""
+        """Return whether the next poll follows at once: the end is near, or a long log is not yet
+        read to its end.
+        """
         return self._deaths > 0 or answer.ended or (is_behind and self._catch_up_polls > 0)
 
     def _poll(self, pause_s: float) -> tuple[PollResult, float]:

@@ -1,4 +1,4 @@
-"""What Ansible prints of a node's answer: without terminal escapes, bounded, and never a line of its own."""
+"""Print a node's answer without terminal escapes, bounded, and never as a line of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a playbook recorded and changed, collected from the results of its tasks and shown when it ends.
+"""Collect what a playbook recorded and changed from the results of its tasks, and show it when it ends.
 
 Plain classes without Ansible; the callback ``rackproof`` feeds them.
 """
@@ -64,7 +64,9 @@ class RunTable:
 
 
 class ChangeTable:
-    """What one playbook changed, by node, and the remarks that its tasks left in ``provision_attention``."""
+    """The changes of one playbook, by node, and the remarks that its tasks left in
+    ``provision_attention``.
+    """
 
     def __init__(self) -> None:
         self._changed: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What outlives a checkout: root file systems, mirrors and images, in folders named by their inputs."""
+"""Cache what outlives a checkout: root file systems, mirrors and images, in folders named by their inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT = 2
-"""How many mirrors, and how many sets of images, are kept: the newest used."""
+"""The number of mirrors, and of sets of images, that are kept: the newest used."""
 
 
 def folder() -> Path:

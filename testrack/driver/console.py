@@ -1,4 +1,4 @@
-"""What the driver says while it works, and how long its steps took the last time."""
+"""Print the driver's messages while it works, and how long its steps took the last time."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def install_packages(console: Console, extra: Sequence[str] = ()) -> None:
 
 
 def wrapper_needed() -> bool:
-    """Whether root here lacks the capability that runc wants for privileged containers."""
+    """Return whether root here lacks the capability that runc wants for privileged containers."""
     status = Path("/proc/self/status").read_text()
     bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd"))
     return not int(bounding, 16) >> CAP_SYS_RESOURCE & 1
@@ -103,7 +103,7 @@ class Engine:
         self.pid_file = state / "dockerd.pid"
 
     def answers(self) -> bool:
-        """Whether an engine answers on this host's socket."""
+        """Return whether an engine answers on this host's socket."""
         if not os.path.exists(DOCKER):
             return False
         return docker("version", "--format", "{{.Server.Version}}", check=False, timeout=20).returncode == 0
@@ -117,7 +117,7 @@ class Engine:
         return pid if self._runs(pid) else None
 
     def _runs(self, pid: int) -> bool:
-        """Whether that process is this program's dockerd, and neither ended nor a zombie."""
+        """Return whether that process is this program's dockerd, and neither ended nor a zombie."""
         try:
             return str(self.config).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:

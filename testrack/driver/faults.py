@@ -1,4 +1,6 @@
-"""What can be made to fail on a host, and who does it: the fake hardware, the node, or the engine."""
+"""List the faults that a host can be given, and what makes them: the fake hardware, the node, or
+the engine.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def silent_on_purpose(faults: Mapping[str, Any], state: str) -> bool:
-    """Whether one of these faults keeps a host in that state from answering."""
+    """Return whether one of these faults keeps a host in that state from answering."""
     return bool({"dead-sshd", "powered-off"} & set(faults)) or ("no-return" in faults and state == "exited")
 
 

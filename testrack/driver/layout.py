@@ -1,4 +1,4 @@
-"""What is in the rack: names, addresses, what is missing. Nothing here touches a machine."""
+"""Describe the rack: names, addresses, what is missing. Nothing here touches a machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK_END = "# rackproof rack: end"
 
 
 class RackError(Exception):
-    """What an operator has to know, in words; ends the program without a traceback."""
+    """An error that an operator must know; it ends the program without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Layout:
         return [self.controller, self.services, *self.nodes[:number], *(self.also[sku] for sku in also)]
 
     def has(self, name: str) -> bool:
-        """Whether the rack can have a host of that name."""
+        """Return whether the rack can have a host of that name."""
         return any(host.name == name for host in self.everyone)
 
     def host(self, name: str) -> Host:
@@ -155,7 +155,7 @@ class Found:
 
 @dataclass
 class Plan:
-    """What has to be done before all the wanted hosts run."""
+    """The work that is left before all the wanted hosts run."""
 
     create: list[Host] = field(default_factory=list)
     recreate: list[Host] = field(default_factory=list)  # never got as far as its first start
@@ -165,7 +165,7 @@ class Plan:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing has to be done."""
+        """Return whether nothing has to be done."""
         return not (self.create or self.recreate or self.start)
 
 

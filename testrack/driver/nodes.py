@@ -65,7 +65,7 @@ def in_parallel(
 
 
 def answers(address: str, timeout: float = 2) -> bool:
-    """Whether an sshd greets at that address."""
+    """Return whether an sshd greets at that address."""
     try:
         with socket.create_connection((address, 22), timeout=timeout) as connection:
             connection.settimeout(timeout)

@@ -68,7 +68,7 @@ RUN_SUB = {
         "MAKE": "",
     },
     "llama31_8b": {
-        # The original's slip, kept: := with a question mark sets junk where :? would have failed.
+        # The original's mistake, kept: := with a question mark sets junk where :? would have failed.
         "REQUIRED": ': "${WALLTIME:=?WALLTIME not set}"\n: "${DATADIR:?DATADIR not set}"',
         "DATA": "${DATADIR}",
         "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"

@@ -63,7 +63,7 @@ class Registry:
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
 
     def has(self, repository: str, digest: str) -> bool:
-        """Whether a repository has a blob."""
+        """Return whether a repository has a blob."""
         return self.ask("HEAD", f"/v2/{repository}/blobs/{digest}")[0] == 200
 
     def tagged(self, repository: str, tag: str) -> str:

@@ -1,4 +1,4 @@
-"""What tests on a running rack share: its names, playbooks on its nodes, keys between them."""
+"""Share helpers of tests on a running rack: its names, playbooks on its nodes, keys between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Command = Callable[..., Done]
 
 CONTROLLER, SERVICES = "gb300-r01-ctl", "gb300-r01-svc"
 SHARED = "/shared/experiments"
-"""What tests put onto the folder that all nodes share."""
+"""The folder for tests on the file system that all nodes share."""
 NAMED = [name for name in os.environ.get("RACK_TEST_NODES", "").split(",") if name]
 """Nodes of a rack that others use, too: trainings keep to them, and the rack is taken as it is."""
 PROVISIONED = NAMED or ["gb300-r01-n01", "gb300-r01-n02"]

@@ -143,7 +143,7 @@ def run_gate() -> int:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run began with: the digest of its input files, and git's hash of the tree."""
+    """The inputs of a run: the digest of its input files, and git's hash of the tree."""
 
     digest: str
     tree: str

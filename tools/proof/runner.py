@@ -171,7 +171,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and whose end nothing has read yet does not."""
+    """Return whether a process runs; one that has ended and whose end nothing has read yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
@@ -213,7 +213,7 @@ def end_leftovers(variable: str) -> list[str]:
 
 
 def _is_proof(pid: int) -> bool:
-    """Whether that process lives and is a gate or `make prove`."""
+    """Return whether that process lives and is a gate or `make prove`."""
     try:
         return b"tools.proof" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

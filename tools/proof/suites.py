@@ -143,7 +143,7 @@ def _module_name(name: str, root: Path) -> str:
 
 
 def _has_mark(path: Path, marks: Collection[str]) -> bool:
-    """Whether a file of tests has one of the marks; a helper belongs to every suite that has marks."""
+    """Return whether a file of tests has one of the marks; a helper belongs to every suite that has marks."""
     if path.suffix != ".py" or not marks:
         return False
     return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)

@@ -62,7 +62,7 @@ Conditions = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True)
 class AnomalyPolicy:
-    """How strictly a night is judged. Fractions are of the value compared with, negative is worse.
+    """The limits by which a night is judged. Fractions are of the value compared with, negative is worse.
 
     ``outlier_z`` alone condemns no node: with 400,000 numbers a night chance alone goes beyond any fixed
     z, so the limit grows with the number of comparisons (at most ``chance`` false alarms a night are
@@ -81,19 +81,20 @@ class AnomalyPolicy:
     """Nodes of one SKU below which they are not compared."""
     gross: float = 0.2
     """A GPU that lost so much of its own past, or is so far below the others of few, is unproven by that
-    alone: what all nodes lose together is no weather then."""
+    alone: what all nodes lose together is no weather then.
+    """
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
     """So few nodes with one finding are never taken for a fault of the tool, whatever the share."""
     require_references: bool = True
-    """Whether a number that no floor holds for is unproven; otherwise fleet and history must do."""
+    """If True, a number without a floor is unproven; otherwise fleet and history are enough."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node did not pass: what was measured where, against what.
+    """A reason why a node did not pass: the measurement, its place, and what it was compared with.
 
     ``check`` is one of :data:`CHECKS`; ``part`` what it was measured on (a GPU with its slot); ``deviation``
     the fraction off what it was compared with, NaN where there is none; ``fleetwide`` whether it is a
@@ -112,7 +113,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """What a night says about a node (``kind`` node), or a pair or group of nodes (link, group).
+    """The verdict of a night on a node (``kind`` node), or a pair or group of nodes (link, group).
 
     ``reasons`` are the worst first, at most twenty; ``more`` says how many were left out.
     """
@@ -651,7 +652,9 @@ def _measured_twice(fleet: _Fleet, rows: NDArray[np.intp], twice: Collection[tup
 
 @dataclass
 class _ModelResult:
-    """What the fleet's model found, and of tonight's rows which it judged and which chance may explain."""
+    """The findings of the fleet's model, and the rows of tonight that it judged or that chance may
+    explain.
+    """
 
     found: list[_Findings]
     judged: Bools
@@ -669,7 +672,8 @@ def _compare_nights(
     policy: AnomalyPolicy,
 ) -> _ModelResult:
     """Find what is slow against its own past and against the fleet
-    (:mod:`rackproof.analysis.fleet_model`)."""
+    (:mod:`rackproof.analysis.fleet_model`).
+    """
     size = len(fleet.readings)
     result = _ModelResult(
         [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
@@ -701,7 +705,8 @@ def _slow_racks(
     fleet: _Fleet, table: SeriesTable, tonight: NDArray[np.intp], policy: FleetPolicy
 ) -> list[_Findings]:
     """Return findings on the nodes of racks that are slow as a whole: something that they share, no node's
-    fault."""
+    fault.
+    """
     if not table.groups:
         return []
     # A rack is judged as a node is, by its median beside other racks'.
@@ -768,7 +773,9 @@ def _weigh_floors(
 
 
 def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
-    """Whether only tonight's single measurement is beyond the hard bound, by no more than noise explains."""
+    """Return whether only one measurement, tonight's, is beyond the hard bound, by no more than
+    noise explains.
+    """
     bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
     if not model.explained[row] or not np.isfinite(model.early[row]):
         return False
@@ -779,7 +786,7 @@ def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResul
 
 
 def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, good: Floats) -> bool:
-    """Whether a value of other nights (more is better) lies beyond a bound on the bad side."""
+    """Return whether a value of other nights (more is better) lies beyond a bound on the bad side."""
     if bound is None or not np.isfinite(good[row]):
         return False
     edge = reference.value + abs(reference.value) * bound

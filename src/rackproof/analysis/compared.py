@@ -1,4 +1,4 @@
-"""What the numbers of drained nodes were compared with in a night: the fleet, their own past. No I/O.
+"""List what the numbers of drained nodes were compared with in a night: the fleet, their own past. No I/O.
 
 A finding that rests on a comparison is over only where the same comparison was made again: a number alone
 shows nothing of it.

@@ -1,4 +1,5 @@
-"""Which parts of a fleet have become slow, or are slower than all others, with a stated rate of false alarms.
+"""Find the parts of a fleet that became slow, or are slower than all others, at a stated rate of
+false alarms.
 
 A number is what its group shows that night (SKU, firmware, rack: the common weather), plus the level of
 its own
@@ -43,7 +44,7 @@ _ANY_LOSS = 0
 """Stands for such a loss among those in steps of the grid."""
 _NEVER = -100.0
 _BELOW, _ABOVE = 16, 72
-"""How far a level may lie from the middle of a series, in steps of the grid: -4 % to +18 %."""
+"""The range of levels around the middle of a series, in steps of the grid: -4 % to +18 %."""
 _LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
 _SERIES_AT_ONCE = 2_000
 _FARTHEST = 1e6
@@ -66,7 +67,7 @@ _FEW, _MANY = 200, 500
 
 @dataclass(frozen=True)
 class FleetPolicy:
-    """What a fleet's nights may cost in false alarms. Losses are fractions of the value compared with.
+    """The budget of false alarms of a fleet's nights. Losses are fractions of the value compared with.
 
     ``false_alarms`` is of 1,000 healthy node-nights how many may fail; more may be suspected.
     """
@@ -83,14 +84,15 @@ class FleetPolicy:
     slowest: float = 0.03
     """The share of the others that is taken for the slowest."""
     tail: float = 3.5
-    """How far the tail of healthy levels goes beyond these, in distances between them and four times as
-    many."""
+    """The reach of the tail of healthy levels beyond these, in distances between them and four
+    times as many.
+    """
     nights_least: int = 2
     """Earlier nights with values below which a series is not judged here."""
     nodes_least: int = 4
     """Nodes of a group below which it has no median of its own."""
     resolution: float = 0.0025
-    """What a probe repeats to: the least scale of noise assumed."""
+    """The repeatability of a probe: the least scale of noise that is assumed."""
     slowest_moves: float = 0.01
     """A number that has moved by less is not looked at: even proven it would not matter."""
 
@@ -134,8 +136,8 @@ class SlowSeries:
 
 @dataclass(frozen=True)
 class FleetFindings:
-    """What was found; ``judged`` are the series that could be, ``explained`` those whose number tonight
-    chance may explain.
+    """The findings; ``judged`` are the series that could be judged, ``explained`` those whose
+    number tonight may be chance.
 
     A number is below its floor by chance alone if nothing but tonight's single measurement speaks against
     it, and healthy hardware gives one as low within the budget of false alarms.
@@ -347,7 +349,8 @@ class _Family:
     @classmethod
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], key: Integers) -> _Family:
         """Return the family with its correlation: measured on signs, which no fault of a few can change
-        much."""
+        much.
+        """
         nights = table.value.shape[1]
         sums = np.zeros((int(key.max(initial=0)) + 1) * nights)
         counts = np.zeros_like(sums)
@@ -529,7 +532,8 @@ def _freedom_known(numbers: int) -> int:
 
 def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
     """Return for each series the lowest level that a healthy one of its kind has: of other nodes, less a
-    margin."""
+    margin.
+    """
     level = row_medians(own)
     known = np.flatnonzero(np.isfinite(level))
     bound = np.full(len(own), -np.inf)

@@ -46,11 +46,11 @@ _COURSE_OF_A_RUN = frozenset(
 MAX_AGE = timedelta(days=2 * 365)
 """Logs of the last four rounds of MLPerf are younger. An older one says nothing about a machine of today."""
 CLOCK_SLACK = timedelta(days=1)
-"""What a log may be ahead of this machine's clock: it may state local times."""
+"""The most by which a log may be ahead of this machine's clock, because it may state local times."""
 
 
 def _result_of(log: ParsedLog) -> EvidenceState:
-    """Whether a training log states what came of it: an evaluation, or a measurement of its own."""
+    """Return whether a training log states its outcome: an evaluation, or a measurement of its own."""
     found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
     return EvidenceState.THERE if found else EvidenceState.ABSENT
 
@@ -64,7 +64,7 @@ def _speed_of(log: ParsedLog) -> EvidenceState:
 
 
 def _outcome_of(log: ParsedLog) -> EvidenceState:
-    """Whether a training log states an evaluation, or whatever its program measures."""
+    """Return whether a training log states an evaluation, or whatever its program measures."""
     return EvidenceState.THERE if log.tags.get(JUDGED_BY) else _result_of(log)
 
 
@@ -86,7 +86,7 @@ _TARGET: RequiredEvidence[ParsedLog] = RequiredEvidence(
     "read the whole log",
 )
 PARSE_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (replace(_RESULT, state=_outcome_of), _TARGET)
-"""What a log that `rackproof parse` reads alone has to hold; what a run was planned as is not known of it."""
+"""Evidence that a log must hold that `rackproof parse` reads alone; its plan is not known."""
 
 IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
     RequiredEvidence(
@@ -115,7 +115,7 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
         remedy="the log shows no batch that was trained; import the whole log",
     ),
 )
-"""What a log that is imported has to hold, though its format alone would let it pass."""
+"""Evidence that an imported log must hold, though its format alone would let it pass."""
 
 
 class NoLogsError(RackproofError):
@@ -166,7 +166,7 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Whether a text file holds nothing but blanks, or the zeros that a crash leaves: a log was lost."""
+    """Return whether a text file holds only blanks, or the zeros that a crash leaves: a log was lost."""
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:

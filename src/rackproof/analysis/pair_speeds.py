@@ -1,4 +1,4 @@
-"""What nodes that reduced together prove: by their log, by floors, and compared with other pairs. Pure."""
+"""Judge nodes that reduced together: by their log, by floors, and compared with other pairs. No I/O."""
 
 from __future__ import annotations
 

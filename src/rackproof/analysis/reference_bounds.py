@@ -22,7 +22,9 @@ TIGHTEST = 0.03
 WIDEST = 0.15
 """A figure that needs a wider bound finds no fault worth finding."""
 FASTER = 0.25
-"""What exceeds the reference by more is no better machine but another measurement."""
+"""The largest plausible excess over a reference; beyond it, it is another measurement, not a better
+machine.
+"""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that tell which part of the same kind was measured; `device` tells a processor from a GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
@@ -48,7 +50,7 @@ class ProposedReference(Record):
     spread: float
     """Range of the values as a fraction of the median."""
     bound: float
-    """How much worse than the value a later one may be, as a fraction."""
+    """The largest loss of a later value against this one, as a fraction."""
     smallest_loss: float
     """The loss that takes the best of the values beyond the bound, as a fraction: less may stay unseen."""
     objection: str = ""
@@ -92,7 +94,7 @@ def propose_references(
 
 
 def _is_sound(run: Run) -> bool:
-    """Whether nothing is held against a run but that its speeds have no reference yet."""
+    """Return whether a run has no fault except that its speeds have no reference yet."""
     if any(finding.verdict in _BAD for finding in run.findings):
         return False
     return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)

@@ -1,4 +1,6 @@
-"""Which one of several measurements of a name represents them all: in a headline, a comparison, a mean."""
+"""Choose the one of several measurements of a name that represents them in a headline, a
+comparison, a mean.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ Cause = Literal[
 
 
 class ScalingExplanation(Record):
-    """What the samples of a run say about its speed, with the numbers that say so."""
+    """An explanation of a run's speed by its samples, with the numbers that show it."""
 
     cause: Cause
     text: str
@@ -96,7 +96,7 @@ class Study(Record):
 
     @property
     def scales(self) -> bool:
-        """Whether at least two sizes were measured, so that there is an efficiency."""
+        """Return whether at least two sizes were measured, so that there is an efficiency."""
         return sum(row.scaling is not None for row in self.rows) >= 2
 
 

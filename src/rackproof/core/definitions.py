@@ -28,7 +28,7 @@ Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
 Filter = dict[str, tuple[Scalar, ...]]
-"""Which points are meant: each parameter named has one of these values."""
+"""A filter of points: each listed parameter has one of these values."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
@@ -91,7 +91,7 @@ ImageName = Annotated[
 ]
 """An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
 Architecture = Literal["amd64", "arm64"]
-"""How registries name the processors that an image is for."""
+"""The names that registries use for the processors of an image."""
 
 
 class Container(Record):
@@ -135,7 +135,7 @@ _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
 class Configs(Record):
-    """How the config file is chosen.
+    """The choice of the config file.
 
     With `slurm` `config_SYSTEM_NODESxGPUSx….sh`, by SKU, node count and precision; with `docker`
     `config_SYSTEM.sh`, by SKU.
@@ -154,7 +154,7 @@ class Configs(Record):
 
 
 class Launch(Record):
-    """How the workload is started."""
+    """The way in which the workload is started."""
 
     with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
         alias="with",
@@ -211,7 +211,7 @@ class Launch(Record):
 
 
 class JudgeRule(Record):
-    """Which measurement is judged, and how.
+    """A rule that judges one measurement.
 
     With a bound (`at_least`, `at_most`, `equals`) it is a question of quality and always gates.
     Without one it is a question of speed and needs a reference: the SKU's, or the accepted history.
@@ -253,7 +253,7 @@ class JudgeRule(Record):
 
     @property
     def better(self) -> Direction | None:
-        """Which way is better; a bound on one side says so itself, `equals` makes both sides bad."""
+        """Return which way is better; a bound on one side implies it, `equals` makes both sides bad."""
         if self.at_least is not None:
             return Direction.HIGHER
         if self.at_most is not None:
@@ -288,7 +288,7 @@ class JudgeRule(Record):
 
 
 class Result(Record):
-    """How the run's log is read and judged."""
+    """The reading and judging of the run's log."""
 
     format: str = Field(
         default="auto",
@@ -538,7 +538,7 @@ class Definition(Record):
         return [self.parameters[name], *(value for matrix in matrices for value in matrix.get(name, ()))]
 
     def _keeps(self, point: Mapping[str, Scalar]) -> bool:
-        """Whether `only` and `exclude` leave a point in."""
+        """Return whether `only` and `exclude` leave a point in."""
         wanted = not self.only or any(_fits(entry, point) for entry in self.only)
         return wanted and not any(_fits(entry, point) for entry in self.exclude)
 
@@ -563,12 +563,12 @@ def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
-    """Whether a point has one of a filter's values for each parameter that it names."""
+    """Return whether a point has one of a filter's values for each parameter that it names."""
     return all(axis in point and point[axis] in values for axis, values in one.items())
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a path stays below the folder that it is relative to."""
+    """Return whether a path stays below the folder that it is relative to."""
     return not path.startswith("/") and ".." not in path.split("/")
 
 

@@ -1,4 +1,4 @@
-"""What a judgement rests on, as data: each piece of evidence, where it is read, and what its absence means.
+"""Describe the evidence of a judgement as data: each piece, where it is read, and what its absence means.
 
 A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge walks it first
 (:func:`lacking_evidence`), so that no check has to remember that its input may be absent. A test compares
@@ -19,7 +19,7 @@ Subject = TypeVar("Subject")
 
 
 class EvidenceState(StrEnum):
-    """Whether a piece of evidence can be used, and why not."""
+    """The state of a piece of evidence: usable, or why not."""
 
     THERE = "there"
     ABSENT = "absent"

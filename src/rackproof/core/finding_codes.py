@@ -22,7 +22,7 @@ JOBS = {
     "provision": "Preflight of provision.yml",
     "reimage": "Re-imaging (reimage.yml)",
 }
-"""What gives a code, to its title; the order of the page."""
+"""The jobs that give a code, to their titles, in the order of the page."""
 
 VERDICTS = ("fail", "unproven", "degraded", "remark")
 """Verdicts of the registry, the worst first; a remark is a finding without a verdict."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuPhysics:
-    """What a GPU of a SKU cannot exceed: dense TFLOP/s by precision, TB/s of memory, GB/s of links one way.
+    """The limits that a GPU of a SKU cannot exceed: dense TFLOP/s by precision, TB/s of memory,
+    GB/s of links one way.
 
     ``nvls_off`` is the all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1 GiB and
     more though NVLS is broken (None: not known); ``nvls_gpus`` how many GPUs it takes for NVLS to be used.
-    ``even_links``: whether each GPU reaches each other equally fast, through switches.
+    ``even_links`` is true if each GPU reaches each other equally fast, through switches.
     """
 
     tflops: Mapping[str, float]
@@ -75,7 +76,8 @@ _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
 """SKUs that are named after the system, with the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
 """Words of a product name by which a card differs from the module (SXM) of the same model: other power, other
-memory, other links. A module's product name has none of them."""
+memory, other links. A module's product name has none of them.
+"""
 _MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
 """These exist as modules and as cards; for the others a word such as PCIe in a SKU's name means nothing."""
 _WITH_BOARD = re.compile(rf"({'|'.join(_MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
@@ -84,7 +86,7 @@ _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""What one NVLink of a model carries one way, by its data sheet; drivers show this or up to 6 % more."""
+"""The speed of one NVLink of a model one way, by its data sheet; drivers show this or up to 6 % more."""
 SLOW_LINK_SHARE = 0.98
 """Drivers round the speed of a link; one that has less than this share of another runs at another rate."""
 _SLOWEST_LINK_GB_S = 14.0
@@ -151,23 +153,27 @@ def _words(name: str) -> list[str]:
 
 
 def is_model(product_name: str, model: str) -> bool:
-    """Whether a product name contains a model as whole words, whatever the case."""
+    """Return whether a product name contains a model as whole words, in any case."""
     pattern = rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])"
     return re.search(pattern, product_name.lower()) is not None
 
 
 def is_one_of(product_name: str, models: Iterable[str]) -> bool:
-    """Whether a product name is that of one of some models."""
+    """Return whether a product name is that of one of some models."""
     return any(is_model(product_name, model) for model in models)
 
 
 def is_card(product_name: str) -> bool:
-    """Whether a product is a card (PCIe, NVL) of a model that is a module else, by its own name."""
+    """Return whether a product's name says that it is a card (PCIe, NVL) of a model that otherwise
+    is a module.
+    """
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
 def is_product(product_name: str, wanted: str) -> bool:
-    """Whether a product name has all words of the wanted one and is of its board: H200 is no H200 NVL."""
+    """Return whether a product name has all words of the wanted one and the same board: H200 is not
+    H200 NVL.
+    """
     name, words = set(_words(product_name)), set(_words(wanted))
     return words <= name and name & _BOARDS.keys() == words & _BOARDS.keys()
 

@@ -61,7 +61,7 @@ class SkuReference(Record):
     @field_validator("reference")
     @classmethod
     def _can_fail(cls, reference: Reference) -> Reference:
-        """Refuse slips that would let anything pass: percent for a fraction, 0 for a SKU not yet known."""
+        """Refuse mistakes that would let anything pass: percent for a fraction, 0 for a SKU not yet known."""
         bounds = _stated_bounds(reference)
         if not bounds:
             raise ValueError("give low, high or warn: without a bound nothing can fail")
@@ -79,13 +79,13 @@ class SkuReference(Record):
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Whether this baseline is of such runs, whatever they measure."""
+        """Return whether this baseline is for such runs, whatever they measure."""
         return self.benchmark in ("", benchmark) and all(
             parameters.get(name) == value for name, value in self.parameters.items()
         )
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
-        """Whether this baseline applies to that measurement of that run."""
+        """Return whether this baseline applies to that measurement of that run."""
         return (
             self.metric == measurement.name
             and self.labels.items() <= measurement.labels.items()
@@ -239,7 +239,7 @@ def _edge(reference: Reference, fraction: float | None) -> float | None:
 
 
 def _leaves_value_outside(reference: Reference) -> bool:
-    """Whether the reference's own value would not be within its bounds."""
+    """Return whether the reference's own value would not be within its bounds."""
     return (reference.low or 0) > 0 or (reference.high or 0) < 0
 
 
@@ -260,7 +260,7 @@ def _useless(reference: Reference, better: Direction | None) -> str:
 
 
 def _allows_too_much(reference: Reference, better: Direction | None) -> bool:
-    """Whether the bound on the bad side allows to lose more than :data:`WIDEST_LOSS` of a speed."""
+    """Return whether the bound on the bad side allows to lose more than :data:`WIDEST_LOSS` of a speed."""
     if better is Direction.LOWER:
         # Half of the speed is twice the time; the bound of an evaluation more is a little wider than that.
         return reference.high is not None and reference.high > 2 / WIDEST_LOSS
@@ -358,14 +358,14 @@ def _lacking_measurements(
 
 
 def _meets(baseline: SkuReference, measurement: Measurement) -> bool:
-    """Whether a measurement is what a baseline is of; the processor's is no GPU's, whatever else it is of."""
+    """Return whether a baseline is for this measurement; one of the processor is never one of a GPU."""
     if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
         return False
     return baseline.labels.items() <= measurement.labels.items()
 
 
 def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> bool:
-    """Whether one measurement can be what a rule asks for and what a baseline is of."""
+    """Return whether one measurement can match both a rule and a baseline."""
     if _OTHER_DEVICE in of_rule and _OTHER_DEVICE not in of_baseline:
         return False
     return all(of_baseline.get(name, value) == value for name, value in of_rule.items())

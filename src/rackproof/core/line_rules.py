@@ -1,4 +1,4 @@
-"""How the plain output of a program is read: one pattern for each metric, and one for a good end.
+"""Read the plain output of a program: one pattern for each metric, and one for a good end.
 
 A definition writes them down for a program that logs no events (STREAM, HPL); a format that several
 programs share, or that contradicts itself, needs a parser of its own in :mod:`rackproof.logs`.
@@ -60,7 +60,9 @@ def characters_read(pattern: str) -> int:
 
 
 def _repeats_repeats(parsed: Any, *, inside: bool) -> bool:
-    """Whether an unbounded repetition holds another one, or a choice: both read a text in many ways."""
+    """Return whether an unbounded repetition holds another one or a choice: both match a text in
+    many ways.
+    """
     for kind, value in parsed:
         unbounded = is_repeat(kind) and int(value[1]) > _MOST_TIMES
         if inside and (unbounded or is_choice(kind)):
@@ -101,7 +103,7 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """How the lines of a program's output are read."""
+    """The rules by which the lines of a program's output are read."""
 
     good_end: Pattern = Field(
         description="Regular expression of a line that the program prints only after a good end; without it "

@@ -1,4 +1,4 @@
-"""What a regular expression is made of: for those that an operator writes, and that read any line. No I/O."""
+"""Take apart regular expressions that an operator writes and that read any line. No I/O."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def inner_patterns(value: Any) -> Iterator[Any]:
 
 
 def is_repeat(kind: object) -> bool:
-    """Whether an element repeats what lies in it; its value begins with the least and the most times."""
+    """Return whether an element repeats its contents; its value begins with the least and the most times."""
     return str(kind).endswith("REPEAT")
 
 
 def is_choice(kind: object) -> bool:
-    """Whether an element is a choice of several patterns."""
+    """Return whether an element is a choice of several patterns."""
     return str(kind) == "BRANCH"
 
 

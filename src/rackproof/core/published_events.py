@@ -1,4 +1,4 @@
-"""What every published log of a benchmark of MLPerf Training holds. No I/O but the table."""
+"""List what every published log of a benchmark of MLPerf Training holds. No I/O but the table."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ Text = Annotated[str, StringConstraints(max_length=4000)]
 class Record(BaseModel):
     """Base of every record: frozen, strict about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True
+    )
 
 
 class Verdict(StrEnum):
@@ -38,7 +40,7 @@ class Verdict(StrEnum):
 
     @property
     def gates(self) -> bool:
-        """Whether a playbook run or a command ends non-zero on this verdict."""
+        """Return whether a playbook run or a command ends non-zero on this verdict."""
         return self in (Verdict.FAIL, Verdict.UNPROVEN)
 
 
@@ -51,14 +53,14 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class Direction(StrEnum):
-    """Which way a measurement is better."""
+    """The direction in which a measurement is better."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 class Source(Record):
-    """Where a fact was read: file (as named by the reader), line (from 1) and rank."""
+    """The place where a fact was read: file (as named by the reader), line (from 1) and rank."""
 
     file: str | None = None
     line: int | None = Field(default=None, ge=1)
@@ -90,7 +92,7 @@ class Measurement(Record):
 
     @property
     def finite(self) -> bool:
-        """Whether the value is an ordinary number."""
+        """Return whether the value is an ordinary number."""
         return math.isfinite(self.value)
 
 
@@ -124,15 +126,15 @@ class Finding(Record):
 
     @property
     def consequence(self) -> bool:
-        """Whether it follows from something else that went wrong, which then is the reason."""
+        """Return whether it follows from something else that went wrong, which then is the reason."""
         return self.code in ("no_run_stop", "not_compliant", "traceback", "task_failed")
 
 
 class ParsedLog(Record):
-    """What one log says.
+    """The contents of one log.
 
     ``tags`` are facts the log states about itself (benchmark, seeds, global batch size). They can
-    lie: the system is taken from the run, not from here. ``verdict`` says whether the log shows a run
+    lie: the system is taken from the run, not from here. ``verdict`` is whether the log shows a run
     that ended well, not whether it was fast: ``pass``, ``fail`` (it shows a failure) or ``unproven``
     (cut off, empty, damaged where it matters).
     """
@@ -159,11 +161,11 @@ class ParsedLog(Record):
 
 
 class Reference(Record):
-    """What a measurement is compared with, as in ReFrame: a value and relative bounds.
+    """A value that a measurement is compared with, as in ReFrame, and relative bounds.
 
     ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less); ``None`` leaves that side
     open. Beyond the bad side is ``fail``; between ``warn`` and the bad side ``degraded``; beyond the
-    good side the number is too good to be true and therefore ``unproven``. ``source`` says where the
+    good side the number is too good to be true and therefore ``unproven``. ``source`` is where the
     number comes from.
     """
 
@@ -183,7 +185,10 @@ class Reference(Record):
 
 
 class Judgement(Record):
-    """One measurement against one reference. ``gating`` false: shown, kept, not counted."""
+    """The comparison of one measurement with one reference.
+
+    If ``gating`` is false, the comparison is shown and stored but does not change the verdict of the run.
+    """
 
     metric: Name
     labels: dict[str, str] = {}
@@ -201,12 +206,15 @@ class Gpu(Record):
 
     index: int = Field(ge=0)
     uuid: str
+    """The identity of the GPU in the history."""
     name: str = ""
     serial: str = ""
     bus_id: str = ""
     vbios: str = ""
     memory_bytes: int = 0
+    """Bytes of the GPU's memory."""
     power_limit_w: float | None = None
+    """The power limit in watts."""
 
 
 class Node(Record):
@@ -214,20 +222,24 @@ class Node(Record):
 
     name: Name
     sku: str = ""
+    """The node model, as the variable ``bench_sku`` names it."""
     addresses: tuple[str, ...] = ()
+    """The node's network addresses."""
     serial: str = ""
     chassis_serial: str = ""
     hostname: str = ""
-    """What the node calls itself: of `localhost` it says which machine that is."""
+    """The name that the node has for itself: of `localhost` it shows which machine that is."""
     machine_id: str = ""
     product: str = ""
     cpu: str = ""
     cpu_count: int = 0
     memory_bytes: int = 0
+    """Bytes of the node's main memory."""
     gpus: tuple[Gpu, ...] = ()
     software: dict[str, str] = {}
     """OS, kernel, driver, CUDA, cuDNN, NCCL, OFED, MPI, framework, Slurm: name to version."""
     firmware: dict[str, str] = {}
+    """Pieces of firmware: name to version."""
 
     @property
     def hardware_key(self) -> str:
@@ -247,9 +259,11 @@ class LogFile(Record):
     """A raw log kept beside the record; ``path`` is relative to the run folder."""
 
     path: str
+    """The path relative to the run folder."""
     sha256: str
     size_bytes: int
     format: str = ""
+    """The name of the format that was read."""
     verdict: Verdict = Verdict.UNPROVEN
 
 
@@ -264,7 +278,9 @@ class Dataset(Record):
 
 
 class MachineMoment(Record):
-    """A machine at the begin or the end of a run; None is what it does not show."""
+    """The state of a machine at the start or the end of a run; a value that the machine does not
+    report is None (null in JSON).
+    """
 
     load: float | None = None
     """Processes that ran or waited to run, averaged over the last minute."""
@@ -274,14 +290,18 @@ class MachineMoment(Record):
     mhz: float | None = None
     celsius: float | None = None
     slowed: float | None = None
-    """How often heat has slowed a processor since boot."""
+    """The number of times that heat has slowed a processor since boot."""
 
 
 class MachineUse(Record):
-    """What used a machine's processors beside a run, by the supervisor of its job."""
+    """The use of a machine's processors by other processes during a run, as the supervisor of the
+    run's job measured it.
+    """
 
     cpus: int
+    """The number of processors that the job may use."""
     seconds: float
+    """Seconds that were watched."""
     disturbed_s: float
     """Seconds of windows in which others slowed the run down."""
     others_s: float
@@ -289,54 +309,64 @@ class MachineUse(Record):
     stolen_s: float
     """Processor seconds that the hypervisor gave to other machines."""
     names: tuple[str, ...] = ()
+    """Names of the other processes."""
     begin: MachineMoment | None = None
     end: MachineMoment | None = None
 
 
 class Run(Record):
-    """One execution of one benchmark on a set of nodes: all that an experimenter writes down.
+    """The record of one execution of one benchmark on a set of nodes.
 
     Kept as ``results/RUN_ID/run.json`` and in the history.
     """
 
     schema_version: int = SCHEMA_VERSION
     run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
+    """The id of the run, which is the name of its folder."""
     plan_id: str = ""
     """The plan (one command's list of runs) that this run belongs to."""
     benchmark: Name
     suite: str = ""
     description: str = ""
     provenance: Literal["ran", "imported"] = "ran"
+    """``ran`` by Rackproof, or ``imported`` from logs that were made elsewhere."""
     started: datetime | None = None
     ended: datetime | None = None
     parameters: dict[str, str | int | float | bool | None] = {}
     """The point of the matrix, e.g. ``{"batch_size": 128, "gpus": 1}``."""
     command: tuple[str, ...] = ()
+    """The command line of the workload."""
     environment: dict[str, str] = {}
     container: str = ""
     container_digest: str = ""
+    """The digest of the container image."""
     launcher: str = ""
     nodes: tuple[Node, ...] = ()
     asked_nodes: tuple[str, ...] = ()
+    """The names of the nodes that the run was planned on."""
     machine_use: dict[str, MachineUse] = {}
-    """What else used each node's processors meanwhile; one whose supervisor states none is left out."""
+    """The use of each node's processors by others meanwhile; a node whose supervisor reports none
+    is left out.
+    """
     software: dict[str, str] = {}
-    """What the workload itself reports (framework, CUDA, cuDNN, NCCL) beyond the nodes' facts."""
+    """Versions that the workload itself reports (framework, CUDA, cuDNN, NCCL) beyond the nodes' facts."""
     configuration: str = ""
     dataset: Dataset | None = None
     storage: str = ""
     network: str = ""
     seeds: tuple[int, ...] = ()
     exit_status: int | None = None
+    """The exit status of the job; None if it is not known."""
     measurements: tuple[Measurement, ...] = ()
     series: tuple[Series, ...] = ()
     findings: tuple[Finding, ...] = ()
     judgements: tuple[Judgement, ...] = ()
     verdict: Verdict = Verdict.UNPROVEN
     reasons: tuple[str, ...] = ()
-    """Why the verdict is not ``pass``, or what a pass leaves open; most important first."""
+    """The reasons why the verdict is not ``pass``, or what a pass leaves open; most important first."""
     logs: tuple[LogFile, ...] = ()
     definition_sha256: str = ""
+    """SHA-256 of the benchmark's definition, as it was when the run was planned."""
     rackproof_version: str = ""
     notes: str = ""
 
@@ -361,4 +391,4 @@ def json_schema() -> dict[str, Any]:
     schema = Run.model_json_schema(mode="serialization", schema_generator=WithSpecialNumbers)
     digest = {"type": "string", "description": "SHA-256 of all that follows it in the file"}
     schema["properties"] = {"sha256": digest, **schema["properties"]}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Rackproof run", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Rackproof run"}

@@ -26,7 +26,7 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
 
 
 def lacks_gpu(benchmark: str, product_name: str) -> bool:
-    """Whether a benchmark's speed has no bound only because the table does not have this GPU."""
+    """Return whether a benchmark's speed has no bound only because this GPU is not in the table."""
     return benchmark in read_limits()["benchmark"] and not _peaks(product_name)
 
 

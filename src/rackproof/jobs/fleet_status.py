@@ -21,7 +21,7 @@ _ASK_S = 60.0
 
 
 class Imaging(Protocol):
-    """How far a node is in reimage.yml."""
+    """The progress of a node in reimage.yml."""
 
     @property
     def node(self) -> str:
@@ -33,7 +33,7 @@ class Imaging(Protocol):
 
     @property
     def next_command(self) -> str:
-        """What takes it on; empty while a playbook does."""
+        """Return the command that continues it; empty while a playbook runs."""
 
 
 class SlurmNow(Record):

@@ -1,4 +1,4 @@
-"""What is wrong with an inventory, before any playbook: found by its own words alone, no node is asked."""
+"""Find mistakes in an inventory before any playbook runs, without contacting a node."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Complaint(Record):
 
 @dataclass(frozen=True)
 class Inventory:
-    """What Ansible makes of an inventory.
+    """The inventory as Ansible reads it.
 
     Args:
         hosts: The variables of each host, as they are written.
@@ -248,7 +248,9 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Com
 
 
 def fits_kind(value: object, kind: str) -> bool:
-    """Whether Ansible takes a value as that type; what has a template is not known before it runs. No I/O."""
+    """Return whether Ansible takes a value as that type; a template's value is not known before it
+    runs. No I/O.
+    """
     if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
         return True
     if isinstance(value, str):

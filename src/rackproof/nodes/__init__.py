@@ -1,1 +1,1 @@
-"""What a node is: its facts, its snapshot, its health checks. Nothing here contacts a node."""
+"""Describe a node: its facts, its snapshot, its health checks. Nothing here contacts a node."""

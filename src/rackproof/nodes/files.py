@@ -1,4 +1,4 @@
-"""Which files of a node are not as they are wanted."""
+"""Find the files of a node that differ from the wanted ones."""
 
 from __future__ import annotations
 

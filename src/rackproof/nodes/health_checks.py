@@ -853,7 +853,7 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "memory_error": "inspect",
     "pcie_error": "inspect",
 }
-"""What a failure asks for, by its code; an SXid asks for a reboot, and what is unproven to be watched."""
+"""The action after a failure, by its code; an SXid needs a reboot, and an unproven finding is watched."""
 
 
 _UNKNOWN_SHOWN = 5

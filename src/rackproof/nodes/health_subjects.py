@@ -1,4 +1,4 @@
-"""What is checked of a node: its parts with what they are compared with, and what a check finds. No I/O."""
+"""Define the checked parts of a node, what they are compared with, and what a check finds. No I/O."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def part_finding(
 
 @dataclass(frozen=True)
 class ExpectedMount:
-    """What has to be mounted at a path; empty values are any. It is writable unless ``options`` have ``ro``.
+    """A mount that a path must have; an empty value matches any. It is writable unless ``options``
+    have ``ro``.
 
     ``fstype`` is how the type begins: ``nfs`` is any version of it.
     """
@@ -93,7 +94,7 @@ class ExpectedMount:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a node has to have; 0, None and empty are not checked.
+    """The properties that a node must have; 0, None and empty are not checked.
 
     ``gpu_name`` is what the product name of each GPU contains; empty for what the SKU's name says.
     ``hostname`` is what the node calls itself, without its domain; an address is no name.
@@ -159,7 +160,7 @@ class Limits:
 
 
 class Subject(ABC):
-    """What a check reads: a node, or a part of it."""
+    """The subject that a check reads: a node, or a part of it."""
 
     @abstractmethod
     def where(self) -> tuple[NodeSnapshot, Part]:
@@ -195,7 +196,7 @@ class NodeSubject(Subject):
 
     @property
     def wants_gpus(self) -> bool:
-        """Whether the node has, or should have, GPUs."""
+        """Return whether the node has, or should have, GPUs."""
         answer = self.snapshot.tools.get("nvidia_smi_xml", "")
         return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
 

@@ -1,4 +1,4 @@
-"""What a kernel's log shows of a node's hardware: XIDs by GPU, and everything else that is broken. No I/O."""
+"""Read the faults of a node's hardware from its kernel's log: XIDs by GPU, and all others. No I/O."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HardwareEvent(Record):
 
 @dataclass(frozen=True)
 class KernelLogReading:
-    """What a log holds; of one that ``is_cut`` there was more than is kept."""
+    """The contents of a log; one that ``is_cut`` had more than is kept."""
 
     xids: tuple[XidEvent, ...] = ()
     hardware: tuple[HardwareEvent, ...] = ()

@@ -1,4 +1,5 @@
-"""What the judgement "night of a node" rests on, as tables: of the node, of its GPUs, of its ports, of tools.
+"""List the evidence of the judgement "night of a node" in tables: of the node, its GPUs, its ports,
+its tools.
 
 ``health_checks.check_node`` walks them before any check runs. A row is named after the field of the snapshot,
 or the tool of the gatherer, that it is about; a test compares rows with fields and tools. What a machine
@@ -48,7 +49,9 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
     "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
-"""What a driver can report of a GPU, to the fields that hold it. A SKU names those that its GPUs have."""
+"""The readings that a driver can report of a GPU, to the fields that hold them. A SKU names those
+that its GPUs have.
+"""
 
 
 def _state(value: Any) -> EvidenceState:

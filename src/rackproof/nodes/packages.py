@@ -1,4 +1,4 @@
-"""Which packages of a node are not as they are pinned."""
+"""Find the packages of a node that differ from their pins."""
 
 from __future__ import annotations
 

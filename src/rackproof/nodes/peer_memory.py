@@ -1,4 +1,4 @@
-"""How memory of a GPU and a network card find each other: one table, and what each of its rows needs.
+"""Choose how a GPU and a network card share memory: one table, and what each of its rows needs.
 
 The conditions are NVIDIA's: "Common Prerequisites" in the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF:
 open kernel module, branch 535, kernel 5.12, any network driver; nvidia-peermem: branch 470, MLNX_OFED or
@@ -42,7 +42,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class PeerMemoryNode:
-    """What decides. An empty driver means that none was found."""
+    """The facts that decide. An empty driver means that none was found."""
 
     kernel: str
     driver: str
@@ -175,7 +175,7 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
 
 def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> None:
-    """Raise ValueError for a setting that is none: a slip of the pen must not choose for the operator."""
+    """Raise ValueError for a setting that does not exist: a typing error must not choose for the operator."""
     names = [row.method for row in METHODS]
     if method not in {"auto", "none", *names}:
         raise ValueError(f"unknown method {method!r}: auto, none, {', '.join(names)}")

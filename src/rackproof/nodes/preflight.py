@@ -1,4 +1,4 @@
-"""What has to hold of a node before it is changed: fact ``rackproof_node`` against expectations. No I/O."""
+"""Check a node before it is changed: compare the fact ``rackproof_node`` with expectations. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRIVER_PACKAGE = re.compile(
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of a node; what is 0 or empty is not checked."""
+    """The expectations of a node; those that are 0 or empty are not checked."""
 
     os: tuple[str, ...] = ()
     gpus: int = 0

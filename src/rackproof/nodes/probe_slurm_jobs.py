@@ -85,7 +85,7 @@ PROBES = (
     ),
     Probe("training-step", "probe_training_step.py"),
 )  # fmt: skip
-"""What a node is measured with, one after the other in one job. None: not on such a device.
+"""The probes of a node, one after the other in one job. None: not on such a device.
 
 Products in bf16 alone: measured nine times on one H100 they repeat to 0.4 %, those in fp8 to 2 % with
 outliers of 4 %, which nights would take for drift.
@@ -103,7 +103,7 @@ SHARED_FILES = ("common.py", "gpu_state.py", "samples.py")
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """How a night is to measure.
+    """The plan of a night's measurements.
 
     Args:
         minutes: GPU-minutes that may be spent; a node without GPU counts as one.
@@ -155,7 +155,7 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never began), left."""
+    """The end of a job: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never began), left."""
 
     how: str
     text: str = ""

@@ -1,4 +1,4 @@
-"""Whether a Slurm of one release can join a controller of another, as SchedMD's upgrade guide has it.
+"""Check by SchedMD's upgrade guide whether a Slurm of one release can join a controller of another.
 
 Source: https://slurm.schedmd.com/upgrades.html, section "Compatibility Window".
 """

@@ -1,4 +1,4 @@
-"""What Slurm's own state of a node shows of it, and the partitions as Slurm lists them. No I/O.
+"""Read Slurm's own state of a node, and the partitions as Slurm lists them. No I/O.
 
 Texts of 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the
 symbols with which sinfo ends a state.
@@ -65,7 +65,7 @@ _REASONS_OF_SLURM = (
         "Reboot ",
     ),
 )
-"""How reasons begin that Slurm or a check that it runs writes, and no person."""
+"""The beginnings of reasons that Slurm or one of its checks writes, not a person."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
 """Drains that end with proofs of their own, to which this verdict belongs."""
 _OWNERS = {

@@ -112,9 +112,9 @@ class GpuSnapshot(Record):
     remap_failure: bool | None = None
     memory_unrepairable: bool | None = None
     repairs_pending: tuple[str, ...] | None = None
-    """What of it waits for a reset to be repaired: channels, TPCs; None where that is not known."""
+    """The parts that a reset will repair: channels, TPCs; None where that is not known."""
     ecc_enabled_next: bool | None = None
-    """Whether ECC is on after the next reset."""
+    """True if ECC is on after the next reset."""
     mig: bool | None = None
     memory_total_bytes: int | None = None
     recovery_action: str = ""
@@ -154,7 +154,7 @@ class GpuSnapshot(Record):
 
     @property
     def place(self) -> str:
-        """Where it sits: index, bus and module."""
+        """Return where it sits: index, bus and module."""
         module = f", module {self.module}" if self.module else ""
         return f"GPU {self.index}, {self.bus_id}{module}"
 
@@ -189,7 +189,7 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """What the node is known by: the serial and the GPUs' UUIDs, of its first night or as accepted."""
+    """The identity of the node: the serial and the GPUs' UUIDs, of its first night or as accepted."""
     identity_accepted: bool = False
     foreign_parts: tuple[str, ...] = ()
     """Serials and UUIDs that it named, and that another node is known by; they are nowhere else in here."""
@@ -198,10 +198,10 @@ class NodeSnapshot(Record):
     boot_id: str = ""
     loaded: bool = False
     container: bool = False
-    """Whether the node is a container: its clock and its services may be its host's."""
+    """True if the node is a container: its clock and its services may be its host's."""
     gpus: tuple[GpuSnapshot, ...] = ()
     attached_gpus: int | None = None
-    """How many GPUs the driver counts, besides those that it lists."""
+    """The number of GPUs that the driver counts, besides the list of them."""
     unlisted_gpus: tuple[str, ...] = ()
     """UUIDs that other calls of nvidia-smi name and its list lacks."""
     smi_remarks: tuple[str, ...] = ()
@@ -227,7 +227,7 @@ class NodeSnapshot(Record):
     services: dict[str, str] | None = None
     """A unit is active, inactive, masked, not-found or the like; condition where it need not run."""
     reaches_slurm: bool | None = None
-    """Whether a controller of Slurm answers the node; None where that is not known."""
+    """True if a controller of Slurm answers the node; None where that is not known."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
     """A path has source, type, options of the mount and super_options of its file system."""
     disk: dict[str, dict[str, float]] = Field(default={})
@@ -449,7 +449,7 @@ _INFOROM_STATUS = 14
 """Exit status of nvidia-smi whose answer is whole, and which warns of a corrupted infoROM."""
 _END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
-"""How the names of tools begin that are calls of nvidia-smi."""
+"""The beginnings of the names of tools that are calls of nvidia-smi."""
 
 
 def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options
 
 
 def is_study(runs: Sequence[Run]) -> bool:
-    """Whether runs measured a throughput at two sizes or more, so that the tables say something."""
+    """Return whether runs measured a throughput at two sizes or more, so that the tables say something."""
     return any(one.scales for one in studies(runs))
 
 

@@ -92,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """Where a value lies against its bounds, all as per cent (0 to 100) of the drawn width."""
+    """The position of a value against its bounds, all as per cent (0 to 100) of the drawn width."""
 
     value: float
     reference: float
@@ -665,7 +665,7 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Whether the runs are several points with a batch size, so that the sweep table shows something."""
+    """Return whether the runs have several points with a batch size, so that the sweep table is not empty."""
     points = {
         (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
         for run in runs

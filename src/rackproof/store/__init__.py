@@ -1,1 +1,1 @@
-"""What is kept: run folders, host claims, and the history database."""
+"""Store run folders, host claims, and the history database."""

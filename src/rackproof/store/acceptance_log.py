@@ -1,4 +1,4 @@
-"""Who made a run a reference or took it back, and when: ``results/acceptances.jsonl``, which only grows.
+"""Log who made a run a reference or withdrew it, and when: ``results/acceptances.jsonl``, which only grows.
 
 Beside the database, so that it outlives one that is made again from the records.
 """

@@ -1,4 +1,4 @@
-"""What was done to nodes, by whom and why: ``results/audit.jsonl``, which only grows, and ``provisions``.
+"""Log what was done to nodes, by whom and why: ``results/audit.jsonl``, which only grows, and ``provisions``.
 
 Written by the callback of every playbook, so that a drain has an entry whichever job made it.
 """
@@ -37,7 +37,7 @@ class AuditEntry(Record):
 
 
 class NodeProvision(Record):
-    """What one provisioning did to one node: tasks that changed something, and what needs attention."""
+    """The result of one provisioning on one node: tasks that changed something, and what needs attention."""
 
     changed: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
 
 
 def is_drained(state: object) -> bool:
-    """Whether a state of Slurm keeps a node from new jobs by a drain. No I/O."""
+    """Return whether a state of Slurm keeps a node from new jobs by a drain. No I/O."""
     return isinstance(state, str) and any(word in state.upper() for word in ("DRAIN", "DRNG"))
 
 

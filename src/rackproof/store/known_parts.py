@@ -1,4 +1,6 @@
-"""Which serial number and GPUs a node is known by, and which that it names are known to be another node's."""
+"""Find the serial number and GPUs that identify a node, and those it names that are known as
+another node's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a fleet's night: ``night.json`` beside the night's ``run.json``, a snapshot per node.
+"""Store a fleet's night: ``night.json`` beside the night's ``run.json``, a snapshot per node.
 
 ``results/NIGHT_ID/snapshots/NODE.json`` is written as nodes answer, ``night.json`` once all are judged: only
 a folder that holds it is a night. Snapshots of an unfinished night are not compared with.
@@ -32,7 +32,9 @@ EARLIER_SNAPSHOTS_FOLDER = "looks"
 BENCHMARK = "health"
 """The name under which a night's own measurements enter the history."""
 DRAIN_PREFIX = "rackproof-night:"
-"""How the reasons of nights' drains begin; those of provisioning begin otherwise and are not touched."""
+"""The beginning of the reasons of nights' drains; those of provisioning begin otherwise and are not
+touched.
+"""
 NIGHTS_BACK = 60
 """So many nights are asked for what was known of a node; one that was away longer is new."""
 _LARGEST = 512 << 20
@@ -85,7 +87,7 @@ class NightReason(Record):
 
     @property
     def code(self) -> str:
-        """What is compared from night to night."""
+        """Return the code that is compared from night to night."""
         return f"{self.check}:{self.metric}".rstrip(":")
 
 
@@ -315,7 +317,9 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def is_night(name: str) -> bool:
-    """Whether a folder of that name is a night's, and not a run's of a benchmark that is called alike."""
+    """Return whether a folder of that name is a night's, and not a run's of a benchmark with a
+    similar name.
+    """
     return _NIGHT_NAME.fullmatch(name) is not None
 
 
@@ -344,7 +348,7 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
 
 
 def _is_over(folder: Path) -> bool:
-    """Whether a night came to its end: one that has lost its record still has that of a run."""
+    """Return whether a night is complete: one that has lost its record still has that of a run."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 

@@ -27,7 +27,7 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME
 
 MOST_BYTES = 5 << 30
-"""What S3 takes in one piece."""
+"""The largest size that S3 takes in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
 PAUSES_S = (1.0, 4.0)
 """Pauses before a request is tried again that got no answer, or 429 or 5xx."""
@@ -43,7 +43,7 @@ class ObjectStoreError(RackproofError):
 
 @dataclass(frozen=True)
 class Bucket:
-    """Where results go.
+    """The place that results go to.
 
     Attributes:
         url: The store, as in ``https://s3.example``; its path, if any, goes before the bucket.
@@ -197,7 +197,7 @@ class ObjectStore:
         return len(paths), new
 
     def _holds(self, name: str, file: LocalFile) -> bool:
-        """Whether the store has this file under the name."""
+        """Return whether the store has this file under the name."""
         answer = self._ask("HEAD", name)
         return answer is not None and _is_same(answer, file)
 

@@ -1,4 +1,4 @@
-"""What a night measured by itself, as kept in its folder's ``probes.json``."""
+"""Store what a night measured by itself, in its folder's ``probes.json``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PairResult(Record):
 
 
 class ProbeNight(Record):
-    """What a night measured by itself, as kept in ``probes.json``.
+    """The measurements of a night by itself, as kept in ``probes.json``.
 
     ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
     has by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
@@ -85,5 +85,5 @@ def read_probes(folder: Path) -> ProbeNight | None:
 
 
 def probes_are_lost(folder: Path) -> bool:
-    """Whether a night measured something that cannot be read any more."""
+    """Return whether a night measured something that cannot be read any more."""
     return (folder / PROBES_FILE).exists() and read_probes(folder) is None

@@ -486,7 +486,7 @@ def boot() -> int:
 
 
 def booted() -> bool:
-    """Whether the fake kernel runs: the boot's service has been here."""
+    """Return whether the fake kernel runs: the boot's service has been here."""
     return os.path.exists(at("/run/rack/booted"))
 
 

@@ -1,4 +1,4 @@
-"""What the kernel tells of the hardware in /sys and /proc, laid over its own files at boot.
+"""Write the kernel's files of the hardware in /sys and /proc, laid over its own files at boot.
 
 /sys/class, /sys/module and /sys/bus/pci/devices get an overlay whose upper folder is the node's own,
 /proc/driver a folder of it. /proc/modules cannot be had: no file can be made in /proc.

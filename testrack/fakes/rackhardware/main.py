@@ -1,4 +1,4 @@
-"""Which tool was called: the program goes by many names."""
+"""Start the tool by whose name the program was called: it has many names."""
 
 from __future__ import annotations
 

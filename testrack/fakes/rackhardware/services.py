@@ -13,7 +13,7 @@ from .state import HOLDS, at, complain, load, running
 
 
 def unit_runs(unit: str) -> bool:
-    """Whether a service of systemd runs: then it has a control group (of cgroups v1 or v2)."""
+    """Return whether a service of systemd runs: then it has a control group (of cgroups v1 or v2)."""
     places = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/*/system.slice")
     return any(glob.glob(at(f"{place}/{unit}.service")) for place in places)
 
@@ -36,7 +36,7 @@ def older(version: str) -> str:
 
 
 def fabric_is_up(version: str) -> bool:
-    """Whether the fabric manager runs, in the version of the loaded driver."""
+    """Return whether the fabric manager runs, in the version of the loaded driver."""
     runs = bool(running("nv-fabricmanager")) or unit_runs("nvidia-fabricmanager")
     return runs and fabric_manager_version() == version
 

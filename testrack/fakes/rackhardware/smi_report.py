@@ -1,4 +1,4 @@
-"""What ``nvidia-smi -q`` says of a GPU: one list of rows, written as text or as XML."""
+"""Write what ``nvidia-smi -q`` shows of a GPU: one list of rows, as text or as XML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REASONS = (
     ("sw_thermal_slowdown", 0x20, "SW Thermal Slowdown"),
     ("display_clocks_setting", 0x100, "Display Clock Setting"),
 )
-"""Why clocks are what they are: name, bit, and label in the report."""
+"""Reasons of the clocks: name, bit, and label in the report."""
 HEALTH = (
     ("Summary", "summary"),
     ("Bandwidth", "bandwidth"),
@@ -50,7 +50,7 @@ def branch(version: str) -> int:
 
 
 def newer(version: str, least: str) -> bool:
-    """Whether a driver is at least as new as another."""
+    """Return whether a driver is at least as new as another."""
     return [int(one) for one in version.split(".") if one.isdigit()] >= [int(one) for one in least.split(".")]
 
 

@@ -46,7 +46,7 @@ def running(daemon: str) -> int:
 
 
 class HardwareError(Exception):
-    """What the operator of the test rack did wrong; the text says what to do."""
+    """A mistake of the test rack's operator; the text says what to do."""
 
 
 class State(dict):
@@ -82,7 +82,7 @@ class State(dict):
         return [] if found is None else list(found.get("devices", [0]))
 
     def hit(self, gpu: dict, name: str) -> bool:
-        """Whether a fault hits that GPU."""
+        """Return whether a fault hits that GPU."""
         return gpu["minor"] in self.faulty(name)
 
 

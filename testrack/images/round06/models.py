@@ -19,7 +19,7 @@ class Model:
     """Below NVIDIA/benchmarks."""
     image: str
     result: str
-    """What its RESULT line calls it."""
+    """The name in its RESULT line."""
     data: str
     """File below the mount /data that it trains on, empty where it makes its own."""
     batch: int
@@ -28,7 +28,7 @@ class Model:
     after: dict[str, Any] = field(default_factory=dict)
     """Events after run_start."""
     targets: dict[str, float] = field(default_factory=dict)
-    """What has to be reached; a name only where there are several."""
+    """The targets that must be reached; a name only where there are several."""
     prefix: str = ""
 
 

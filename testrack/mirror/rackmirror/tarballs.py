@@ -23,7 +23,7 @@ class Tarball:
 
     @property
     def repository(self) -> str:
-        """Where packages.toml keeps its packages."""
+        """Return where packages.toml keeps its packages."""
         return f"mlnx-{self.version}"
 
     def name(self, machine: str) -> str:

@@ -18,7 +18,7 @@ from testrack.tests.fakes.fake_paths import FAKES
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool said."""
+    """The output of a tool."""
 
     rc: int
     out: str

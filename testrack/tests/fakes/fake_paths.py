@@ -1,4 +1,4 @@
-"""What the tests of the test rack share."""
+"""Share the paths of the test rack's tests."""
 
 from __future__ import annotations
 

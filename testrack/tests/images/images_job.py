@@ -88,7 +88,7 @@ def free_port() -> int:
 
 @dataclass
 class Job:
-    """What one job left behind."""
+    """The files and output that one job left behind."""
 
     status: int
     output: str

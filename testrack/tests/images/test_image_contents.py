@@ -1,4 +1,4 @@
-"""What the images hold: configs, run scripts, data scripts; and how they are kept and pushed."""
+"""Test what the images hold: configs, run scripts, data scripts; and how they are kept and pushed."""
 
 from __future__ import annotations
 

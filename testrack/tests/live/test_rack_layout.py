@@ -1,4 +1,4 @@
-"""What is in the rack, what is missing, and what is written into files of the host."""
+"""Test what is in the rack, what is missing, and what is written into files of the host."""
 
 from __future__ import annotations
 

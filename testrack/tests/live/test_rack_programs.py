@@ -1,4 +1,6 @@
-"""What the rack puts onto a node: runc's wrapper, the wrong clock; and how an overlay becomes a tar file."""
+"""Test what the rack puts onto a node: runc's wrapper, the wrong clock; and how an overlay becomes
+a tar file.
+"""
 
 from __future__ import annotations
 

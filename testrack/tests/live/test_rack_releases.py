@@ -1,4 +1,4 @@
-"""Which Debian a rack's hosts run: nodes and controller the same, the services' host always its own."""
+"""Test which Debian a rack's hosts run: nodes and controller the same, the services' host always its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mirror has of each release of Debian; one that comes later changes nothing for the others."""
+"""Test what the mirror has of each release of Debian; one that comes later changes nothing for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What apt makes of the mirror: real apt-get, with a state of its own, on repositories made for the test."""
+"""Test what apt makes of the mirror: real apt-get, with a state of its own, on repositories made
+for the test.
+"""
 
 from __future__ import annotations
 

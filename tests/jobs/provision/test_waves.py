@@ -133,7 +133,7 @@ def test_what_an_operator_reads_before_it_starts() -> None:
         "wave 4 of 6: n03 (batch keeps 4 of 6 nodes in service)",
         "wave 5 of 6: n04 (batch keeps 4 of 6 nodes in service)",
         "wave 6 of 6: n05 (takes no node out of service)",
-        "no further wave begins once more than 0 nodes have failed (provision_max_failures)",
+        "no further wave starts if more than 0 nodes fail (provision_max_failures)",
     ]
     assert describe_waves(plan_provision_waves(["n1"], {}, limits), limits, "Slurm does not answer") == [
         "Slurm does not answer",

@@ -1,4 +1,4 @@
-"""The inventory's thresholds are free of the known slips, and each slip is seen where it is made."""
+"""The inventory's thresholds are free of the known mistakes, and each mistake is found where it is made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.jobs.validate.fleet.reference_lint import GIB, PHYSICS, ReferenceSlip, lint_references
+from rackproof.jobs.validate.fleet.reference_lint import GIB, PHYSICS, ReferenceFinding, lint_references
 
 UNITS = {"gemm_best": "TFLOP/s", "memory_copy": "TB/s", "all_reduce_busbw": "GB/s"}
 SIZES = {"all_reduce_busbw": {8 << 20, GIB, 4 * GIB}}
@@ -34,7 +34,7 @@ GOOD: list[dict[str, Any]] = [
 ]
 
 
-def slips(at: int, **changes: Any) -> list[tuple[str, str]]:
+def mistakes(at: int, **changes: Any) -> list[tuple[str, str]]:
     changed = [*GOOD]
     changed[at] = {**GOOD[at], **changes}
     return [(one.kind, one.text) for one in lint_references({"h200": changed}, units=UNITS, sizes=SIZES)]
@@ -63,19 +63,19 @@ def test_good_references_have_no_slip() -> None:
     ],
 )
 def test_each_slip_is_an_error(at: int, changes: dict[str, Any], said: str) -> None:
-    errors = [text for kind, text in slips(at, **changes) if kind == "error"]
+    errors = [text for kind, text in mistakes(at, **changes) if kind == "error"]
     assert len(errors) == 1
     assert said in errors[0]
 
 
 def test_few_gpus_have_no_nvls_to_lose() -> None:
-    assert slips(2, value=362.6, parameters={"gpus": 4}) == []
-    assert slips(2, value=362.6, parameters={"gpus": 8})
+    assert mistakes(2, value=362.6, parameters={"gpus": 4}) == []
+    assert mistakes(2, value=362.6, parameters={"gpus": 8})
 
 
 def test_what_is_left_open_is_a_gap() -> None:
-    assert slips(0, source="published guide, GB200") == [("gap", "borrowed from gb200")]
-    assert slips(0, source="H200, as fast as an H100") == []
+    assert mistakes(0, source="published guide, GB200") == [("gap", "borrowed from gb200")]
+    assert mistakes(0, source="H200, as fast as an H100") == []
     found = lint_references({"x900": []}, units=UNITS, sizes=SIZES)
     assert {one.kind for one in found} == {"gap"}
     assert [one.text for one in found][1:] == [
@@ -97,7 +97,7 @@ def shipped_skus(root: Path) -> dict[str, dict[str, Any]]:
     return {name: {**files[wholes[name]], **own} if name in wholes else own for name, own in files.items()}
 
 
-def inventory(root: Path) -> tuple[ReferenceSlip, ...]:
+def inventory(root: Path) -> tuple[ReferenceFinding, ...]:
     skus = {
         # A slice has GPUs of the same model: what their references cannot exceed is the same, too.
         name: one["bench_sku_references"]

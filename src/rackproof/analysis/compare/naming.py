@@ -14,7 +14,7 @@ THROUGHPUT = (
     "batches_per_second",
     "epochs_per_minute",
 )
-"""What a training may report as its throughput; a run's is the first of these that it has."""
+"""Metrics that a training may report as its throughput; a run's is the first of these that it has."""
 
 # The folders of round 0.6 are called otherwise than what their logs say of themselves.
 _SAME_BENCHMARK = {

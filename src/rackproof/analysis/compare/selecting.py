@@ -1,4 +1,4 @@
-"""What a name on the command line means: a run, a system's runs, logs made elsewhere, or a publication.
+"""Resolve a name on the command line to a run, a system's runs, logs made elsewhere, or a publication.
 
 A system is named by what its runs' records say of where they ran: the nodes' SKU or name, the
 configuration, the plan, and for imported logs a folder or file of the path they were imported from.
@@ -121,7 +121,7 @@ def select(
 
 
 def _is_place_of_logs(name: str) -> bool:
-    """Whether a name is a file or folder, but not a single run's record, which ``find_run`` reads."""
+    """Return whether a name is a file or folder, but not a single run's record, which ``find_run`` reads."""
     path = Path(name)
     # An empty name would be the current folder.
     return bool(name) and path.name != RECORD_NAME and path.exists() and not (path / RECORD_NAME).exists()

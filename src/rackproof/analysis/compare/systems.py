@@ -54,7 +54,7 @@ _TOLERANCE, _CEILING = 0.07, 0.3
 
 
 class System(Record):
-    """What is compared: a name with the runs made on it, or with its published results."""
+    """A system that is compared: its name with the runs made on it, or with its published results."""
 
     name: str
     runs: tuple[Run, ...] = ()
@@ -216,7 +216,7 @@ def _bad_verdict_without_log(run: Run) -> Exclusion | None:
 
 
 def _is_bound(reference: Reference | None) -> bool:
-    """Whether it is a definition's fixed bound (an accuracy to reach), not a speed with tolerance."""
+    """Return whether it is a definition's fixed bound (an accuracy to reach), not a speed with tolerance."""
     return reference is not None and reference.warn is None and 0 in (reference.low, reference.high)
 
 
@@ -309,7 +309,7 @@ def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[li
 
 
 def _of_study(group: _Group) -> bool:
-    """Whether a group is a row of a published study, which names only some of the parameters."""
+    """Return whether a group is a row of a published study, which names only some of the parameters."""
     return group.published is not None and bool(group.published.point)
 
 

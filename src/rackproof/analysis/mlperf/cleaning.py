@@ -42,7 +42,7 @@ _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name
 
 @dataclass
 class CleanedLog:
-    """What was found while copying one log.
+    """The facts that were found while copying one log.
 
     ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy; ``digest`` identifies
     the events whatever surrounds them; ``sha256`` identifies the original's bytes.

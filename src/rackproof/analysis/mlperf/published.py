@@ -70,7 +70,7 @@ class PublishedResult(Record):
 
     @property
     def source(self) -> str:
-        """Where the number comes from, in words."""
+        """Return in words where the number comes from."""
         where = self.study or f"MLPerf Training {self.round}"
         point = " ".join(f"{name}={value}" for name, value in self.point.items())
         words = (where, self.kind, self.submitter, self.system, self.benchmark, point, self.note)

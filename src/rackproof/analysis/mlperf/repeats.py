@@ -1,4 +1,4 @@
-"""Whether the runs of one result are as many runs: different, possible, one after the other. Pure.
+"""Check that the runs of one result are different, possible, and one after the other. No I/O.
 
 Compliance is checked log by log, so ten copies of one run comply as well as ten runs do. What is compared
 here are facts of each log's course, none of which depends on when the log was made: seeds, measured values,
@@ -59,7 +59,7 @@ _OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
 
 @dataclass
 class RunTrace:
-    """What one log shows of its run's course. Times are in seconds since 1970.
+    """The course of a run as its log shows it. Times are in seconds since 1970.
 
     Attributes:
         file: The log.

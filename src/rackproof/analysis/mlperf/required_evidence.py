@@ -1,4 +1,4 @@
-"""What the score of a folder rests on, run by run: a row for each field of a run's course. Pure."""
+"""List the evidence of a folder's score, run by run: a row for each field of a run's course. No I/O."""
 
 from __future__ import annotations
 

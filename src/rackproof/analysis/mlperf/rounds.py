@@ -1,4 +1,4 @@
-"""Which round's rules a folder of MLPerf logs is to be scored by, as far as the logs show it.
+"""Find the round whose rules apply to a folder of MLPerf logs, as far as the logs show it.
 
 A log does not name its round. The folder may lie below one that does (``training_results_v5.1``), the
 benchmark may be of one round only, and a run took place before one round's deadline and after another's.
@@ -44,7 +44,7 @@ _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
 class RoundEvidence(NamedTuple):
-    """What a folder's logs show of their round.
+    """The facts in a folder's logs that show their round.
 
     Attributes:
         benchmarks: As the logs name them.

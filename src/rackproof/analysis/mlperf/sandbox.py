@@ -31,7 +31,7 @@ _TAIL_BYTES = 2000
 
 
 class SandboxExit(NamedTuple):
-    """How a sandbox ended: stopped by the time limit or not, its exit status, its last line of errors."""
+    """The end of a sandbox: whether the time limit stopped it, its exit status, its last line of errors."""
 
     timed_out: bool
     status: int

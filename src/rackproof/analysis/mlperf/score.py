@@ -38,7 +38,7 @@ Progress = Callable[[int, int, str], None]
 """Called with ``(files done, files in all, file name)`` while a folder is scored."""
 
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
-"""What a run does in the score; ``not_scored`` where there is no score."""
+"""The part of a run in the score; ``not_scored`` where there is no score."""
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, as
 # the run script leaves them, <stamp>_1.log.
@@ -75,12 +75,12 @@ class RunScore(Record):
 
     @property
     def success(self) -> bool:
-        """Whether run_stop reports success after a duration that can be true."""
+        """Return whether run_stop reports success after a duration that can be true."""
         return self.status == "success" and self.minutes is not None
 
     @property
     def scores(self) -> bool:
-        """Whether the run counts as it is; otherwise it is a failed run."""
+        """Return whether the run counts as it is; otherwise it is a failed run."""
         return self.success and self.compliant is True
 
 
@@ -102,7 +102,7 @@ class RcpResult(Record):
 
 
 class WorkerReport(Record):
-    """What the worker process found: facts, no verdict."""
+    """The facts that the worker process found; no verdict."""
 
     runs: tuple[RunScore, ...] = ()
     runs_needed: int | None = None
@@ -142,7 +142,7 @@ class FolderScore(Record):
 
     @property
     def compliant(self) -> bool | None:
-        """Whether all runs that score are compliant and there are enough of them."""
+        """Return whether all runs that score are compliant and there are enough of them."""
         if not self.runs or any(run.compliant is None for run in self.runs):
             return None
         failed = sum(run.compliant is False for run in self.runs)
@@ -441,7 +441,7 @@ def score_of_report(
 
 
 def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
-    """Whether the logs are one whole, checked result; runs may have failed nevertheless."""
+    """Return whether the logs are one whole, checked result; runs may have failed nevertheless."""
     runs = report.runs
     if not runs or not report.runs_needed == len(shown) == len(runs):
         return False

@@ -43,7 +43,8 @@ _NODE = re.compile(
 _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
 """Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of 1.0 to 2.0
-one has such a file; of 63 of 3.0 whose runs converged faster than the reference 20 have none."""
+one has such a file; of 63 of 3.0 whose runs converged faster than the reference 20 have none.
+"""
 _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
     {
         "cache_clear_failed",
@@ -61,9 +62,9 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
 )
 """Failures by which the system of the other runs is in question, too."""
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
-"""How a run may fail that the rules count as the slowest."""
+"""The failures of a run that the rules count as the slowest."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
-"""What a run that is shown to have failed lacks; in any other log it shows that a part of it is missing."""
+"""The findings that follow from a shown failure; in any other log they show that a part of it is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
 """The first where several nodes' words share a line (`echo -n`); the second is every node's name."""
 
@@ -85,7 +86,7 @@ class _RecordKeeper(logging.Handler):
 
 @dataclass(frozen=True)
 class _Task:
-    """What is to be checked, where, by which rules; ``kept`` holds what the tool logs meanwhile."""
+    """The files to be checked, their place and the rules; ``kept`` holds what the tool logs meanwhile."""
 
     work: Path
     names: Sequence[str]
@@ -245,7 +246,7 @@ _NO_END = {
     True: "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
     "stops without one counts as failed only where its log says why; look in the job's own output",
 }
-"""What to do about a log without run_stop, by whether it has the end of the run script."""
+"""The remedy for a log without run_stop, by whether it has the end of the run script."""
 
 
 def findings_of_log(

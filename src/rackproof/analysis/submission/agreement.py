@@ -1,4 +1,4 @@
-"""Whether a value of a system description agrees with what nodes or logs show of it. Pure."""
+"""Compare a value of a system description with what nodes or logs show of it. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rackproof.core.records import Verdict
 
 
 class Doubt(NamedTuple):
-    """Why two values do not agree: proven (``fail``), not comparable (``unproven``), a remark (``None``)."""
+    """The reason why two values do not agree: proven (``fail``), not comparable (``unproven``), a
+    remark (``None``).
+    """
 
     verdict: Verdict | None
     reason: str

@@ -80,7 +80,7 @@ _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES,
 
 
 class SystemFile(Record):
-    """What the operator states about the system: the file behind ``--system``.
+    """The operator's statements about the system: the file behind ``--system``.
 
     ``system`` and ``implementation`` name folders of the package. A value that is an empty text means
     "not stated" on purpose.

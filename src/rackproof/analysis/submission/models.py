@@ -1,4 +1,4 @@
-"""What a submission is made of, and the issues with it. Nothing here computes."""
+"""Define the parts of a submission, and the issues with it. Nothing here computes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Issue(Record):
 
     @property
     def text(self) -> str:
-        """What is wrong and what to do, without the place."""
+        """Return what is wrong and what to do, without the place."""
         return f"{self.message}. To do: {self.remedy}" if self.remedy else self.message
 
 
@@ -111,7 +111,7 @@ class ChosenRun:
 
     @property
     def path(self) -> Path:
-        """Where the log is."""
+        """Return where the log is."""
         return self.folder / self.log.path
 
     @property

@@ -51,7 +51,7 @@ def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
 
 
 def _is_code(path: Path, relative: str) -> bool:
-    """Whether a file is configuration or a script that a git repository of the round can take."""
+    """Return whether a file is configuration or a script that a git repository of the round can take."""
     if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _CODE):
         return False
     if not _GIT_FRIENDLY.fullmatch(relative):
@@ -300,5 +300,5 @@ def put_in_place(draft: Path, out: Path) -> None:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a path is, or lies in, the folder of a run: no place for a package."""
+    """Return whether a path is, or lies in, the folder of a run: no place for a package."""
     return any((place / RECORD_NAME).is_file() for place in (path, *path.parents))

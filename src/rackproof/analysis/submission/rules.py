@@ -1,4 +1,4 @@
-"""What the rules of a round find wrong with a benchmark's runs, each with its remedy. Pure."""
+"""Check a benchmark's runs by the rules of a round; each issue has its remedy. No I/O."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
 
 
 def _describes(ruleset: str) -> bool:
-    """Whether the checker checks descriptions in this round: from 1.0 on."""
+    """Return whether the checker checks descriptions in this round: from 1.0 on."""
     return not ruleset.startswith("0.")
 
 

@@ -27,7 +27,7 @@ class ImportedRun(Record):
 
 
 class ImportResult(Record):
-    """What an import did: the runs, and files passed over, each with the reason.
+    """The result of an import: the runs, and the files that were skipped, each with the reason.
 
     ``unread``: those that may hold logs, and could not be read: the whole is unproven.
     """

@@ -92,7 +92,7 @@ class PollResult:
 
     @property
     def ended(self) -> bool:
-        """Whether the job is over."""
+        """Return whether the job is over."""
         return self.state is not None and self.state["phase"] == "ended"
 
 
@@ -186,7 +186,7 @@ def _state(line: str) -> Mapping[str, Any]:
 
 
 def _runs(text: str, start_ticks: int) -> bool:
-    """Whether a /proc/PID/stat shows a live process that was started then."""
+    """Return whether a /proc/PID/stat shows a live process that was started then."""
     # The name in brackets may itself contain spaces and brackets: fields count from the last bracket.
     # A process id is reused, a pair of id and start time is not; Z and X are dead but not reaped.
     fields = text.rpartition(")")[2].split()
@@ -239,7 +239,7 @@ def next_pause(followed_s: float, poll_s: float) -> float:
 
 @dataclass
 class Estimate:
-    """When a job will end: from the pace of its progress, else from history.
+    """The expected end of a job: from the pace of its progress, else from history.
 
     Attributes:
         expected_s: How long such a job took before, None if unknown.

@@ -1,4 +1,4 @@
-"""What a benchmark whose image is built on the node becomes: the one program to start, and its specification.
+"""Launch a benchmark whose image is built on the node: the one program to start, and its specification.
 
 The program is workloads/docker_run.py, started under the supervisor on every limited node by itself, or
 on one node that submits a Slurm job for all of them (``bench_together``). One JSON text specifies which

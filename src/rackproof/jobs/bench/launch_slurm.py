@@ -1,4 +1,4 @@
-"""What a benchmark for a Slurm cluster becomes on a rack: the one program to start, and its specification.
+"""Launch a benchmark for a Slurm cluster on a rack: the one program to start, and its specification.
 
 The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. One JSON text
 specifies which image, which data, which config, which nodes. It holds no secret.
@@ -36,7 +36,7 @@ GRACE_S = 120.0
 LEAST_SECRET = 8
 """Characters: what is shorter is a mistake, and cannot be taken out of a log without damage to it."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What a kernel calls a machine to what registries call its architecture."""
+"""The kernel's name of a machine, to the name of its architecture in registries."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -58,7 +58,7 @@ class Site(Record):
     account: str = ""
     reservation: str = ""
     together: bool = False
-    """Whether nodes run together by Slurm what each of them could run by itself."""
+    """True if Slurm runs on the nodes together what each of them could run by itself."""
     repeats: int = Field(default=1, ge=0)
     """0: as many as a publishable result needs."""
     config: str = ""

@@ -1,4 +1,4 @@
-"""Whether a log can be that of the run that is recorded: its run, its time, its node's GPUs. No I/O."""
+"""Check that a log can be that of the recorded run: its run, its time, its node's GPUs. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rackproof.logs.gpu_use import MOMENTS
 BY_ITSELF = ("local", "mpirun")
 """Their program writes its end to its own log; others only report on Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""How far a log's clock may be from that of the node that started the job: the same one, or others."""
+"""The most by which a log's clock may differ from that of the node that started the job."""
 CLUSTER_SLACK_S = 300.0
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
@@ -23,7 +23,7 @@ TF_CNN_TAGS: Mapping[str, str] = {
     "num_batches": "num_batches",
     "variable_update": "variables",
 }
-"""What the header of tf_cnn_benchmarks states of a point's parameters."""
+"""The parameters of a point that the header of tf_cnn_benchmarks states."""
 
 
 def log_findings(

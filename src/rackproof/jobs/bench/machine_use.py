@@ -1,4 +1,4 @@
-"""Whether a machine was idle but for a run: what the supervisors of its job state. No I/O."""
+"""Check by its job's supervisors that a machine was idle but for a run. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _DISTURBED = 0.1
 _FEWEST_S = 1.0
 """Less processor time of others slows no short run: a login and a timer's script use as much."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""What runs a job outside of its supervisor's processes: its own time would be taken for that of others."""
+"""Programs that run a job outside its supervisor's processes: its own time would be taken for that
+of others.
+"""
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
@@ -52,7 +54,7 @@ def _moment(raw: object) -> dict[str, Any] | None:
 
 
 def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
-    """Whether a job's work is done by processes that are not below its supervisor."""
+    """Return whether a job's work is done by processes that are not below its supervisor."""
     return launcher in _ELSEWHERE or any(
         PurePosixPath(word).name in _ELSEWHERE for argument in arguments for word in argument.split()
     )
@@ -69,7 +71,7 @@ def busy_reason(uses: Mapping[str, MachineUse]) -> str:
 
 
 def was_busy(use: MachineUse) -> bool:
-    """Whether others slowed a run down for a share of its time that shows in its speeds."""
+    """Return whether others slowed a run down for a share of its time that shows in its speeds."""
     used_s = use.others_s + use.stolen_s
     # Written so that a number that is none counts as busy.
     few = use.disturbed_s < _DISTURBED * max(use.seconds, 0.1) or used_s < _FEWEST_S

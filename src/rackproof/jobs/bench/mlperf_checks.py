@@ -1,4 +1,4 @@
-"""What is checked of a run of MLPerf Training beyond its own events: rules, convergence, places, references.
+"""Check a run of MLPerf Training beyond its own events: rules, convergence, places, references.
 
 Called when a run is recorded, after each repeat, while the rack is still in hand.
 """
@@ -54,17 +54,17 @@ SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
 
 
 class LauncherEvidence(NamedTuple):
-    """What the launcher's output shows of a run."""
+    """The facts of a run that the launcher's output shows."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
     container_digest: str
     slurm_start: datetime | None = None
-    """When the Slurm job began, where Slurm's record names the job after the run."""
+    """The start of the Slurm job, where Slurm's record names the job after the run."""
 
 
 class LauncherOutput:
-    """What the launcher of a cluster's job writes to the lead's log, read in the pass that parses the log.
+    """The lines of a cluster job's launcher in the lead's log, read in the pass that parses the log.
 
     Args:
         launcher: Round 0.6 is started by ``docker``, and its run script writes other lines besides.
@@ -130,7 +130,7 @@ def run_script(planned: PlannedRun) -> run_sub.RunScript:
 
 
 def preflight_is_off(planned: PlannedRun) -> bool:
-    """Whether a run was planned without the NCCL preflight: by its definition, or by the operator."""
+    """Return whether a run was planned without the NCCL preflight: by its definition, or by the operator."""
     if "nccl_preflight" in planned.result.lacks:
         return True
     return planned.launcher == "slurm" and planned.environment.get("NCCL_TEST", "") not in ("", "1")
@@ -190,7 +190,9 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
 
 
 def _is_known_benchmark(name: str) -> bool:
-    """Whether MLPerf Training has a benchmark of this name; a site may call its definition otherwise."""
+    """Return whether MLPerf Training has a benchmark of this name; a site's definition may have
+    another name.
+    """
     return any(name in targets for targets in (TARGETS, TARGETS_06, EVALUATED_OFFLINE))
 
 

@@ -1,7 +1,7 @@
-"""What the points of an experiment need of their nodes (network, storage), and whether they had it.
+"""Plan what the points of an experiment need of their nodes (network, storage), and check that they had it.
 
 A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by the module
-``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. Everything here is pure: the
+``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. No I/O: the
 answers of nodes come in as raw data, and are hostile until they are checked.
 """
 
@@ -22,11 +22,11 @@ PARAMETERS = ("nodes", "network", "storage")
 """A parameter so called sets a node up; an empty value leaves it as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
-"""How much longer than its job the overlay of a run stays where nothing removes it."""
+"""The time that the overlay of a run stays after its job where nothing removes it."""
 COLD = 0.01
 """Share of sampled data that may still be in memory of a cache that counts as emptied."""
 LEAST_BYTES = 1 << 20
-"""What an interface has carried at least where several nodes trained over it."""
+"""The least that an interface has carried where several nodes trained over it."""
 
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
@@ -55,7 +55,7 @@ class Storage(Record):
 
 
 class ExperimentConfig(Record):
-    """What the inventory has of a node for experiments: the variables bench_* of that name."""
+    """The inventory's settings of a node for experiments: the variables bench_* of that name."""
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
@@ -78,7 +78,7 @@ class Peer(Record):
 
 
 class NodeSetup(Record):
-    """What is set up on each node of a run, as the module takes it."""
+    """The setup of each node of a run, as the module takes it."""
 
     network: str = "host"
     nodes: tuple[Peer, ...]
@@ -92,7 +92,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """What the nodes showed of their setup."""
+    """The evidence of their setup that the nodes showed."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -101,7 +101,7 @@ class SetupEvidence(Record):
 
 
 def needs_setup(point: Mapping[str, Scalar]) -> bool:
-    """Whether a point sets its nodes up."""
+    """Return whether a point sets its nodes up."""
     return any(point.get(name, "") != "" for name in PARAMETERS)
 
 

@@ -67,7 +67,8 @@ ALLOWED_FAILURES = 1
 """So many repeats of a result may be no pass; the rules of MLPerf Training for all benchmarks made here."""
 COSTLY_TO_CHANGE = ("network", "storage")
 """Parameters whose change sets nodes up again: points are ordered so that they change least, the first least
-of all."""
+of all.
+"""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
 """Older than this, a file's change time differs after the next change on every file system in use."""
@@ -79,12 +80,12 @@ STILL_RUNNING = "still_running"
 
 
 class NodeSku(Record):
-    """What the inventory says of a node's model."""
+    """The inventory's facts of a node's model."""
 
     sku: str = ""
     gpus: int = 0
     gpu_name: str = ""
-    """What the product name of its GPUs has to contain; empty for the SKU's own name."""
+    """The text that the product name of its GPUs must contain; empty for the SKU's own name."""
 
 
 class PlannedRun(Record):
@@ -108,20 +109,20 @@ class PlannedRun(Record):
     grace_s: float = 10
     launcher: str = "local"
     repeat: int = 0
-    """Which repeat of one result it is, from 1; 0 where nothing is repeated."""
+    """The number of the repeat of one result, from 1; 0 where nothing is repeated."""
     repeats: int = 0
     would: tuple[str, ...] = ()
-    """What it would do on a cluster, in words."""
+    """The actions that it would do on a cluster, in words."""
     published_references: bool = True
     container: str = ""
     sku: str = ""
     sku_gpus: int = 0
     sku_gpu_name: str = ""
-    """What the product name of the SKU's GPUs has to contain; empty for the SKU's own name."""
+    """The text that the product name of the SKU's GPUs must contain; empty for the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
     """The SKU of each node; empty in plans that were made before it was kept, then all have the lead's."""
     result: Result
-    """How its log is read and judged, as the definition had it at planning."""
+    """The reading and judging of its log, as the definition had it at planning."""
     definition_path: str
     """As the controller finds it; :attr:`definition_name` is what records have."""
     definition_sha256: str
@@ -129,7 +130,7 @@ class PlannedRun(Record):
     """Change time of the definition's file at planning; 0 where it does not show a later change."""
     expected_s: float | None = None
     setup: NodeSetup | None = None
-    """What is set up on its nodes, which start it together; None where a node is taken as it is."""
+    """The setup of its nodes, which start it together; None where a node is taken as it is."""
     unproven_because: str = ""
     """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
 
@@ -603,7 +604,7 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
 
 
 def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:
-    """Whether a point asks for more GPUs than there are."""
+    """Return whether a point needs more GPUs than there are."""
     gpus = point.get("gpus", 0)
     return isinstance(gpus, int) and gpus > gpus_there
 
@@ -798,7 +799,7 @@ def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
 
 
 def _is_unfinished(plan: Plan, results: Path) -> bool:
-    """Whether runs of a kept plan are missing, or the report of runs that are costly to repeat.
+    """Return whether runs of a kept plan are missing, or the report of runs that are costly to repeat.
 
     Raises:
         ResultsError: A record is damaged, or another run's.
@@ -876,6 +877,6 @@ def _run_lines(run: PlannedRun) -> list[str]:
 
 
 def _judges_speed_alone(result: Result) -> bool:
-    """Whether no rule has a bound of its own, so that a run can only be compared with a reference."""
+    """Return whether no rule has a bound of its own, so that a run can only be compared with a reference."""
     bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
     return not result.ruleset and all(bound == (None, None, None) for bound in bounds)

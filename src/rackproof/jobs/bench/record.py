@@ -70,7 +70,7 @@ _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
     "log_bytes", "log_sha256",
 )  # fmt: skip
-"""What counts of a job's end, in the order of the module's seal."""
+"""The fields of a job's end that are sealed, in the order of the module's seal."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
@@ -446,7 +446,7 @@ class _Logs:
     files: list[LogFile] = field(default_factory=list)
     parsed: list[ParsedLog] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """What is wrong with the files, not what they contain."""
+    """Faults of the files, not those that they contain."""
     launcher_output: LauncherOutput | None = None
     """It is set for a job that a cluster started, and whose lead's log could be read."""
 

@@ -1,8 +1,8 @@
-"""What the verdict on a run rests on: a run on one machine, and one under Slurm. No I/O.
+"""List the evidence of the verdict on a run: a run on one machine, and one under Slurm. No I/O.
 
 Each table has a row for every field of the structures that carry the evidence, also for those whose
 absence says nothing; a test compares them. The judge of a run walks its table before any check, and the
-checks compare only what is there: what lacks has its finding already.
+checks compare only what is there: missing evidence has its finding already.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ _EVENTS = ("mllog", "mll06", "mlp05")
 
 
 class Evidence(Record):
-    """What is known of a run besides its logs."""
+    """The evidence of a run besides its logs."""
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
     """State of the job as its supervisor wrote it; empty where no job was started."""
     findings: tuple[Finding, ...] = ()
-    """What the nodes' facts say against them."""
+    """Faults that the nodes' facts show."""
     could_not_start: str = ""
-    """Why no job was started, or why it was not followed to its end, in words for the operator."""
+    """The reason, for the operator, why no job was started, or why it was not followed to its end."""
     command: tuple[str, ...] = ()
     description: str = ""
     storage: str = ""
     network: str = ""
     notes: str = ""
     measurements: tuple[Measurement, ...] = ()
-    """What the logs show beside their events: phases, the preflight's bandwidth."""
+    """Measurements in the logs beside their events: phases, the preflight's bandwidth."""
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
-    """What else used each node while the job ran."""
+    """The use of each node by others while the job ran."""
     busy: str = ""
-    """Why no speed counts, empty where the machines were idle or that is not asked for."""
+    """The reason why no speed is judged; empty where the machines were idle or need not be."""
     container_digest: str = ""
     slurm_start: datetime | None = None
-    """When the Slurm job of this run began, by Slurm: following may have started later."""
+    """The start of this run's Slurm job, by Slurm: following may have started later."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class SlurmJob:
     script: RunScript
     output: RunSubOutput
     output06: RunSub06Output = field(default_factory=RunSub06Output)
-    """What the run script of round 0.6 printed; empty of other runs."""
+    """The output of round 0.6's run script; empty for other runs."""
 
     @property
     def has_record(self) -> bool:
-        """Whether Slurm's record arrived: round 0.6 runs on one node without Slurm."""
+        """Return whether Slurm's record arrived: round 0.6 runs on one node without Slurm."""
         by_slurm = self.planned.launcher != "docker" or len(self.planned.nodes) > 1
         return by_slurm and bool(self.output.end)
 
@@ -305,7 +305,8 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_logs("last_event_s", "no_event_times"),
 )
 """``evidence`` is :class:`~Evidence`, ``job`` the state that its seal covers,
-``log`` each :class:`~rackproof.core.records.ParsedLog`."""
+``log`` each :class:`~rackproof.core.records.ParsedLog`.
+"""
 
 
 # -- a run under Slurm -----------------------------------------------------------------------------------
@@ -451,7 +452,7 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
 )
-"""What Slurm has to report of a job; workloads/slurm_run.py asks it."""
+"""The facts that Slurm must report of a job; workloads/slurm_run.py queries them."""
 
 
 def _launcher_report(job: str, remedy: str) -> RequiredEvidence[SlurmJob]:

@@ -1,4 +1,4 @@
-"""What bench.yml calls, one function per task: select, plan, record, report.
+"""Run the tasks of bench.yml, one function per task: select, plan, record, report.
 
 The Ansible plugins check arguments, call these, and turn :class:`BenchError` into a failed task.
 """
@@ -55,7 +55,7 @@ class BenchError(RackproofError):
 
 
 class Choice(Record):
-    """What the operator asked for, checked."""
+    """The operator's choice, checked."""
 
     benchmarks: tuple[str, ...]
     suite: str
@@ -66,14 +66,14 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a speed needs to count: a reference, and nodes that were idle but for the run."""
+    """The requirements of a speed that is judged: a reference, and nodes that were idle but for the run."""
 
     references: bool
     idle: bool = True
 
 
 class NodeAnswer(Record):
-    """What is known of a node that answered."""
+    """The facts of a node that answered."""
 
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
     variables: Parameters = Field(description="What definitions may name.")

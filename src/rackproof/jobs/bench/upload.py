@@ -13,9 +13,8 @@ from rackproof.store.run_folder import RECORD_NAME
 
 
 class UploadOutcome(Record):
-    """What an upload did.
-
-    ``whole``: every folder is in the store. ``files``, ``new``: how many it holds, how many came now.
+    """The result of an upload. ``whole``: every folder is in the store. ``files``, ``new``: the
+    number of files in it, and of those that are new.
     """
 
     whole: bool

@@ -1,4 +1,4 @@
-"""What ``provision.yml`` reports at its end: what changed on which nodes, and what needs attention."""
+"""Summarize a run of ``provision.yml``: what changed on which nodes, and what needs attention."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ class WaveLimitError(RackproofError):
 
 @dataclass(frozen=True)
 class WaveLimits:
-    """How far the nodes of a run may be out of service together.
+    """Limits of how many nodes of a run may be out of service together.
 
     Attributes:
         batch: The most nodes of one wave.
-        share: The share of a partition that may be out at a time, above 0 and up to 1; one node always may.
-        canary: Nodes of the first wave, where any node is in service; 0 plans no wave for them.
-        failures: Nodes that may fail before no further wave begins.
+        share: The largest share of a partition out of service at a time, above 0 and up to 1; one node always may be.
+        canary: Number of nodes in the first wave, if any node is in service; 0 means no canary wave.
+        failures: Number of nodes that may fail; if more fail, no further wave starts.
     """
 
     batch: int = 32
@@ -73,7 +73,7 @@ class Wave:
 
 
 class _Partitions:
-    """Which nodes of each partition are out of service, as the waves go on."""
+    """The nodes of each partition that are out of service, as the waves go on."""
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
         self.size = {name: len(members) for name, members in listed.items()}
@@ -200,7 +200,6 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
         )
     if len(waves) > 1:
         lines.append(
-            f"no further wave begins once more than {limits.failures} nodes have failed "
-            "(provision_max_failures)"
+            f"no further wave starts if more than {limits.failures} nodes fail (provision_max_failures)"
         )
     return lines

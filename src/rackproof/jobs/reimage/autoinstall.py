@@ -37,7 +37,7 @@ class _Part(Record):
 
 
 class Match(_Part):
-    """Which disk is written."""
+    """The disk that is written."""
 
     path: Literal["/dev/rackproof-names-this-disk"] = DISK
 
@@ -50,7 +50,7 @@ class Layout(_Part):
 
 
 class StorageLayout(_Part):
-    """What is written."""
+    """The layout that is written."""
 
     layout: Layout = Layout()
 
@@ -74,7 +74,7 @@ class Network(_Part):
 
 
 class Kernel(_Part):
-    """Which kernel: a package or a flavor."""
+    """The kernel: a package or a flavor."""
 
     package: _Text | None = None
     flavor: _Text | None = None
@@ -87,7 +87,7 @@ class Kernel(_Part):
 
 
 class UbuntuSource(_Part):
-    """What is installed from the medium."""
+    """The source that is installed from the medium."""
 
     id: _Text
     # The one key that subiquity spells with an underscore.

@@ -34,7 +34,7 @@ class BmcSilentError(BmcError):
 
 @dataclass(frozen=True)
 class Access:
-    """How a BMC is reached.
+    """The access to a BMC.
 
     ``verify`` is a file of certificates, or whether the certificate is checked at all; ``system`` the id of
     the node among the systems that the BMC lists, empty where it lists one; ``fingerprint`` the SHA-256 of
@@ -82,7 +82,7 @@ class PowerStatus:
 
 @dataclass(frozen=True)
 class MachineIdentity:
-    """Which machine it is, as its BMC or its own boot report describes it.
+    """The identity of a machine, as its BMC or its own boot report describes it.
 
     ``macs`` has its network interfaces, each with whether its link is up; None is not known.
     """

@@ -43,7 +43,7 @@ class BootReportError(RackproofError):
 
 @dataclass(frozen=True)
 class BootReport:
-    """What a machine reported: which machine it is, and its disks in words."""
+    """The report of a machine: its identity, and its disks in words."""
 
     about: MachineIdentity
     disks: tuple[str, ...] = ()

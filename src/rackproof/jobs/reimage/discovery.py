@@ -41,7 +41,7 @@ class DiscoveryError(RackproofError):
 
 @dataclass(frozen=True)
 class KnownNode:
-    """What the inventory knows of a node; empty where it knows nothing."""
+    """The inventory's facts of a node; empty where it has none."""
 
     serial: str = ""
     mac: str = ""
@@ -70,7 +70,7 @@ class Discovery:
 
     @property
     def gates(self) -> bool:
-        """Whether something that was asked for is not proven."""
+        """Return whether something that was asked for is not proven."""
         return bool(self.problems) or not self.variables
 
     def plain(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long a fleet takes to be imaged at N nodes at a time, and what gives out first: a simulation. No I/O.
+"""Simulate how long the imaging of a fleet takes at N nodes at a time, and what limits it. No I/O.
 
 Two things are shared by all nodes that are out: the image server's network, and the cores of the machine
 that runs the playbook. Each gives all who ask the same share, and no node more than it can take. Everything
@@ -29,7 +29,7 @@ _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a node and what is shared can do. The defaults' origins are in docs/using/reimage.md.
+    """The speeds of a node and of the shared resources. The defaults' origins are in docs/using/reimage.md.
 
     Bytes, bytes per second, seconds, core-seconds; ``idle`` is the share of nodes that run no job when they
     are drained, the others end theirs at any moment within ``job_s``.
@@ -63,7 +63,8 @@ class Assumptions:
 
 
 class Forecast(Record):
-    """What N at a time takes. Seconds, bytes per second; ``busy`` are fractions of the time of ``rolling``.
+    """The time and load of N nodes at a time. Seconds, bytes per second; ``busy`` are fractions of
+    the time of ``rolling``.
 
     ``limited_by`` is what most of the waves' time goes into: waiting for jobs (drain), for the image server
     or the controller beyond what a node alone would take, or for the nodes themselves.

@@ -54,7 +54,7 @@ class Change(Record):
 
 
 class HardwareExpectation(Record):
-    """What a model's BIOS and firmware have to be: setting to value, piece of firmware to version.
+    """The BIOS settings and firmware that a model must have: setting to value, piece of firmware to version.
 
     A piece is named by its id or by its name in the BMC's list.
     """

@@ -33,7 +33,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """What a node reported of its image; ``problem`` is why it goes no further, empty where it does."""
+    """The report of a node on its image; ``problem`` is why it stops, empty where it goes on."""
 
     problem: str = ""
     disk: str = ""

@@ -1,4 +1,4 @@
-"""What a ready image is, block by block, so that a node can check what it writes before it writes it."""
+"""Describe a ready image block by block, so that a node can check each block before it writes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINUX = frozenset(
 
 
 class Partition(Record):
-    """Where a partition lies in an image, in bytes."""
+    """The position of a partition in an image, in bytes."""
 
     begin: int
     bytes: int

@@ -20,11 +20,11 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""How the reason of our drain begins. Not ``rackproof:``: provisioning would lift it too early."""
+"""The beginning of the reason of our drain. Not ``rackproof:``: provisioning would lift it too early."""
 
 
 class Step(StrEnum):
-    """What happens to a node, in order."""
+    """The steps of a node, in order."""
 
     DRAIN = "drain"
     RECORD = "record"
@@ -74,7 +74,7 @@ class Entry(Record):
 
 
 class NodeProgress(Record):
-    """How far a node is.
+    """The progress of a node.
 
     ``state`` is waiting, running, interrupted, failed or returned; ``step`` the one that runs, was cut off or
     failed, or comes next; ``done`` has the steps that need not be repeated.
@@ -90,7 +90,7 @@ class NodeProgress(Record):
     remarks: tuple[str, ...] = ()
 
     def late(self, now: datetime) -> bool:
-        """Whether the running step has had more time than it may take."""
+        """Return whether the running step has had more time than it may take."""
         if self.state != "running" or self.since is None or not self.limit_s:
             return False
         return (now - self.since).total_seconds() > self.limit_s
@@ -98,7 +98,7 @@ class NodeProgress(Record):
 
 @dataclass
 class _Replay:
-    """What the entries of a journal add up to, oldest first."""
+    """The state that a journal's entries add up to, oldest first."""
 
     done: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

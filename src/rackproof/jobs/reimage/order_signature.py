@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""What is signed begins so: no other signature of this key can be taken for one of an order."""
+"""The beginning of all signed text: no other signature of this key can be taken for one of an order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
 

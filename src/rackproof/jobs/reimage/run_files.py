@@ -55,7 +55,7 @@ class JournalError(RackproofError):
 
 
 class RunRequest(Record):
-    """What a run was asked for, kept in ``reimage.json``."""
+    """The request of a run, kept in ``reimage.json``."""
 
     run_id: str
     started: AwareDatetime

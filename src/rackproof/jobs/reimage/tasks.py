@@ -1,4 +1,4 @@
-"""What reimage.yml's tasks call: a run begins, a step of a node begins or ends, a run ends, a BMC is reached
+"""Run the tasks of reimage.yml: a run begins, a step of a node begins or ends, a run ends, a BMC is reached
 by its protocol; and the status command.
 
 A run's files are in ``run_files``, the hardware of its nodes in ``hardware``.
@@ -47,7 +47,7 @@ MAX_REASONS = 50
 
 
 class NodeStatus(Record):
-    """How far a node is, by its newest journal."""
+    """The progress of a node, by its newest journal."""
 
     node: str
     run_id: str
@@ -67,7 +67,7 @@ class RunSummary(Record):
 
 @dataclass(frozen=True)
 class _Takeover:
-    """What a new run takes over of a node: the steps that need not be repeated, and the run that did them."""
+    """The steps of a node that a new run need not repeat, and the run that did them."""
 
     run_id: str = ""
     steps: tuple[Step, ...] = ()
@@ -77,7 +77,7 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """What a re-imaging does: by node the steps and what is taken over, or why the node is left out."""
+    """The plan of a re-imaging: by node the steps and what is taken over, or why the node is left out."""
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     takeovers: dict[str, _Takeover] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Why a node is in the state it is in: what was measured against what, what was tried, what comes next.
+"""Explain a node's state: what was measured against what, what was tried, what comes next.
 
-All of it comes from the nights' records; nothing is asked of the node.
+All of it comes from the nights' records; the node is not contacted.
 """
 
 from __future__ import annotations

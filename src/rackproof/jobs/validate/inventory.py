@@ -1,4 +1,4 @@
-"""What the inventory expects of nodes, read from its variables and checked. No I/O."""
+"""Read what the inventory expects of nodes from its variables, and check it. No I/O."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """What the health checks alone found on a node, in words: ``reasons`` gate, ``remarks`` do not."""
+    """The findings of the health checks alone on a node, in words: ``reasons`` gate, ``remarks`` do not."""
 
     node: str
     verdict: Verdict
@@ -59,7 +59,7 @@ class NodeHealth(Record):
 
 
 class NightDecision(Record):
-    """What a night asks for. ``drain`` holds node and reason."""
+    """The decision of a night. ``drain`` holds node and reason."""
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()
@@ -160,7 +160,7 @@ def judge_fleet(
 
 @dataclass(frozen=True)
 class _NightInputs:
-    """What a night is judged by: tonight's snapshots, the earlier nights, and what Slurm answered.
+    """The inputs of a night's judgement: tonight's snapshots, the earlier nights, and what Slurm answered.
 
     ``before`` is what was last known of each node, ``damaged`` the remarks on nights that cannot be read.
     """
@@ -327,7 +327,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Whether a night had a snapshot of a node: of a damaged record that is not known."""
+    """Return whether a night had a snapshot of a node: of a damaged record that is not known."""
     try:
         return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
     except ResultsError:
@@ -517,7 +517,7 @@ def _machine_signs(kept: StoredSnapshot) -> set[str]:
 
 
 def _is_idle(state: SlurmState | None) -> bool:
-    """Whether certainly no job runs: where Slurm could not be asked, used GPU memory may be a job's."""
+    """Return whether certainly no job runs: where Slurm does not answer, used GPU memory may be a job's."""
     return state is not None and state.known and not state.jobs
 
 

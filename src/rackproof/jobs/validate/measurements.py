@@ -54,7 +54,7 @@ class NightNumbers(Record):
     elsewhere: tuple[HealthFinding, ...] = ()
     remarks: tuple[str, ...] = ()
     compared: dict[str, tuple[str, ...]] = Field(default={})
-    """What the numbers of drained nodes were compared with."""
+    """The comparisons that were made for the numbers of drained nodes."""
 
 
 def judge_measurements(

@@ -1,4 +1,6 @@
-"""What an operator reads of a night: its summary, what changed, what is planned and why. No I/O."""
+"""Write the messages of a night for an operator: its summary, what changed, what is planned and
+why. No I/O.
+"""
 
 from __future__ import annotations
 

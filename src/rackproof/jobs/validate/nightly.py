@@ -53,7 +53,7 @@ _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
 }
-"""What the folder of a night holds before it is judged."""
+"""The contents of a night's folder before it is judged."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 # Slack asks for messages of at most 4000 characters.
 _MOST_TEXT = 3500
@@ -65,7 +65,7 @@ class NightlyError(RackproofError):
 
 @dataclass(frozen=True)
 class NightlySettings:
-    """What a nightly is asked to do. ``variables`` go to the playbook; ``mail_to`` empty sends no mail."""
+    """The settings of a nightly. ``variables`` go to the playbook; ``mail_to`` empty sends no mail."""
 
     results: Path
     checkout: Path
@@ -81,7 +81,7 @@ class NightlySettings:
 
 @dataclass(frozen=True)
 class NightlyOutcome:
-    """How a nightly ended: exit status, the night if there is one, the message's lines."""
+    """The outcome of a nightly: exit status, the night if there is one, the message's lines."""
 
     status: int
     night: NightRecord | None
@@ -176,7 +176,9 @@ def _single_nightly(results: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """How the playbook ended: exit status (None: out of time), its last lines, and who was lost or failed."""
+    """The end of the playbook: exit status (None: out of time), its last lines, and the hosts lost
+    or failed.
+    """
 
     status: int | None
     tail: tuple[str, ...]

@@ -342,7 +342,7 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 
 
 class _Series:
-    """What was measured on nodes in the nights before, out of the history; nothing without it."""
+    """Measurements of nodes in earlier nights, out of the history; empty without it."""
 
     def __init__(self, results: Path, night: NightRecord) -> None:
         from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What validate.yml calls where a night measures: idle nodes by jobs of Slurm, our own drained ones without.
+"""Measure the nodes in a night of validate.yml: idle ones by Slurm jobs, those that we drained without Slurm.
 
 Numbers become a run of benchmark ``probes`` in the results folder, which the night judges like any other
 run's; what is wrong at once (values, bits, pairs, programs that do not end) lies in its ``probes.json``.

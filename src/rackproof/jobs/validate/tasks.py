@@ -1,4 +1,4 @@
-"""What validate.yml calls, one function per task: begin, look at a node, judge, close.
+"""Run the tasks of validate.yml, one function per task: begin, look at a node, judge, close.
 
 The Ansible plugins check arguments, call these, and turn :class:`ValidateError` into a failed task. A night's
 folder is a run folder, ``results/NIGHT_ID/``: the night's own measurements enter the history like any run's.

@@ -60,7 +60,7 @@ class History:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a history to ask."""
+        """Return whether there is a history to ask."""
         return self._where.is_file() or bool(os.environ.get("RACKPROOF_DATABASE_URL", "").strip())
 
     def baselines(

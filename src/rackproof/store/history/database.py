@@ -1,4 +1,4 @@
-"""Where the history is, how it is reached, and its tables: made where there are none, else checked.
+"""Connect to the history's database; make its tables where there are none, else check them.
 
 A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the
 database, host and port, which is what an operator needs.
@@ -26,10 +26,10 @@ DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
 DEFAULT_PATH = Path("results/history.sqlite")
 
 CONNECT_TIMEOUT_S = 5
-"""How long a PostgreSQL server may take to answer; a run must not wait for a dead database."""
+"""The longest wait for an answer of a PostgreSQL server; a run must not wait for a dead database."""
 
 LOCK_TIMEOUT_S = 30
-"""How long to wait for another process that is writing."""
+"""The longest wait for another process that is writing."""
 
 WRITE_OPTION = "rackproof_write"
 
@@ -67,7 +67,7 @@ class Target:
 
     @property
     def sqlite(self) -> bool:
-        """Whether it is a file."""
+        """Return whether it is a file."""
         return self.url.get_backend_name() == "sqlite"
 
     def scrub(self, message: str) -> str:

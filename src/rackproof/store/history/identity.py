@@ -27,7 +27,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Kind(StrEnum):
-    """What a piece of hardware is."""
+    """The kind of a piece of hardware."""
 
     NODE = "node"
     GPU = "gpu"
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a measurement belongs.
+    """The place that a measurement belongs to.
 
     ``labels`` is canonical JSON with ``*`` for the hardware named there; ``node`` is the one node it
     sat in, ``None`` for groups, links between nodes and unknown hardware.

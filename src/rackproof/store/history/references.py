@@ -27,7 +27,7 @@ DEFAULT_WARN = -0.035
 """An accepted reference calls 3.5 % less degraded."""
 
 OWN_HISTORY = "own history"
-"""How the source of a reference from here begins."""
+"""The beginning of the source of a reference from here."""
 
 _RUNS_NAMED = 5
 
@@ -311,7 +311,7 @@ def product_on(run: Run, kind: str, key: str) -> str:
 
 
 def is_comparable(product: str, kind: Kind) -> bool:
-    """Whether pieces of hardware of a kind are equally fast: links without switches are not."""
+    """Return whether pieces of hardware of a kind are equally fast: links without switches are not."""
     if kind is not Kind.LINK:
         return True
     physics = physics_of(product)
@@ -362,14 +362,16 @@ def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | No
 
 
 class Others(NamedTuple):
-    """What a number is compared with before it becomes a reference."""
+    """The numbers that a number is compared with before it becomes a reference."""
 
     metric: str
     in_run: Sequence[float]
     in_history: Sequence[float]
     """One number of each other piece of hardware of its kind."""
     accepted_first: Sequence[float]
-    """What was accepted first of these: many machines, each a little worse, get no further."""
+    """Those of these that were accepted first, so that machines that are each a little worse do not
+    add up.
+    """
 
     def objection(self, value: float, direction: Direction | None) -> str:
         """Return why a number is not like the others, empty if it is or none is known."""
@@ -385,7 +387,7 @@ class Others(NamedTuple):
 
     @property
     def are_known(self) -> bool:
-        """Whether there is any."""
+        """Return whether there are others."""
         return bool(self.in_run or self.in_history or self.accepted_first)
 
 

@@ -126,7 +126,7 @@ class Store(AbstractContextManager["Store"]):
 
     @property
     def description(self) -> str:
-        """What to call this history in a message; holds no secret."""
+        """Return the name of this history for a message; it holds no secret."""
         return self._target.description
 
     # Entering

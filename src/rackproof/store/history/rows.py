@@ -1,4 +1,4 @@
-"""What the history answers with: runs, measurements, numbers that could become a reference."""
+"""Define the rows of the history's answers: runs, measurements, numbers that could become a reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ParameterMapping = Mapping[str, str | int | float | bool | None]
 
 
 class Measured(NamedTuple):
-    """What is measured; a label that names hardware holds ``*``."""
+    """A measured quantity; a label that names hardware holds ``*``."""
 
     benchmark: str
     parameters: dict[str, Any]

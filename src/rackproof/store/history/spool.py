@@ -26,7 +26,7 @@ class _NoteGoneError(Exception):
 
 @dataclass(frozen=True)
 class KeepOutcome:
-    """What became of a run: in the history (``kept``), noted for later (``spooled``), or neither.
+    """The outcome for a run: in the history (``kept``), noted for later (``spooled``), or neither.
 
     ``message`` is for an operator and holds no secret; ``drained`` counts runs noted
     earlier that were entered now.
@@ -49,7 +49,7 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """How many runs were entered, and what is wrong with records that could not be read."""
+    """The number of runs that were entered, and what is wrong with records that could not be read."""
 
     runs: int
     problems: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """What was measured: everything about a number but its value, time and hardware."""
+    """A measured quantity: everything about a number but its value, time and hardware."""
 
     digest: str
     unit: str
@@ -89,7 +89,7 @@ def as_utc(moment: datetime) -> datetime:
 
 
 def is_candidate(judgement: Judgement) -> bool:
-    """Whether a judgement lacks nothing but a reference, so that its number could become one."""
+    """Return whether a judgement lacks nothing but a reference, so that its number could become one."""
     return (
         judgement.reference is None
         and judgement.verdict is Verdict.UNPROVEN
@@ -274,7 +274,7 @@ class RunWriter:
 
 
 class _Sightings:
-    """What runs show of hardware, each thing once: its latest description, and when it was first seen."""
+    """The hardware that runs show, each thing once: its latest description, and when it was first seen."""
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}

@@ -1,1 +1,1 @@
-"""What the fake images run instead of NVIDIA's code: a small real training across ranks."""
+"""Run a small real training across ranks in the fake images, instead of NVIDIA's code."""

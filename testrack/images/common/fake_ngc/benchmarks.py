@@ -48,7 +48,7 @@ class Benchmark:
     open: Callable[[Path], Model]
     """Returns the model; given the root that the container's paths are under."""
     data: str
-    """Where the data are mounted."""
+    """The path at which the data are mounted."""
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters to log; they satisfy the rules and mean nothing to the small model."""
 

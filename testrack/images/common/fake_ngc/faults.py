@@ -17,13 +17,13 @@ NAMES = IN_TRAINING + IN_RUN_SCRIPT
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, and where: on one rank."""
+    """A fault, and the one rank that it is on."""
 
     name: str = ""
     rank: int = -1
 
     def here(self, name: str, rank: int) -> bool:
-        """Whether this fault is that one, and strikes on this rank."""
+        """Return whether this fault is that one, and strikes on this rank."""
         return self.name == name and self.rank == rank
 
 

@@ -1,4 +1,4 @@
-"""What is learned: three small models with their gradients, in NumPy.
+"""Define three small models with their gradients, in NumPy.
 
 Each takes a flat vector of parameters and the numbers of some samples, and returns the *sums* over those
 samples, so that any number of ranks that share a batch gets what one rank would.

@@ -23,7 +23,7 @@ from fake_ngc.learning import Adam
 from fake_ngc.ranks import LostRankError, Ranks
 
 EASY_STEPS = 2.4
-"""What too-fast does: so many times the optimizer steps per sample that it owns up to."""
+"""The fault too-fast makes this many times the optimizer steps per sample that it reports."""
 SLOW = 2.5
 """A slow node takes so many times as long for a step."""
 

@@ -1,4 +1,4 @@
-"""Which nodes should be drained and which returned after a night. Pure; nothing here touches Slurm.
+"""Decide which nodes are drained and which are resumed after a night. No I/O: nothing here touches Slurm.
 
 * Drained is who fails alone: not for what the whole fleet shows, not for a hint, not unproven.
 * A drain that Rackproof did not set is neither lifted nor given another reason.
@@ -25,7 +25,8 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """How far the night may go. ``share`` is of a partition, and of the fleet that may be unreachable.
+    """The limits of what a night may do. ``share`` is of a partition, and of the fleet that may be
+    unreachable.
 
     ``passes`` nights have to pass, each ``hours`` or more after the one before it.
     """
@@ -104,7 +105,9 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 
 
 def _fails_for_certain(one: NodeNight) -> bool:
-    """Whether a node fails by something of its own: without a code nothing could later be seen to pass."""
+    """Return whether a node fails by a fault of its own: without a code, nothing could later be
+    seen to pass.
+    """
     return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
 
 

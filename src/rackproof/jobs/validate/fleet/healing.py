@@ -1,4 +1,4 @@
-"""What has to be read, and be well, before a night counts as a pass of what a node was drained for. No I/O.
+"""List what must be read and be well before a night counts as a pass of what a node was drained for. No I/O.
 
 :data:`HEALED_BY` is the table: each code that can drain a node, with the evidence that heals it. Evidence
 that is absent never heals, and a code without a row keeps its node drained until an operator resumes it.
@@ -21,11 +21,11 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
-"""How names of health evidence begin: a metric may be called alike."""
+"""The beginning of names of health evidence: a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
 """Checks that compare a number, and what heals their findings, besides the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
-"""How the names of tools begin that ask the driver."""
+"""The beginnings of the names of tools that query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 

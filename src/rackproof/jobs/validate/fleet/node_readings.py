@@ -1,4 +1,4 @@
-"""What the jobs of single nodes measured: numbers, digests, and what is wrong at once."""
+"""Read what the jobs of single nodes measured: numbers, digests, and what is wrong at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
-"""How a job ended that measured nothing: no time was left, a node was taken, or Slurm lost it."""
+"""The ends of a job that measured nothing: no time was left, a node was taken, or Slurm lost it."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int
 
 @dataclass(frozen=True)
 class NodeMeasurements:
-    """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now.
+    """The measurements of a node's job: numbers that floors, fleet and history judge, and what is wrong now.
 
     ``sound`` are the programs that ended well and found nothing wrong.
     """

@@ -96,7 +96,7 @@ def _ordered_pair(one: str, other: str) -> Pair:
 
 @dataclass(frozen=True)
 class FabricMeasurements:
-    """What pairs measured: who is at fault, what is wrong between nodes, rounds of pairs by rack."""
+    """The measurements of pairs: the nodes at fault, what is wrong between nodes, rounds of pairs by rack."""
 
     results: tuple[PairResult, ...] = ()
     blamed: Mapping[str, NightReason] = field(default_factory=dict)
@@ -310,7 +310,7 @@ def unproven_pairs(
 
 
 def _speed_is_unproven(one: PairResult) -> bool:
-    """Whether two nodes gave right sums at a speed that nothing proves; a pair that failed has no speed."""
+    """Return whether two nodes gave right sums at an unproven speed; a pair that failed has no speed."""
     return len(one.nodes) == 2 and one.passed and one.speed in (None, Verdict.UNPROVEN)
 
 

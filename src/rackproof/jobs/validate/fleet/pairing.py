@@ -1,4 +1,4 @@
-"""Which nodes meet in which night, who meets a suspect, and who is at fault when pairs disagree. Pure.
+"""Choose which nodes to pair each night, and find the node or link at fault when pairs fail. No I/O.
 
 A round-robin tournament (circle method): in n - 1 nights of n nodes (n nights where n is odd) every pair has
 met once, and every night nearly every node has exactly one partner. The nights go round again after that.
@@ -13,18 +13,17 @@ Pair = tuple[str, str]
 
 
 def nights_needed(nodes: int) -> int:
-    """Return in how many nights every pair of so many nodes has met."""
+    """Return after how many nights every pair of ``nodes`` nodes has been tested once."""
     return 0 if nodes < 2 else nodes - 1 + nodes % 2
 
 
 def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None) -> tuple[Pair, ...]:
-    """Return the pairs of a night: no node twice, the same for the same nodes and night in any order.
+    """Return the pairs of a night. No node is in two pairs, and the order of ``nodes`` does not matter.
 
     Args:
         nodes: Names; doubles count once.
         night: Any number that grows by one each night.
-        most: At most so many pairs, the night's budget. Which ones are left out moves on with every time
-            round, so that none is left out for ever.
+        most: The largest number of pairs, the night's budget. Each full round leaves out other pairs, so that every pair gets its turn.
     """
     seats: list[str | None] = [*sorted(set(nodes))]
     rounds = nights_needed(len(seats))
@@ -84,9 +83,9 @@ def second_partners(
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return bad nodes, bad pairs, and nodes that are still suspects.
 
-    A node is bad when it failed with a partner that passed with another node, twice: with two such
-    partners. Failing once beside a good partner while passing with others is the pair's own fault (a
-    link between the two). Whatever is not certain leaves suspects.
+    A node is bad if it passed with no partner and failed with at least two partners that passed with other
+    nodes. If both nodes of a failed pair passed with others, the link between them is bad. The remaining nodes
+    of failed pairs are suspects.
 
     Args:
         results: Pair to whether it passed; a hang has not passed.
@@ -132,17 +131,18 @@ def bisect_group(
     """Find the bad nodes of a group by running halves of it; copes with hangs and with several bad ones.
 
     Each part is run together with as many known-good helpers as it takes to have two nodes, so that a single
-    node can be asked, too. A part that works is cleared whole; one that fails is halved.
+    node can be tested, too. A part that works is cleared whole; one that fails is halved.
 
     Args:
         nodes: The group that failed.
         works: Runs a job on some nodes, bounded in time; false for a failure and for a hang.
         helpers: Known-good nodes outside the group.
-        most_runs: How many runs may be spent; what is left unasked then is returned as such.
+        most_runs: The most runs to make; nodes that are not tested by then are returned in the second value.
 
     Returns:
-        The bad nodes, and groups that fail though each half of them works (it needs both: the fabric
-        between them, or a fault by chance) or that were not asked any more.
+        The bad nodes, and the groups without an answer: groups that fail although each half works (the fault
+        is in the fabric between the halves, or is intermittent), and groups that were not tested because no
+        run was left.
     """
     spare = [one for one in helpers if one not in set(nodes)]
     search = _Bisection(works, spare, most_runs)
@@ -155,7 +155,7 @@ def bisect_group(
 
 @dataclass
 class _Bisection:
-    """What is known of a group so far, and how many runs may still be spent on it."""
+    """The results for a group so far, and the runs that are left for it."""
 
     works: Callable[[Sequence[str]], bool]
     spare: Sequence[str]

@@ -242,7 +242,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Whether both tries ran and died; a missing interpreter is the installation's fault."""
+    """Return whether both tries ran and died; a missing interpreter is the installation's fault."""
     python_lacks = any(one.name == "python" and one.status for one in last.sections)
     return first.how != "lost" and not python_lacks
 

@@ -1,8 +1,8 @@
-"""Linting of a SKU's references: slips that would let a bad node pass, or fail every good one. Pure.
+"""Find mistakes in a SKU's references that would let a bad node pass, or fail every good node. No I/O.
 
-What is checked was each found wrong in a public health check: other units than the measurement's, values
-beyond physics, floors that pass with NVLS broken, sizes that the sweep never reaches, a SKU without floors,
-floors borrowed from another SKU.
+Each of these mistakes was found in a public health check: a unit other than the measurement's, a value above
+the hardware's peak, a floor that passes while NVLS is off, a message size that the sweep never measures, a
+SKU without floors, and a floor copied from another SKU.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ GIB = 1 << 30
 
 
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
-"""Metrics, and their precision, without which a SKU's bad GPU is not noticed."""
+"""Metrics, each with a precision, that every SKU needs a reference for; otherwise a bad GPU passes."""
 
 
 @dataclass(frozen=True)
-class ReferenceSlip:
-    """A mistake (``error``) or what is left open (``gap``), and where: SKU and reference."""
+class ReferenceFinding:
+    """A mistake (``error``) in a reference of a SKU, or a check that is missing (``gap``)."""
 
     sku: str
     reference: str
@@ -41,7 +41,7 @@ def lint_references(
     *,
     units: Mapping[str, str],
     sizes: Mapping[str, Collection[int]],
-) -> tuple[ReferenceSlip, ...]:
+) -> tuple[ReferenceFinding, ...]:
     """Return what is wrong with the references of SKUs.
 
     Args:
@@ -53,7 +53,7 @@ def lint_references(
     for sku, references in skus.items():
         if sku not in PHYSICS:
             found.append(
-                ReferenceSlip(sku, "", "gap", "its physics are not known here: values cannot be checked")
+                ReferenceFinding(sku, "", "gap", "its physics are not known here: values cannot be checked")
             )
         seen = set()
         for place, raw in enumerate(references, 1):
@@ -62,18 +62,20 @@ def lint_references(
                 one = read_reference(raw)
             except (ValidationError, TypeError, ValueError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-                found.append(ReferenceSlip(sku, label, "error", reason))
+                found.append(ReferenceFinding(sku, label, "error", reason))
                 continue
             key = (one.metric, one.benchmark, tuple(sorted(one.labels.items())), repr(one.parameters))
             if key in seen:
-                found.append(ReferenceSlip(sku, label, "error", "given twice: only one can be meant"))
+                found.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
             seen.add(key)
-            found += [ReferenceSlip(sku, label, *slip) for slip in _find_slips(sku, one, units, sizes)]
+            found += [
+                ReferenceFinding(sku, label, *mistake) for mistake in _find_mistakes(sku, one, units, sizes)
+            ]
         have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
         for metric, precision in ESSENTIAL:
             if (metric, precision) not in have:
                 found.append(
-                    ReferenceSlip(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}")
+                    ReferenceFinding(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}")
                 )
     return tuple(found)
 
@@ -89,7 +91,7 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
     return SkuReference(**where, reference=Reference(**rest))
 
 
-def _find_slips(
+def _find_mistakes(
     sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     found: list[tuple[Literal["error", "gap"], str]] = []
@@ -102,7 +104,7 @@ def _find_slips(
     peak = math.inf if physics is None else _peak(physics, one)
     if reference.value >= peak:
         found.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
-    found += _size_slips(one, sizes)
+    found += _size_mistakes(one, sizes)
     found += _nvls(physics, one, one.labels.get("size_bytes"))
     others = _named_skus(reference.source, PHYSICS) - {sku}
     # A source that names both compares them.
@@ -111,7 +113,7 @@ def _find_slips(
     return found
 
 
-def _size_slips(
+def _size_mistakes(
     one: SkuReference, sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     size = one.labels.get("size_bytes")

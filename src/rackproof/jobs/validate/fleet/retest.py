@@ -1,4 +1,4 @@
-"""Nodes that are suspect by speed are measured a second time in the same night, and judged on both. Pure.
+"""Measure nodes that are suspect by speed a second time in the same night, and judge both. No I/O.
 
 A number is suspect where it lies below its floor or far below the fleet. What was measured twice is judged by
 its better value, so that only what was bad both times condemns; the worse one stays as evidence, and no node
@@ -29,7 +29,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass
 class RetestResult:
-    """What came of it, by node.
+    """The result of a retest, by node.
 
     ``numbers`` are those to judge, ``reasons`` the evidence; ``again`` was measured a second time;
     ``unconfirmed`` has an open suspicion, so that nothing fails by its speed tonight; ``suspected`` are the
