@@ -51,9 +51,61 @@ def test_the_words_are_found_where_they_stand() -> None:
     assert GIVEN_UP.findall(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)) == ["Nobody", "told"]
 
 
-CODE_FOLDERS = ("src", "plugins", "workloads", "testrack")
-# A docstring that begins so is no sentence; `say` and `tell` are for persons.
+LONGEST_LINE = 100
+LONGEST_CELL = 150
+GENERATED = re.compile(r"<!-- (?:generated|proven)\b.*?<!-- end.*? -->", re.DOTALL)
+# Neither the target of a link nor a path is read as text.
+TARGET = re.compile(r"(?<=\])\([^)\s]*\)|`[^`\s]*/[^`\s]*`")
+# Pages that still have longer lines; none may be added.
+PAGES_WITH_LONG_LINES = frozenset({"docs/using/benchmarks.md", "docs/using/cli.md"})
+
+
+def too_long(text: str) -> Iterator[tuple[int, int]]:
+    """Yield line and length of each line or table cell of a page that is too long to read at a glance."""
+    text = GENERATED.sub(lambda part: "\n" * part[0].count("\n"), text)
+    for number, line in enumerate(text.splitlines(), start=1):
+        is_row = line.lstrip().startswith("|")
+        parts = re.split(r"(?<!\\)\|", line) if is_row else [line]
+        longest = max(len(TARGET.sub("", part).strip() if is_row else TARGET.sub("", part)) for part in parts)
+        if longest > (LONGEST_CELL if is_row else LONGEST_LINE):
+            yield number, longest
+
+
+def test_lines_and_cells_of_pages_are_short(root: Path) -> None:
+    found = [
+        f"{name}:{line}: {length}"
+        for page in pages(root)
+        # The READMEs of roles are generated as a whole.
+        if not (name := str(page.relative_to(root))).startswith("roles/")
+        and name not in PAGES_WITH_LONG_LINES
+        for line, length in too_long(page.read_text())
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a" * 101, [1]),
+        ("a" * 100, []),
+        (f"| {'a' * 150} | b |\n| {'a' * 151} |", [2]),
+        (f"[{'a' * 90}]({'b' * 90}), `c/{'d' * 90}`", []),
+        (f"<!-- generated: x -->\n{'a' * 101}\n<!-- end -->\n{'a' * 101}", [4]),
+    ],
+)
+def test_long_lines_are_found(text: str, lines: list[int]) -> None:
+    assert [line for line, _ in too_long(text)] == lines
+
+
+CODE_FOLDERS = ("src", "plugins", "workloads", "testrack", "tools")
+# A docstring that begins so is not a sentence; `say` and `tell` are for persons.
 NO_BEGIN = re.compile(r"(Of|By|Say|Says|Tell|Tells|Hear)\b")
+# Nor is one that begins with a question word: "Return whether …", or a noun.
+QUESTION = re.compile(r"(What|Which|Whether|Whose|Who|How|Where|When|Why)\b")
+# Folders whose docstrings still begin so; none may be added.
+FOLDERS_WITH_QUESTIONS = ("src/rackproof/logs/", "src/rackproof/cli/", "workloads/", "plugins/callback/")
+# "No I/O." marks a function without side effects.
+OLD_MARK = re.compile(r"\bPure\.")
 # A parameter may be called `begun`; its entry in a docstring begins with its name.
 ARGUMENT = re.compile(r"(?m)^\s*\w+: ")
 
@@ -80,11 +132,41 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 def given_up_in_code(text: str) -> set[int]:
     """Return the lines of docstrings and comments with a word that was given up, or a beginning that is."""
     described = list(docstrings(ast.parse(text)))
-    found = {line for line, words in described if NO_BEGIN.match(words.strip())}
+    found = {line for line, words in described if NO_BEGIN.match(words.strip()) or OLD_MARK.search(words)}
     for line, words in (*described, *comments(text)):
         plain = ARGUMENT.sub("", re.sub(r"`+[^`]*`+", "", words))
         found |= {line for _ in GIVEN_UP.finditer(plain)}
     return found
+
+
+def questions(text: str) -> set[int]:
+    """Return the lines of docstrings that begin with a question word."""
+    return {line for line, words in docstrings(ast.parse(text)) if QUESTION.match(words.strip())}
+
+
+def test_no_docstring_begins_with_a_question_word(root: Path) -> None:
+    found = [
+        f"{name}:{line}"
+        for folder in CODE_FOLDERS
+        for path in sorted((root / folder).rglob("*.py"))
+        if not (name := str(path.relative_to(root))).startswith(FOLDERS_WITH_QUESTIONS)
+        for line in sorted(questions(path.read_text()))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('"""What a run needs."""\n', {1}),
+        ('def f():\n    """Whether it is."""\n', {2}),
+        ('x = 1\n"""How many."""\n', {2}),
+        ('"""Return what a run needs."""\n', set()),
+        ('"""Whatever happens, it ends."""\n', set()),
+    ],
+)
+def test_question_words_are_found(text: str, lines: set[int]) -> None:
+    assert questions(text) == lines
 
 
 @pytest.mark.parametrize("folder", CODE_FOLDERS)
@@ -108,6 +190,7 @@ def test_no_docstring_and_no_comment_has_one(root: Path, folder: str) -> None:
         ('def f(begun):\n    """Return it.\n\n    Args:\n        begun: The night.\n    """\n', set()),
         ('def f():\n    """Return ``begun``."""\n    return "told"\n', set()),
         ('"""Often read."""\n', set()),
+        ('def f():\n    """Return one. Pure."""\n', {2}),
     ],
 )
 def test_they_are_found_in_code(text: str, lines: set[int]) -> None:

@@ -81,7 +81,7 @@ class Proof:
         return time.time() - self.began
 
     def check_disk(self) -> None:
-        """Exit where the disk is too full to end what is begun here."""
+        """Exit if the disk is too full to finish what starts here."""
         for path in (ROOT, Path("/var/lib")):
             free = shutil.disk_usage(path).free / 2**30
             if free < FREE_GIB:
@@ -228,7 +228,7 @@ def run_suites() -> int:
 
 
 def print_lacking(suite: Suite) -> bool:
-    """Say that a suite cannot run here; return False."""
+    """Print that a suite cannot run here; return False."""
     print(f"{suite.name} was not run: it needs {suite.lacking}, which this machine lacks", file=sys.stderr)
     return False
 
