@@ -1,4 +1,4 @@
-"""Judge a night of the fleet: which nodes should be drained and which returned to service."""
+"""Judge a night of the fleet: which nodes should be drained and which resumed."""
 
 from __future__ import annotations
 

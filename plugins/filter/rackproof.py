@@ -71,7 +71,7 @@ def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher
 
 
 def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
-    """Refuse what is no number, and a reference by which every number would pass."""
+    """Refuse what is not a number, and a reference by which every number would pass."""
     if not isinstance(reference, Mapping):
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, warn, unit, source}")
     # True is a number to Python.

@@ -165,7 +165,7 @@ def head(stream, limit=OUTPUT_BYTES):
 
 def sealed(answer):
     """Return an answer with a digest of it, by which the controller knows that it came whole."""
-    # As in rackproof.nodes.answer_seal: what is no text may be replaced on the way.
+    # As in rackproof.nodes.answer_seal: what is not text may be replaced on the way.
     text = re.sub(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)", "?", json.dumps(answer, sort_keys=True))
     return dict(answer, seal=hashlib.sha256(text.encode()).hexdigest())
 

@@ -135,7 +135,7 @@ rackproof_run:
   contains:
     run_id: {description: The run., type: str, returned: always}
     verdict: {description: 'One of pass, degraded, fail, unproven.', type: str, returned: always}
-    reasons: {description: Why it is no pass., type: list, elements: str, returned: always}
+    reasons: {description: Why it is not a pass., type: list, elements: str, returned: always}
     folder: {description: Where the record is., type: str, returned: always}
     report: {description: The page., type: str, returned: always}
 """

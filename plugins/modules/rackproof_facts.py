@@ -51,7 +51,7 @@ options:
       - Only V(provision). Paths, or patterns as in a shell, of more files whose checksums are wanted. The
         configuration files of apt, systemd, sysctl, limits, Slurm, Docker, enroot and Rackproof are always
         among them.
-      - A path without a pattern that is no file gives null.
+      - A path without a pattern that is not a file gives null.
     type: list
     elements: str
   resolve:
@@ -70,7 +70,7 @@ options:
     type: float
   units:
     description:
-      - Only V(health). Units of systemd whose state is wanted; one that is not installed is no finding.
+      - Only V(health). Units of systemd whose state is wanted; one that is not installed is not a finding.
       - By default slurmd, munge, docker, nvidia-persistenced and nvidia-fabricmanager.
     type: list
     elements: str

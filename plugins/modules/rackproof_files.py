@@ -104,7 +104,7 @@ def identity(entry, tolerant):
 
     Args:
         entry: A file or folder.
-        tolerant: Whether a missing name is no error (check mode: a package that brings it is not there yet).
+        tolerant: If true, a missing name is not an error (in check mode its package is not there yet).
     """
     ids: list[int | None] = []
     for kind, find in (
@@ -157,13 +157,13 @@ def wanted(entry, before):
         if not isinstance(found, dict):
             raise UnusableError(f"{entry['path']}: what is there is no JSON object; look at it, or remove it")
         merged = merge(found, value)
-        # The same object in another layout is no change.
+        # The same object in another layout is not a change.
         return before if before and merged == found else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 
 
 def parsed(before):
-    """Return what a file of JSON holds, None for one that is no JSON."""
+    """Return what a file of JSON holds, None for one that is not JSON."""
     try:
         return json.loads(before) if before else {}
     except ValueError:

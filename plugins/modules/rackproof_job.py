@@ -287,7 +287,7 @@ def members(session, root=None, token=None, log=None):
         session: Process group and session of the program, None if unknown.
         root: The supervisor; as subreaper it inherits orphans, so all descend from it while it lives.
         token: Value of the variable in their environment. None while there is a better way: reading the
-            environment of a process that is stuck in the driver can take for ever.
+            environment of a process that is stuck in the driver can take forever.
         log: Path of the log that they write to.
     """
     table = processes()
@@ -295,7 +295,7 @@ def members(session, root=None, token=None, log=None):
     for pid, entry in table.items():
         if pid in found or pid in (os.getpid(), root):
             continue
-        # The environment last: reading it is what can take for ever.
+        # The environment last: reading it can take forever.
         if (
             (session and entry[2] == session)
             or (log and writes_to(pid, log))
@@ -426,7 +426,7 @@ class Folder:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise JobError(f"another start in {self.path} does not come to an end") from None
+                        raise JobError(f"another start in {self.path} does not finish") from None
                     time.sleep(0.1)
             yield descriptor
         finally:

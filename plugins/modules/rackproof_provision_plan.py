@@ -28,7 +28,7 @@ options:
     type: int
     default: 32
   max_drain_fraction:
-    description: The largest share of a partition that may be out of service at a time. One node always may be out.
+    description: The largest share of a partition out of service at a time. One node always may be out.
     type: float
     default: 0.25
   canary:

@@ -50,7 +50,7 @@ options:
   images:
     description:
       - By node the digest of the image that it is to get, empty where there is none. A node that got another
-        one in a run that did not come to its end is imaged again.
+        one in a run that did not finish is imaged again.
     type: dict
     default: {}
   again:

@@ -10,7 +10,7 @@ module: rackproof_reimage_end
 short_description: End a run of reimage.yml and report every node
 description:
   - Writes the run's record, which enters the history with the hardware as it is now. A node that was not
-    returned to service makes the verdict a fail.
+    resumed makes the verdict a fail.
 extends_documentation_fragment: [rackproof.reimage_run, rackproof.no_diff]
 author: Rackproof developers
 """

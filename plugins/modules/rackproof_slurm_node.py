@@ -14,7 +14,7 @@ description:
     Works with Slurm 21.08 and newer.
   - A drain is recognized by how its reason begins. One that begins with O(prefix) is ours; every other one,
     and a node that was set down by hand, has another owner and is neither lifted nor given another reason.
-  - A node that Slurm does not know is reported as such and is no error; so is every node of a cluster that
+  - A node that Slurm does not know is reported as such, without an error; so is every node of a cluster that
     does not exist yet (no C(scontrol) or no configuration).
 options:
   nodes:

@@ -16,7 +16,7 @@ options:
     type: dict
     default: {}
   returned:
-    description: Result of the task that returned nodes.
+    description: Result of the task that resumed nodes.
     type: dict
     default: {}
   resume:

@@ -86,7 +86,7 @@ drain:
   type: list
   elements: dict
 resume:
-  description: Nodes to return to service.
+  description: Nodes to resume.
   returned: success
   type: list
   elements: str

@@ -49,7 +49,7 @@ class BenchFollow(NodeAction):
 
 
 class JobFollower:
-    """One job on one node, from the first poll to its end.
+    """One job on one node, from the first poll until it ends.
 
     Args:
         action: The action on whose host the job runs.
@@ -206,7 +206,7 @@ class JobFollower:
         """
         hang_s = state.get("hang_s") or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
-        # The supervisor ends a job at its limit. One that does not is broken, and would be followed for ever.
+        # The supervisor ends a job at its limit. One that does not is broken, and would be followed forever.
         limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
         if elapsed_s > limit_s + self._deadline_s:
             raise self._give_up("has not ended its job")
@@ -245,7 +245,7 @@ class JobFollower:
 def show_whole_line(line: str) -> None:
     """Show a line, and let no signal end this process before it is through."""
     # ansible-core's worker hands a line over under a lock that all processes share. Ended by Ctrl-C
-    # while it holds that lock, it leaves the playbook waiting for ever: the signal waits for the line.
+    # while it holds that lock, it leaves the playbook waiting forever: the signal waits for the line.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         display.display(line)

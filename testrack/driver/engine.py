@@ -204,7 +204,7 @@ class Engine:
             return
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 60
-        # The process, not its pid file: that goes first, and dockerd hangs for ever if its folders go then.
+        # The process, not its pid file: that goes first, and dockerd hangs forever if its folders go then.
         while self._runs(pid):
             if time.monotonic() > deadline:
                 raise RackError(

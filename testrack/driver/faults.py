@@ -88,7 +88,7 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
     if on:
         _inside(host, "/opt/rack/fault", "on", name, json.dumps(settings))
     if name == "slow-node":
-        # An engine takes 0 for "as it was": all CPUs are no quota.
+        # An engine takes 0 for "as it was": all CPUs are not a quota.
         docker("update", "--cpus", str(settings["cpus"] if on else os.cpu_count() or 1), host.name)
     elif name == "no-return":
         docker("update", "--restart", "no" if on else "always", host.name)

@@ -81,7 +81,7 @@ class AnomalyPolicy:
     """Nodes of one SKU below which they are not compared."""
     gross: float = 0.2
     """A GPU that lost so much of its own past, or is so far below the others of few, is unproven by that
-    alone: what all nodes lose together is no weather then.
+    alone: a loss of all nodes together is then not taken for a common condition.
     """
     chance: float = 0.1
     resolution: float = 0.0025
@@ -899,7 +899,7 @@ def _fleetwide(
     cells, counts = np.unique(pairs[0], return_counts=True)
     total = asked[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
-    # A missing reference is no node's fault tonight.
+    # A missing reference is not a node's fault tonight.
     many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
     for one, count, of in zip(cells[many], counts[many], total[many], strict=True):

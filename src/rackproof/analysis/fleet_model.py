@@ -6,9 +6,9 @@ its own
 GPU, plus noise with heavy tails. What is left of a number after its group's median is compared by two tests:
 
 * change: does the GPU do less than it did? A step, a slope, or nights that come and go. Its own level is
-  unknown and integrated out, so that a GPU that was always 2.5 % slower than others is no finding.
+  unknown and integrated out, so that a GPU that was always 2.5 % slower than others is not a finding.
 * level: is it slower than any healthy GPU of its kind? Compared with the slowest few in a hundred of the
-  *other* nodes, less a margin, so that a population of slower silicon is no finding either.
+  *other* nodes, less a margin, so that a population of slower silicon is not a finding either.
 
 Each test gives an e-value, a likelihood ratio averaged over all that a fault may look like: of healthy
 hardware its

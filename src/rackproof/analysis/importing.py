@@ -371,7 +371,7 @@ def check_place(place: Path) -> None:
     """Check that a place can hold logs.
 
     Raises:
-        NoLogsError: It does not exist, or is no file and no folder.
+        NoLogsError: It does not exist, or is neither a file nor a folder.
     """
     if not place.exists():
         raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")

@@ -37,7 +37,7 @@ def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuR
     if speed is Verdict.FAIL:
         text = sanitize(reason, 300)
         return PairResult(nodes=nodes, passed=False, value=best.value, text=text, speed=speed)
-    # Reported beside the value, too, where it is no failure: degraded, or faster than can be.
+    # Reported beside the value, too, where it is not a failure: degraded, or faster than can be.
     remark = f"; {reason}" if reason and speed is not Verdict.PASS else ""
     text = sanitize(f"{quantity(best.value, best.unit)}{remark}", 300)
     return PairResult(nodes=nodes, passed=True, value=best.value, text=text, speed=speed)
@@ -121,7 +121,7 @@ def _compare_pair(
 
 
 def _pair_bandwidth(result: PairResult) -> float | None:
-    """Return the bandwidth to compare; more than two nodes share more links, and are no pair."""
+    """Return the bandwidth to compare; more than two nodes share more links, and are not a pair."""
     return result.value if result.passed and len(result.nodes) == 2 else None
 
 

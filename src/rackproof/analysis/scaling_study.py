@@ -35,7 +35,7 @@ THROTTLED = 0.10
 SLOWER_CLOCK = 0.05
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons): power cap, hardware slowdown, software
-# thermal, hardware thermal, power brake. Idle, application clocks and display are no trouble.
+# thermal, hardware thermal, power brake. Idle, application clocks and display are harmless.
 _POWER_CAP = 0x4
 REASONS: Mapping[int, str] = {
     _POWER_CAP: "power cap",

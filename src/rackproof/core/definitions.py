@@ -264,7 +264,7 @@ class JudgeRule(Record):
         """Return the rule's own bound as a reference, or None where the rule has none.
 
         Raises:
-            DefinitionError: The bound names no parameter, or one that is no finite number.
+            DefinitionError: The bound names no parameter, or one that is not a finite number.
         """
         for raw, low, high in (
             (self.at_least, 0.0, None),
@@ -275,7 +275,7 @@ class JudgeRule(Record):
                 continue
             text = substitute_variables(str(raw), parameters, f"{source}: result.judge: {self.metric}")
             try:
-                # Python reads "8_00" as 800; here it is no number.
+                # Python reads "8_00" as 800; here it is not a number.
                 value = float(text.replace("_", "?"))
             except ValueError:
                 raise DefinitionError(
@@ -428,7 +428,7 @@ class Definition(Record):
         return self
 
     def _check_matrices(self) -> None:
-        """Refuse an axis that is no parameter or has no value."""
+        """Refuse an axis that is not a parameter or has no value."""
         places = [("matrix", self.matrix)]
         places += [(f"suites.{name}", matrix) for name, each in self.suites.items() for matrix in each]
         for place, matrix in places:
@@ -484,9 +484,9 @@ class Definition(Record):
         """Check that every rule's bound is a number at a point, before anything runs for hours.
 
         Raises:
-            DefinitionError: A bound names no parameter, or one that is no finite number there.
+            DefinitionError: A bound names no parameter, or one that is not a finite number there.
         """
-        # As in a run's record, where an empty value is no value.
+        # As in a run's record, where an empty value is not a value.
         given = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
             rule.bound(self.name, given)

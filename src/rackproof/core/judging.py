@@ -98,7 +98,7 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
 
     Raises:
         ValidationError: A key or value is wrong.
-        TypeError: It is no mapping.
+        TypeError: It is not a mapping.
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
@@ -114,7 +114,7 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
 
 
 def _decimal_or_nan(value: object) -> object:
-    """Return the value; NaN, which no reference can be, for text that is no decimal number."""
+    """Return the value; NaN, which no reference can be, for text that is not a decimal number."""
     # Python reads "8_00" as 800, and digits of other scripts, too; `true` would be 1.
     if isinstance(value, bool) or (isinstance(value, str) and _DECIMAL.fullmatch(value) is None):
         return math.nan
@@ -293,7 +293,7 @@ def judge_rule(
         busy: Why no speed of this run counts, empty where its machine was idle.
     """
     used = parameters.get("gpus", 0)
-    # A parameter that is no number, such as `all`, is no reason to leave the rule out.
+    # A parameter that is not a number, such as `all`, is not a reason to leave the rule out.
     if isinstance(used, int) and used < rule.needs_gpus:
         return []
     matching = _matching_measurements(rule, measurements)

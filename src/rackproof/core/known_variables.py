@@ -262,7 +262,7 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 
 
 def check_bounds(given: Mapping[str, Any]) -> None:
-    """Check that numbers are numbers, and within their bounds: 0 repeats are no benchmark. No I/O.
+    """Check that numbers are numbers, and within their bounds: 0 repeats are not a benchmark. No I/O.
 
     Args:
         given: Variables of a host as they are written; what has a template is not checked.

@@ -12,7 +12,7 @@ def parsed_pattern(text: str) -> Any:
     """Return the elements of a pattern, each its kind and its value.
 
     Raises:
-        re.error, RecursionError, OverflowError: It is no pattern.
+        re.error, RecursionError, OverflowError: It is not a pattern.
     """
     return _parser.parse(text)
 

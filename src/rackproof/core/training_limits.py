@@ -31,7 +31,7 @@ def lacks_gpu(benchmark: str, product_name: str) -> bool:
 
 
 def _peaks(product_name: str) -> list[float]:
-    # A model's name is a word of the product name: "B200" is no word of "GB200".
+    # A model's name is a word of the product name: "B200" is not a word of "GB200".
     return [peak for model, peak in read_limits()["gpu"].items() if is_model(product_name, model)]
 
 

@@ -64,7 +64,7 @@ class Inventory:
 
 
 def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
-    """Return an inventory as Ansible lists it, and what its files have twice or what is no YAML in them.
+    """Return an inventory as Ansible lists it, and what its files have twice or what is not YAML in them.
 
     Raises:
         InventoryError: There is none, or Ansible cannot read it.
@@ -97,7 +97,7 @@ def _first_error(text: str) -> str:
 
 
 def _yaml_complaints(path: Path) -> Iterator[Complaint]:
-    """Yield each file that is no YAML, and each key that a mapping has twice, with file and line."""
+    """Yield each file that is not YAML, and each key that a mapping has twice, with file and line."""
     folder = path if path.is_dir() else path.parent
     files = {path} if path.is_file() else set()
     for pattern in ("*.yml", "*.yaml", "group_vars/**/*.yml", "group_vars/**/*.yaml", "host_vars/**/*.yml"):

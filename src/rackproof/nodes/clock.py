@@ -12,13 +12,13 @@ _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 def clock_offset(asked: float, answered: float, begin: object, end: object) -> float | None:
     """Return how far a node's clock is off for certain, in seconds: 0 while its times fit between ours.
 
-    The time that a busy controller takes to ask is no fault of the node's clock.
+    The time that a busy controller takes to ask is not a fault of the node's clock.
 
     Args:
         asked: When the controller asked, by its own clock.
         answered: When it had the answer.
         begin: When the node began to answer, by the node's clock.
-        end: When the node ended its answer; None is returned where one of the two is no number.
+        end: When the node ended its answer; None is returned where one of the two is not a number.
     """
     first, last = as_float(begin), as_float(end)
     if first is None or last is None:

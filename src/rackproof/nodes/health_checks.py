@@ -1039,7 +1039,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
     limit, wanted = node.snapshot.memlock_bytes, node.limits.memlock_bytes
-    # -1 is no limit.
+    # -1 is not a limit.
     if limit is not None and 0 <= limit < wanted:
         evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
         yield node.finding("memlock", Verdict.FAIL, "configure", evidence)

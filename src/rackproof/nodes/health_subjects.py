@@ -97,7 +97,7 @@ class Expectation:
     """The properties that a node must have; 0, None and empty are not checked.
 
     ``gpu_name`` is what the product name of each GPU contains; empty for what the SKU's name says.
-    ``hostname`` is what the node calls itself, without its domain; an address is no name.
+    ``hostname`` is what the node calls itself, without its domain; an address is not a name.
     ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
     ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
     lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names

@@ -55,7 +55,7 @@ that its GPUs have.
 
 
 def _state(value: Any) -> EvidenceState:
-    """Return the state of a plain value; a number is no value where it is negative."""
+    """Return the state of a plain value; a number is not a value where it is negative."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         return EvidenceState.DAMAGED
     return state_of_value(value)
@@ -331,7 +331,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row(
         "memlock_bytes",
         "the limit of locked memory",
-        # -1 is no limit.
+        # -1 is not a limit.
         state=lambda node: _state(node.snapshot.memlock_bytes if node.snapshot.memlock_bytes != -1 else 0),
         needed=lambda node: bool(node.limits.memlock_bytes),
     ),

@@ -19,7 +19,7 @@ def lacking_packages(
         wanted: By name the version, a pattern as in ``3.1.0*``, or empty for any.
         installed: The packages of the fact rackproof_node: by name ``version`` and ``held``.
         hold: Whether they are to be held.
-        exact: Whether versions are taken literally: an empty one is no version, and lacks.
+        exact: Whether versions are taken literally: an empty one is not a version, and lacks.
     """
     return [
         name

@@ -96,7 +96,7 @@ FABRIC_PROBE = Probe(
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
 DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
-"""The same of nodes of one NVLink domain: network cards alone are no pass."""
+"""The same of nodes of one NVLink domain: network cards alone are not a pass."""
 
 SHARED_FILES = ("common.py", "gpu_state.py", "samples.py")
 
@@ -490,6 +490,6 @@ def _end_of_output(text: str) -> str:
 def last_lines(text: str) -> str:
     """Return the end of a program's output, its measurements left out."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
-    # srun's line about a program that failed is no news where the program printed the reason.
+    # srun's line about a program that failed is not news where the program printed the reason.
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
     return sanitize(" | ".join((own or lines)[-2:]), 300)

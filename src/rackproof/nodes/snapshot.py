@@ -148,7 +148,7 @@ class GpuSnapshot(Record):
     """Speed of each NVLink that is up, in GB/s of one direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """Error texts of the driver in place of a value: they are no value, and no "N/A" either."""
+    """Error texts of the driver in place of a value: they are not a value, and no "N/A" either."""
     unknown_values: tuple[str, ...] = ()
     """Values in words that no check knows, as ``path: words``."""
 
@@ -578,7 +578,7 @@ def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
 def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | None:
     """Return whether the word at a path is ``yes``; None where it is neither that nor ``no``."""
     value = text(path)
-    # An error text in place of a value ("Unknown Error") is no answer, least of all a good one.
+    # An error text in place of a value ("Unknown Error") is not an answer, least of all a good one.
     return value == yes if value in (yes, no) else None
 
 
@@ -793,7 +793,7 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return as of a failed tool the paths without a file system to show: they are no healthy disks."""
+    """Return as of a failed tool the paths without a file system to show: they are not healthy disks."""
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 
@@ -886,7 +886,7 @@ def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
     """
     first = _first_moment(log)
     if first is None or not (stamp := _DMESG.match(first)):
-        return False  # A journal's line; or none, which is no log.
+        return False  # A journal's line; or none, which is not a log.
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     begin_s = since - (epoch - uptime_s) if since and epoch is not None and uptime_s is not None else 0.0

@@ -320,7 +320,7 @@ def cause_table(runs: Sequence[Run]) -> Table:
 
 
 def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return every table of a study, none where runs are no study."""
+    """Return every table of a study, none where runs are not a study."""
     if not is_study(runs):
         return ()
     every = (

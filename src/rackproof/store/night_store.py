@@ -184,7 +184,7 @@ def part_prefix(one: HealthFinding) -> str:
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
-    """Return where a snapshot is stored; a node's name comes from the inventory, and is no path yet.
+    """Return where a snapshot is stored; a node's name comes from the inventory, and is not a path yet.
 
     Raises:
         ResultsError: The name cannot be a file's.

@@ -22,7 +22,7 @@ DIRECT = "direct"
 class PairResult(Record):
     """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
 
-    ``passed`` means that they came to their end with right sums and without a finding against their speed;
+    ``passed`` means that they finished with right sums and without a finding against their speed;
     ``speed`` is the judgment by a floor or other pairs, None where it was compared with nothing.
     """
 
@@ -37,7 +37,7 @@ class ProbeNight(Record):
     """The measurements of a night by itself, as kept in ``probes.json``.
 
     ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
-    has by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
+    has by node why it was not measured; those are not findings. ``digests`` are, by what has to be alike, the
     bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
     ``job`` where all did.
     ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:

@@ -224,9 +224,9 @@ def read_file(path: Path, limit: int) -> bytes:
     """Return the bytes of a plain file of at most ``limit`` bytes.
 
     Raises:
-        OSError: It cannot be read, is larger, or is no plain file.
+        OSError: It cannot be read, is larger, or is not a plain file.
     """
-    # Reading a pipe waits for its writer: for ever, where there is none.
+    # Reading a pipe waits for its writer: forever, if there is none.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         state = os.fstat(stream.fileno())
         if not stat.S_ISREG(state.st_mode):

@@ -351,7 +351,7 @@ def _remove(name: str, dry: bool, quiet: bool) -> int:
     modules = loaded()
     if plain(name) not in modules:
         if installed(name) is not None:
-            return 0  # Nothing to do is no error, with kmod.
+            return 0  # Nothing to do is not an error, with kmod.
         if not quiet:
             complain(_not_found(name))
         return 1

@@ -42,7 +42,7 @@ def fabric_is_up(version: str) -> bool:
 
 
 def hang_if_told() -> None:
-    """Wait for ever where the driver hangs, as a process in its ioctl does: only SIGKILL ends it."""
+    """Wait forever where the driver hangs, as a process in its ioctl does: only SIGKILL ends it."""
     if load().fault("hung-nvidia-smi") is None:
         return
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2"):

@@ -91,7 +91,7 @@ def test_the_ranks_change_nothing_in_what_is_learned(cluster: Cluster) -> None:
 def test_ten_clean_trials_are_a_result(cluster: Cluster, name: str) -> None:
     job = cluster.run(name, TWO_NODES[name], 2, NEXP="10", SEED_BASE="100", NCCL_TEST="0")
     assert len(job.logs) == 10, job.output[-3000:]
-    # The date of a fake is no round's.
+    # The date of a fake is not a round's.
     score = score_folder(job.folder, ruleset="5.1.0")
     # A fake takes a tenth of a second: no GPU was ever as fast, and milliseconds tell its runs apart no more.
     assert score.verdict is Verdict.UNPROVEN

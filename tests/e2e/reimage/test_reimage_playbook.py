@@ -135,7 +135,7 @@ def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(ra
         done = rack.play("validate.yml", "-l", "n01", *returning)
         assert done.returncode == 0, done.stdout + done.stderr
     assert rack.drained() == {"n01": NIGHTS}
-    assert "stays drained: its imaging has not come to its end (failed at provision" in done.stdout
+    assert "stays drained: its imaging has not finished (failed at provision" in done.stdout
     tasks.begin_run(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid(), again=True)
     done = rack.play("validate.yml", "-l", "n01", *returning)
-    assert "its imaging has not come to its end (waits to begin with drain" in done.stdout
+    assert "its imaging has not finished (waits to begin with drain" in done.stdout

@@ -126,7 +126,7 @@ def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
     if one.finite and other.finite and one.value:
         ratio = other.value / one.value
         difference = (other.value - one.value) / abs(one.value)
-    # Identities that differ are no label of the pair.
+    # Identities that differ are not a label of the pair.
     labels = {key: value for key, value in one.labels.items() if other.labels.get(key) == value}
     return ComparedMeasurement(
         name=one.name,

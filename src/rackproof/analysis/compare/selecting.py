@@ -32,7 +32,7 @@ def names_of(run: Run) -> tuple[str, ...]:
     """Return every name that a run's system goes by, the most specific first."""
     skus = {node.sku for node in run.nodes}
     hosts = {node.name for node in run.nodes}
-    # A run over several nodes is no run of any one of them.
+    # A run over several nodes is not a run of any one of them.
     names = [*_only_member(skus), run.configuration, *_only_member(hosts)]
     names += [*_names_of_import(run), run.plan_id]
     return tuple(dict.fromkeys(name for name in names if name and name != "/"))

@@ -209,7 +209,7 @@ def _bad_exit(run: Run) -> Exclusion | None:
 
 
 def _bad_verdict_without_log(run: Run) -> Exclusion | None:
-    # With a log, a gating verdict may only mean "slower than the reference", which is no reason.
+    # With a log, a gating verdict may only mean "slower than the reference", which is not a reason.
     if run.logs or not run.verdict.gates:
         return None
     return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
@@ -333,7 +333,7 @@ def _most_particular(rows: Sequence[_Group]) -> list[_Group]:
 
 
 def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Direction | None]:
-    """Return a metric of each run that has it, its unit and direction; a value that is no number is left."""
+    """Return a metric of each run that has it, its unit and direction; a value that is not a number stays."""
     measured = []
     for run in group.runs:
         measurement = _representative(run, metric)
@@ -488,7 +488,7 @@ def _judged(
         )
         luck = f"; {count}, ±{expected:.1%} by when the target is met" if expected else f"; {count}"
     else:
-        # More batches may only be smaller ones: where their size is not stated, more is no better.
+        # More batches may only be smaller ones: where their size is not stated, more is not better.
         unstated = result.global_batch_size is None and _is_per_batch(unit)
         reference = result.reference("throughput", ceiling=_TOLERANCE if unstated else _CEILING)
         luck = f"; {count}" + "; the size of its batches is not stated" * unstated
@@ -541,7 +541,7 @@ def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: fl
 def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
     if not (low > 1 or high < 1):
         return "no difference shown"
-    # Fewer epochs are no merit of the hardware: they come from the batch size and from luck.
+    # Fewer epochs are not a merit of the hardware: they come from the batch size and from luck.
     if kind == "epochs" or direction is None:
         return "differs"
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
@@ -578,7 +578,7 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 
 def _size_text(size: str) -> str:
-    # A size is a run's parameter, which may be any text: what is no number is shown as it is.
+    # A size is a run's parameter, which may be any text: what is not a number is shown as it is.
     return f"{int(size):,}" if size.isdigit() else size
 
 

@@ -363,7 +363,7 @@ def _run_worker(
     reports: list[WorkerReport] = []
 
     def on_answer(line: bytes) -> None:
-        # A line cut by the time limit is no JSON; without a report the exit is reported.
+        # A line cut by the time limit is not JSON; without a report the exit is reported.
         with contextlib.suppress(ValueError):
             message = json.loads(line)
             if "report" in message:
@@ -496,7 +496,7 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
 
 
 def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
-    """Return the verdicts of findings that gate nothing and yet are no remark: a run that is degraded."""
+    """Return the verdicts of findings that gate nothing and yet are not a remark: a run that is degraded."""
     return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 

@@ -120,7 +120,7 @@ def _same_model(described: str, seen: str) -> Doubt | None:
     ours, theirs = model_words(described), model_words(seen)
     if not theirs:
         return _contradicted(described.casefold() == seen.casefold())
-    # Whole words: a B200 is no GB200. And no second model beside the right one.
+    # Whole words: a B200 is not a GB200. And no second model beside the right one.
     others = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
     return _contradicted(bool(ours & theirs) and not others)
 

@@ -198,7 +198,7 @@ def _answer(package: Path, ruleset: str, timeout_s: float) -> CheckerAnswer:
 
 
 def _unfit_names(groups: Mapping[str, Sequence[ChosenRun]]) -> list[Issue]:
-    """Return benchmarks whose name, as a log states it, is no plain name of a folder."""
+    """Return benchmarks whose name, as a log states it, is not a plain name of a folder."""
     return [
         Issue(
             code="benchmark_name",

@@ -62,7 +62,7 @@ def runs_gone(
 ) -> list[Issue]:
     """Return what hides a run that ``--latest`` would have to take: its folder or its record is gone.
 
-    Deleting the runs that failed chooses the good ones, which is no result.
+    Deleting the runs that failed chooses the good ones, which is not a result.
 
     Args:
         results: The results folder.

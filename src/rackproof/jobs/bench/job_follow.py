@@ -262,7 +262,7 @@ class Estimate:
         """Return the expected seconds to the end, negative when overdue, None if unknown."""
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
-            # Start-up is no part of the pace: measured between two points where there are two. Below a
+            # Start-up is not a part of the pace: measured between two points where there are two. Below a
             # hundredth of the job, rounding in the log would decide.
             pace = (until - since) / (high - low) if high - low >= 0.01 else until / high
             if high - low >= 0.01 or high >= 0.02:

@@ -23,7 +23,7 @@ PROGRAM = "docker_run.py"
 SILENCE_BEYOND_S = 900
 """The program reports its progress every few seconds before the training; a hang in it is found later."""
 GRACE_S = 120.0
-"""Between SIGTERM and SIGKILL: the program has to end its container, which is no child of its own."""
+"""Between SIGTERM and SIGKILL: the program has to end its container, which is not a child of its own."""
 _CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
 _SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

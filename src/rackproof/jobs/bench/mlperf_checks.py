@@ -124,7 +124,7 @@ class LauncherOutput:
 def run_script(planned: PlannedRun) -> run_sub.RunScript:
     """Return what the run script of a planned run prints, as its definition and the operator state it."""
     result = planned.result
-    # Without rules to check by a job is no run of MLPerf Training, and its script may be any.
+    # Without rules to check by a job is not a run of MLPerf Training, and its script may be any.
     lacks, processes = (result.lacks, result.processes) if result.ruleset else (EVERYTHING, "")
     return run_sub.RunScript(lacks=lacks, processes=processes, preflight_off=preflight_is_off(planned))
 
@@ -249,7 +249,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     if run.compliant is True:
         return []
     reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
-    # None is no answer of the checker: a log without a check has not failed.
+    # None is not an answer of the checker: a log without a check has not failed.
     word, verdict = "could not be checked by", Verdict.UNPROVEN
     if run.compliant is False:
         word, verdict = "is not compliant with", Verdict.FAIL

@@ -110,7 +110,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
     Args:
         raw: Raw facts of the node.
-        interface: The interface that the inventory names; empty takes the first that is no container's.
+        interface: The interface that the inventory names; empty takes the first that is not a container's.
     """
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
@@ -411,7 +411,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
         return [
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)
         ]
-    # All three: a state that contradicts itself is no proof of success.
+    # All three: a state that contradicts itself is not a proof of success.
     if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
         return []
     how = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
@@ -454,7 +454,7 @@ def _pair_of_run(pair: Mapping[str, Any], names: Container[str], lead: str) -> t
 
 
 def _plausible_rate(value: object) -> float | None:
-    """Return a reported rate in bytes per second; None where it is no number that a link can have."""
+    """Return a reported rate in bytes per second; None where it is not a number that a link can have."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # A petabyte per second is beyond any link, and far below what would overflow.

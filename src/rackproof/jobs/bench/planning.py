@@ -297,7 +297,7 @@ def make_plan(
         addresses: Per node its address on the network that trains.
 
     Raises:
-        DefinitionError: An override is no parameter, or a definition names an unknown variable.
+        DefinitionError: An override is not a parameter, or a definition names an unknown variable.
     """
     now = now or datetime.now(UTC)
     planner = _Planner(
@@ -613,7 +613,7 @@ def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
     """Return the number of nodes that a point asks for.
 
     Raises:
-        DefinitionError: It is no number.
+        DefinitionError: It is not a number.
     """
     count = point["nodes"]
     # True is an int, and would be planned as one node.

@@ -43,7 +43,7 @@ from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
-"""More systems than a rack has are no columns to read; `rackproof compare` takes any two of them."""
+"""More systems than a rack has are not columns to read; `rackproof compare` takes any two of them."""
 
 
 _LARGEST_VALUE = 2**63
@@ -174,7 +174,7 @@ def _check_points(
     """Check each point that the request comes to.
 
     Raises:
-        DefinitionError: A value is no parameter's, or out of its bounds.
+        DefinitionError: A value is not a parameter's, or out of its bounds.
     """
     for loaded in chosen:
         own = planning.fitting_overrides(loaded, dict(overrides), chosen)
@@ -547,7 +547,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    # What is missing gates like a run that is unproven: without it the plan is no proof of anything.
+    # What is missing gates like a run that is unproven: without it the plan is not a proof of anything.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
     lines = [

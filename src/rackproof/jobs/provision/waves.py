@@ -25,7 +25,8 @@ class WaveLimits:
 
     Attributes:
         batch: The most nodes of one wave.
-        share: The largest share of a partition out of service at a time, above 0 and up to 1; one node always may be.
+        share: The largest share of a partition out of service at a time, above 0 and up to 1; one node
+            always may be.
         canary: Number of nodes in the first wave, if any node is in service; 0 means no canary wave.
         failures: Number of nodes that may fail; if more fail, no further wave starts.
     """

@@ -245,7 +245,7 @@ class _Matching:
         for machine in known:
             claim = _Claim(address, machine, shared=len(machines) > 1)
             self.claims.setdefault(_normalize_serial(machine.serial), []).append(claim)
-        # A baseboard that a BMC lists beside the machine is no node, and no problem either.
+        # A baseboard that a BMC lists beside the machine is not a node, and no problem either.
         unknown = self.remarks if known else self.problems
         for machine in machines:
             if machine not in known:
@@ -422,7 +422,7 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
     know: a MAC address by BMCs, and a BMC by machines that booted.
 
     Raises:
-        DiscoveryError: It is no such file, or cannot be written.
+        DiscoveryError: It is not such a file, or cannot be written.
     """
     text, hosts = read_discovered(path)
     for name, discovered in variables.items():
@@ -447,7 +447,7 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
     there.
 
     Raises:
-        DiscoveryError: It is no such file, or cannot be read.
+        DiscoveryError: It is not such a file, or cannot be read.
     """
     try:
         text = path.read_text()

@@ -1,7 +1,7 @@
 """A node's hardware before and after its new image: recorded, compared, checked against its model.
 
-Silence is no sameness: a part that only one of two records lists, because the other could not ask for it, is
-reported as unproven, never as unchanged.
+A missing answer does not mean "the same": a part that only one of two records lists, because the
+other could not ask for it, is reported as unproven, never as unchanged.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def parse_host_and_port(node: str, address: str) -> tuple[str, int]:
     """Return where a BMC listens: ``10.0.0.11``, ``bmc17:6230``, ``fd00::11``, ``[fd00::11]:6230``.
 
     Raises:
-        BmcError: It is no such address.
+        BmcError: It is not such a address.
     """
     try:
         return str(ipaddress.ip_address(address)), PORT

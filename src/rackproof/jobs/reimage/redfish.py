@@ -255,7 +255,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the state of the node."""
-        # sushy keeps what it has read: without force, a node that was switched off would stay on for ever.
+        # sushy keeps what it has read: without force, a node that was switched off would stay on forever.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 

@@ -387,7 +387,7 @@ def _newest_record(folder: Path, node: str) -> Node | None:
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
-    # Without a verdict: what is remarkable of a node that returned is no reason against it.
+    # Without a verdict: what is remarkable of a node that returned is not a reason against it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))

@@ -338,6 +338,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Return text that stays in its cell and is no HTML: it comes from a node."""
+    """Return text that stays in its cell and is not HTML: it comes from a node."""
     escaped = sanitize(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

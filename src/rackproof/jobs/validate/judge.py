@@ -90,8 +90,8 @@ def judge_fleet(
     Args:
         begun: The night.
         asked: Every node asked for, and why it has no snapshot (empty where no reason is known).
-        being_imaged: Nodes whose imaging has not come to its end, and how far it is: none of them returns.
-            Without a default: a caller that forgot it would return nodes in the middle of their imaging.
+        being_imaged: Nodes whose imaging has not finished, and how far it is: none of them is resumed. It has
+            no default: a caller that forgot it would resume nodes in the middle of their imaging.
         slurm: Node to its state, as ``rackproof_slurm_node`` returns; None where Slurm was not asked.
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
         slurm_remark: Why Slurm could not be asked.
@@ -361,13 +361,10 @@ def _node_health(node: NodeNight) -> NodeHealth:
 
 
 def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNight:
-    """Return a node as decided; one that is still being imaged is not returned to service."""
+    """Return a node as decided; one that is still being imaged is not resumed."""
     if node.plan != "return" or node.node not in being_imaged:
         return node
-    why = (
-        f"stays drained: its imaging has not come to its end ({being_imaged[node.node]}): "
-        "rackproof reimage status"
-    )
+    why = f"stays drained: its imaging has not finished ({being_imaged[node.node]}): rackproof reimage status"
     return node.model_copy(update={"plan": "", "why": why})
 
 

@@ -84,7 +84,7 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
 def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
     """Return what changed of a node in a line; nothing where it is as it was."""
     if then is None:
-        # A new node that passes is no news.
+        # A new node that passes is not news.
         if one.verdict is Verdict.PASS:
             return []
         return [f"{one.node}: {one.verdict.value}, not in the night before"]

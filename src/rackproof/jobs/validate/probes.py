@@ -229,7 +229,8 @@ def _target(
 def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> SuspectFinder:
     """Return the function that finds suspect numbers, as the night will judge them: by floors and fleet.
 
-    A drift needs many nights, and what many nodes show is no single node's: measuring again would not help.
+    A drift needs many nights, and a loss of many nodes is not a single node's: measuring again
+    would not help.
     """
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store

@@ -371,7 +371,7 @@ def collect_actions(
 
     Args:
         drained: Result of the loop that drained nodes.
-        returned: Result of the task that returned nodes.
+        returned: Result of the task that resumed nodes.
         resume: The nodes that were to be returned; one without a result was not.
     """
     did = {}

@@ -102,7 +102,7 @@ def locate_database(where: str | Path | None) -> Target:
     the default path.
 
     Raises:
-        HistoryError: The text is no URL of a database that Rackproof knows.
+        HistoryError: The text is not a URL of a database that Rackproof knows.
     """
     if isinstance(where, str) and "://" in where:
         return _from_url(where, "the database URL")
@@ -176,7 +176,7 @@ def connect_database(target: Target) -> Engine:
     Raises:
         HistoryUnreachableError: The server does not answer or does not let us in.
         HistoryTooNewError: The tables are newer than this code.
-        HistoryError: The file cannot be made or is no history, or its tables are of an older version.
+        HistoryError: The file cannot be made or is not a history, or its tables are of an older version.
     """
     engine = _sqlite_engine(target) if target.sqlite else _postgresql_engine(target)
     try:
@@ -206,7 +206,7 @@ def _postgresql_engine(target: Target) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
         with connection.cursor() as cursor:
-            # By default PostgreSQL waits for ever.
+            # By default PostgreSQL waits forever.
             cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
             # A client that hangs in a transaction must not keep its locks.
             cursor.execute("SET idle_in_transaction_session_timeout = '10min'")

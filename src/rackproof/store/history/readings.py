@@ -337,7 +337,7 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
     """Return the hardware of those ids, and its ids in the same (ascending) order."""
     table = schema.hardware
     wanted = {int(one) for one in ids if one >= 0}
-    # All of them are read: most of a fleet is asked for, and a list of 90,000 ids is no faster.
+    # All of them are read: most of a fleet is asked for, and a list of 90,000 ids is not faster.
     # all(): one by one, SQLAlchemy's rows cost three times as much.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
     # Nodes and GPUs always: links are named by their ends, and a GPU's seat is the index of its node.

@@ -80,7 +80,7 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 def _bad_evidence(run: Run) -> Iterator[str]:
     """Yield what of a run's findings, logs and judgements speaks against its numbers."""
-    # What only degrades a run leaves its numbers doubtful: a machine with an XID is no measure.
+    # What only degrades a run leaves its numbers doubtful: a machine with an XID is not a standard.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad or finding.code == "machine_busy":
@@ -116,7 +116,7 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 
 
 FLEET_DEVIATION = 0.1
-"""A number this much worse than the median of its like is no reference."""
+"""A number this much worse than the median of its like is not a reference."""
 HOST_COPY_DEVIATION = 0.25
 """The same of copies from and to the host, where GPUs differ by the processor that they are attached to."""
 CHAIN_DEVIATION = 0.05
@@ -334,7 +334,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
     accepted_quantities = {key[2:] for key in numbers}
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
-        # What was judged keeps the judgement's value; NaN and infinity are no reference.
+        # What was judged keeps the judgement's value; NaN and infinity are not a reference.
         if key is None or key in numbers or not measurement.finite:
             continue
         if key[2:] in accepted_quantities:

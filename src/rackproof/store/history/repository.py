@@ -228,7 +228,7 @@ class Store(AbstractContextManager["Store"]):
             hardware: The nodes it will run on, or the key of one (``Node.hardware_key``).
 
         Returns:
-            Seconds, or ``None`` if it never ran to its end there.
+            Seconds, or ``None`` if it never finished there.
         """
         if isinstance(hardware, str):
             whole: Part | None = Part(Kind.NODE, bounded_key(hardware))

@@ -249,7 +249,7 @@ measurements = Table(
     "measurements",
     metadata,
     *_observed(),
-    # "nan", "inf" or "-inf" where the value is no ordinary number: SQLite keeps no NaN.
+    # "nan", "inf" or "-inf" where the value is not an ordinary number: SQLite keeps no NaN.
     Column("special", String(4), nullable=True),
     Index(None, "quantity_id", "moment"),
     Index(None, "hardware_id", "quantity_id", "moment"),

@@ -25,7 +25,7 @@ def fetch(data: bytes, target: Path) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
     done = partial.stat().st_size if partial.is_file() else 0
-    # A partial file of something else is no beginning of this one.
+    # A partial file of something else is not a beginning of this one.
     if partial.is_file() and partial.read_bytes() != data[:done]:
         done = 0
     how = "resumed" if done else "complete"

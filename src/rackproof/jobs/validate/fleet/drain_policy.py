@@ -197,7 +197,7 @@ _BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=
 
 
 def _no_pass(one: NodeNight, hold: Hold) -> str:
-    """Return why a night in which nothing failed is no pass of what the node was drained for."""
+    """Return why a night in which nothing failed is not a pass of what the node was drained for."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has what it was drained for; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):

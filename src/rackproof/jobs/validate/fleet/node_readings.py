@@ -127,7 +127,7 @@ def compare_digests(
             )
             continue
         elif len(counts) == 1:
-            # Two devices alike are no majority of three, but a start that later nights are held to.
+            # Two devices alike are not a majority of three, but a start that later nights are held to.
             agreed[alike] = group[0][2]
             continue
         for node, reason in _odd_devices(alike, group, right):
@@ -203,7 +203,7 @@ def read_node_probes(
     reasons = _flat(one.reasons for one in readings)
     sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
-        # Each program ended well and the job did not: whatever that was, it is no pass.
+        # Each program ended well and the job did not: whatever that was, it is not a pass.
         problem = f"{done.how}: {done.text or 'no reason was given'}"
         reasons = (*reasons, unproven_reason("job", target.name, problem))
     return NodeMeasurements(

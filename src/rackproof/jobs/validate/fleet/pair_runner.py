@@ -62,7 +62,7 @@ def pairs_tonight(
         partnerless = (able_names & set(names)).difference(*planned)
         planned += _pair_rest(sorted(partnerless), met, never)
         if planned:
-            # Who met longest ago comes first: a small budget must not leave out the same pairs for ever.
+            # Pairs measured longest ago come first: a small budget must not always leave out the same pairs.
             planned.sort(key=lambda pair: (-met.get(pair, never), pair))
             pairs_by_rack[key] = tuple(planned)
     return pairs_by_rack
@@ -208,7 +208,7 @@ class _PairRunner:
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # Not to have met is no evidence against them: a node that is not proven stays a suspect.
+            # Not to have met is not evidence against them: a node that is not proven stays a suspect.
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:

@@ -21,9 +21,10 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
     """Return the pairs of a night. No node is in two pairs, and the order of ``nodes`` does not matter.
 
     Args:
-        nodes: Names; doubles count once.
+        nodes: Names; duplicates are ignored.
         night: Any number that grows by one each night.
-        most: The largest number of pairs, the night's budget. Each full round leaves out other pairs, so that every pair gets its turn.
+        most: The largest number of pairs, the night's budget. Each full round leaves out other pairs, so that
+            every pair gets its turn.
     """
     seats: list[str | None] = [*sorted(set(nodes))]
     rounds = nights_needed(len(seats))
@@ -84,8 +85,8 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
     """Return bad nodes, bad pairs, and nodes that are still suspects.
 
     A node is bad if it passed with no partner and failed with at least two partners that passed with other
-    nodes. If both nodes of a failed pair passed with others, the link between them is bad. The remaining nodes
-    of failed pairs are suspects.
+    nodes. If both nodes of a failed pair passed with others, the link between them is bad. The remaining
+    nodes of failed pairs are suspects.
 
     Args:
         results: Pair to whether it passed; a hang has not passed.

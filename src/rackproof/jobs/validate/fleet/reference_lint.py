@@ -84,7 +84,7 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
     """Return an entry of ``bench_sku_references``.
 
     Raises:
-        ValueError: It is no reference; pydantic's error has the reason.
+        ValueError: It is not a reference; pydantic's error has the reason.
     """
     where = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
     rest = {name: value for name, value in raw.items() if name not in where}
