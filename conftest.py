@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests of the suite that is asked for, and give those on the rack more time."""
+    """Leave the tests of the requested suite, and give those on the rack more time."""
     for item in items:
         # Its fixtures may provision nodes first, and the rack shares the machine's cores.
         if item.get_closest_marker("rack") and not item.get_closest_marker("timeout"):

@@ -1,4 +1,4 @@
-"""Find out which machine is which node's: by their BMCs, or by the reports of machines that booted."""
+"""Find the machine of each node: by the BMCs, or by the reports of machines that booted."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class ActionModule(NodeAction):
     ) -> bmc.Settings | None:
         """Return BIOS settings and firmware by the BMC; None where it is not asked.
 
-        IPMI has neither; where something is expected it is asked all the same, and its answer is an error.
+        IPMI has neither; where something is expected it is queried all the same, and its answer is an error.
         """
         if not options.get("address"):
             return None

@@ -71,7 +71,7 @@ def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher
 
 
 def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
-    """Refuse what is not a number, and a reference by which every number would pass."""
+    """Refuse a value that is not a number, and a reference by which every number would pass."""
     if not isinstance(reference, Mapping):
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, warn, unit, source}")
     # True is a number to Python.
@@ -163,7 +163,7 @@ def slurm_misfit(node: Any, controller: Any) -> str:
 
 
 def plain_data(value: Any) -> Any:
-    """Return data as Python's own: Ansible's containers hold what is rendered only when it is asked for."""
+    """Return data as Python's own: Ansible's containers render a value only when it is read."""
     if isinstance(value, Mapping):
         return {str(name): plain_data(one) for name, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -60,7 +60,7 @@ DMI = (
     "product_sku",
     "sys_vendor",
 )
-# Runs inside the interpreter that is asked; prints one line of JSON.
+# Runs inside the queried interpreter; prints one line of JSON.
 QUESTION = r"""
 import json, platform, sys
 said = {"version": platform.python_version(), "packages": {}, "torch": {}}

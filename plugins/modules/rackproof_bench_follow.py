@@ -91,7 +91,7 @@ progress_lines:
   returned: success
   type: int
 polls:
-  description: How often the node was asked.
+  description: Number of polls of the node.
   returned: success
   type: int
 elapsed_s:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_bench_plan
-short_description: Plan the runs, or go on with the plan that was interrupted
+short_description: Plan the runs, or continue the interrupted plan
 description:
   - Makes one run for every node and every point of the chosen benchmarks.
   - Keeps the plan in the results folder.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_bench_record
-short_description: Fetch, parse, judge and keep one run
+short_description: Fetch, parse, judge and store one run
 description:
   - Fetches the log of a job, parses and judges it, and enters the run into the history.
   - Writes RV(rackproof_run.folder) with record, raw log and report.

@@ -21,7 +21,7 @@ options:
     type: path
     required: true
   suite:
-    description: Suite to run. Ignored where O(benchmarks) are named.
+    description: Suite to run. Ignored if O(benchmarks) are set.
     type: str
     default: ""
   benchmarks:
@@ -66,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 choice:
-  description: What was asked for, checked; input of M(rackproof_bench_plan).
+  description: The checked request; input of M(rackproof_bench_plan).
   returned: success
   type: dict
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_bench_setup
-short_description: Set a node up for one point of an experiment, and take that away again
+short_description: Set a node up for one point of an experiment, and undo that
 description:
   - Makes the network that a point names, and prepares its storage. V(overlay) is a VXLAN between the nodes
     of the run, over the addresses in O(nodes), with unicast entries for each of them and no learning.

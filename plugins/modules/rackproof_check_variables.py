@@ -14,8 +14,8 @@ description:
     that may be meant.
   - So does one given with C(-e) that the roles themselves find out, such as a verdict, or that is empty where
     a value is needed.
-  - Numbers have to be numbers, and within bounds in which the playbooks do what was asked for.
-  - Of more than 200 hosts, one of each set of groups is asked, and those with a file in C(host_vars).
+  - Numbers must be numbers, and within the bounds that the playbooks support.
+  - With more than 200 hosts, one of each set of groups is checked, and those with a file in C(host_vars).
 options:
   hosts:
     description: The hosts whose variables are checked.

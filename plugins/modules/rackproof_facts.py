@@ -321,7 +321,7 @@ def subset_options(params):
 
 
 def check_packages(packages, pythons):
-    """Raise ValueError unless packages are lists of names of interpreters that are asked."""
+    """Raise ValueError unless packages are lists of names of interpreters to query."""
     for name, wanted in packages.items():
         if not isinstance(wanted, list) or not all(isinstance(package, str) for package in wanted):
             raise ValueError(f"packages: a list of names is needed for {name!r}")

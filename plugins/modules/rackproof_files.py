@@ -96,7 +96,7 @@ KINDS = ("content", "secret", "secret_base64", "merge_json")
 
 
 class UnusableError(Exception):
-    """Something that was asked for cannot be done, and why."""
+    """A request that cannot be fulfilled, and the reason."""
 
 
 def identity(entry, tolerant):

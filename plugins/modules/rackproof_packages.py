@@ -8,10 +8,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_packages
-short_description: Install packages in exact versions, hold them, and refuse what was not asked for
+short_description: Install packages in exact versions, hold them, and refuse changes that were not requested
 description:
   - Brings packages to exact versions in one call, where C(apt), C(debconf), C(dpkg_selections) need many.
-  - apt is asked first what it would do. A new kernel, or the removal of a package that was not named, is
+  - The module simulates the apt run first. A new kernel, or the removal of a package that was not listed, is
     refused before anything is installed, and the kernels are compared again afterwards.
   - Works on a bare node, where apt's Python bindings are missing. There, in check mode, what the repositories
     hold is not known yet, and what would be installed is predicted from what is not installed.
@@ -46,7 +46,7 @@ options:
   simulate:
     description:
       - Only fetch the package lists, ask apt what it would do, and refuse what would be refused. No package
-        is changed. In check mode the lists that are there are asked.
+        is changed. In check mode the existing lists are used.
     type: bool
     default: false
   allow_kernel:
@@ -136,7 +136,7 @@ KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 SHORT_S = 120
 LARGEST_CLOSURE = 500
 UPDATE_S = 600
-# What apt says, and what that means to whoever reads it at 3 a.m. The first that matches is meant.
+# Messages of apt, and their meaning for an operator. The first match is used.
 MEANINGS = (
     (
         r"is not signed|NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|signatures? (were|was) invalid|"
@@ -614,7 +614,7 @@ def ask_only(options, check):
 
 
 def work(options, check):
-    """Do what is asked; returns the module's result."""
+    """Fulfil the request; return the module's result."""
     apt = Apt(options)
     before, broken = packages()
     wanted = not_as_wanted(options["present"], before)

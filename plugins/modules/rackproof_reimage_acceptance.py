@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_acceptance
-short_description: Let a drained node reduce with a partner that is known to be good
+short_description: Run an all-reduce of a drained node with a known-good partner
 description:
   - Slurm gives a drained node no job. Its half of the pair runs by ssh, bounded on the node; the partner's
     half is a job of Slurm on the partner alone, called C(rackproof-night), given at once or not at all and

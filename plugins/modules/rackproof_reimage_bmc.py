@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_bmc
-short_description: Power and boot of a node through its BMC (Redfish, IPMI)
+short_description: Control power and boot of a node through its BMC (Redfish, IPMI)
 description:
   - Asks the BMC, and where O(boot) or O(power) is given sets what the node boots from and switches it on or
     off. What was set is read back, and a switch is waited for.

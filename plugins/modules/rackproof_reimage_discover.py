@@ -7,11 +7,11 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_discover
-short_description: Find out which machine is which node's
+short_description: Find the machine of each node
 description:
   - Matches machines with C(reimage_serial) of the inventory, and writes the host variables of the nodes that
     it found into an inventory file. Nodes that are in that file and were not found stay as they are.
-  - By V(bmc) it asks BMCs who they are. Every address is accounted for. One that was named and does not
+  - By V(bmc) it queries the identity of BMCs. Every address is accounted for. One that was given and does not
     answer is a problem; in a range it is a remark. By IPMI a BMC lists no MAC addresses.
   - By V(boot) it waits on the host that nodes boot from for the reports of unknown machines (role netboot,
     entry point C(discover)), shows each as it comes, and writes C(reimage_mac). Reports are not trusted. At
@@ -40,7 +40,7 @@ options:
     type: list
     elements: str
   parallel:
-    description: By V(bmc), the most BMCs that are asked at a time.
+    description: By V(bmc), the largest number of BMCs that are queried at a time.
     type: int
     default: 32
   timeout_s:

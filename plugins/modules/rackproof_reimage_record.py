@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_record
-short_description: Keep what a node is, and compare it with what it was
+short_description: Record a node's hardware, and compare it with the earlier record
 description:
   - Calls C(rackproof_facts) on the node. Fails where it is another machine than the inventory's, where it
     lacks parts that it had, where it still runs the system that was to be replaced, or where BIOS settings or
@@ -21,7 +21,7 @@ options:
     choices: [before, booted, after]
     required: true
   answers:
-    description: Whether the node can be asked. Otherwise its last night's snapshot is what it was before.
+    description: True if the node answers. Otherwise its last night's snapshot is its earlier state.
     type: bool
     default: true
   sku:

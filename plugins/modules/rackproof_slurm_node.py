@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_slurm_node
-short_description: Drain Slurm nodes, return them, or report their states
+short_description: Drain Slurm nodes, resume them, or report their states
 description:
   - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
     Works with Slurm 21.08 and newer.
@@ -100,7 +100,7 @@ nodes:
     known: {description: Whether Slurm knows the node., type: bool, returned: always}
     state_before: {description: State as Slurm has it; V(unknown) without one., type: str, returned: always}
     state_after: {description: State at the end; in check mode what it would be., type: str, returned: always}
-    drained_by: {description: Who keeps it out of service (ours/other/none)., type: str, returned: always}
+    drained_by: {description: Owner of the drain (ours/other/none)., type: str, returned: always}
     reason: {description: Reason that Slurm keeps., type: str, returned: always}
     set_by: {description: User who set the reason and when., type: str, returned: always}
     jobs: {description: Ids of jobs that run on it or have not quite ended., type: list, returned: always}
@@ -141,7 +141,7 @@ OWN_REASONS = (
 
 
 class SlurmError(Exception):
-    """Slurm did not do what it was asked."""
+    """Slurm did not fulfil a request."""
 
 
 def find(program):
@@ -183,7 +183,7 @@ def call(argv, timeout_s):
 
 
 def parse_nodes(text):
-    """Return state, reason and who set it, by node, out of ``scontrol --oneliner show node``."""
+    """Return state, reason and the user who set it, by node, out of ``scontrol --oneliner show node``."""
     found = {}
     for line in text.splitlines():
         node = NODE.match(line)
@@ -253,7 +253,7 @@ def parse_jobs(text):
 
 
 def owner(known, prefix):
-    """Return who keeps a node out of service: ours, other or none.
+    """Return the owner of a node's drain: ours, other or none.
 
     Args:
         known: State, reason and setter of the node.
@@ -271,7 +271,7 @@ def owner(known, prefix):
 
 
 class Cluster:
-    """The nodes that were asked for, as Slurm has them, and what can be asked of it."""
+    """The requested nodes, as Slurm has them, and the requests to Slurm."""
 
     def __init__(self, options):
         self.names = list(dict.fromkeys(options["nodes"]))
@@ -516,7 +516,7 @@ def state_lines(names, nodes):
 
 
 def run(module, cluster):
-    """Do what was asked; returns the result."""
+    """Fulfil the request; return the result."""
     # Before the first reading, whose time counts as waiting.
     request = Request(module.params, cluster.prefix)
     before = cluster.read_nodes()

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_validate_judge
-short_description: Judge a night of the fleet and name the nodes to drain and to return
+short_description: Judge a night of the fleet and list the nodes to drain and to resume
 description:
   - Judges health and the measurements of the last 24 hours, writes the night's record, and names the nodes
     that should be drained and returned. Does neither.

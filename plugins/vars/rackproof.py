@@ -11,7 +11,7 @@ from ansible.template import trust_as_template
 DOCUMENTATION = """
     name: rackproof
     version_added: "0.1.0"
-    short_description: The variable rackproof_node
+    short_description: Set the variable rackproof_node
     description:
       - Gives every host the variable C(rackproof_node), which is the fact of that name.
       - ansible.cfg keeps facts from becoming variables (C(inject_facts_as_vars)).

@@ -23,7 +23,7 @@ _SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
 """Tags that Ansible gives a meaning of its own; no task of ours has another one to be skipped by."""
 
 _asked: list[str] = []
-"""Hosts that plays of this process were asked for, in order; the callback counts them."""
+"""Requested hosts of this process's plays, in order; the callback counts them."""
 
 
 class PartialRunError(RackproofError):
@@ -31,7 +31,7 @@ class PartialRunError(RackproofError):
 
 
 def asked_hosts() -> tuple[str, ...]:
-    """Return the hosts that the playbooks of this process were asked for so far."""
+    """Return the hosts that were requested of this process's playbooks so far."""
     return tuple(_asked)
 
 
@@ -39,7 +39,7 @@ def hosts_left_out(asked: Iterable[str], stats: Any) -> list[str]:
     """Return the hosts of those asked for on which no task did anything.
 
     Args:
-        asked: The hosts that the playbooks were asked for.
+        asked: The requested hosts of the playbooks.
         stats: Ansible's counts of what tasks did, by host; what a task skipped was not done.
     """
     counts = (stats.ok, stats.failures, stats.dark, stats.rescued, stats.ignored)
@@ -91,7 +91,7 @@ def check_tasks(options: Mapping[str, Any]) -> None:
 
 
 def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | None) -> list[str]:
-    """Return the hosts that a play is asked for.
+    """Return the requested hosts of a play.
 
     Args:
         pattern: The hosts of the play.

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def describe_left_out(hosts: Sequence[str]) -> str:
-    """Return that hosts were asked for and no task was run on them."""
+    """Return the message that no task ran on requested hosts."""
     from rackproof.core.hostlist import compress_hostlist
     from rackproof.core.text import sanitize
 

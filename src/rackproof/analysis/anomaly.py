@@ -129,7 +129,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class FleetFault:
-    """One kind of finding on more than the allowed share of the nodes of a SKU that were asked."""
+    """One kind of finding on more than the allowed share of the requested nodes of a SKU."""
 
     sku: str
     check: str
@@ -195,7 +195,7 @@ def judge_night(
         asked: The nodes that the night was to measure; one without any number is unproven.
         accepted: References accepted for this very hardware.
         policy: How strictly.
-        past: Whether the fleet and the nights before are asked; floors and completeness always are.
+        past: If true, the fleet and earlier nights are used; floors and completeness always are.
         once: Benchmark and node's key, where a bad number should have been measured a second time and was
             not: floor and fleet fail no node by it, they leave it unproven.
         twice: The same, where a number was measured twice and is the better of the two.
@@ -251,7 +251,7 @@ class _Fleet:
         )
 
     def _add_asked(self, asked: Sequence[Node]) -> list[int]:
-        """Add the nodes that tonight's readings lack; return the places of all that were asked."""
+        """Add the nodes that tonight's readings lack; return the places of all requested nodes."""
         at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
         places = []
         for node in asked:
@@ -433,7 +433,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     for sku in np.unique(skus):
         mine = skus == sku
         some = there[mine]
-        # What most nodes of the model were asked, with as many parts as most of those that were.
+        # The measurements of most nodes of the model, with as many parts as most of those have.
         usual = (some > 0).sum(axis=0) * 2 > len(some)
         for quantity_ in np.flatnonzero(usual):
             counts = some[:, quantity_]

@@ -13,7 +13,7 @@ GPU, plus noise with heavy tails. What is left of a number after its group's med
 Each test gives an e-value, a likelihood ratio averaged over all that a fault may look like: of healthy
 hardware its
 mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages of e-values
-are e-values, so that a node has one, however many GPUs, metrics and kinds of fault it is asked about. That is
+are e-values, so that a node has one, for any number of GPUs, metrics and kinds of fault. That is
 what makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
@@ -49,7 +49,7 @@ _LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
 _SERIES_AT_ONCE = 2_000
 _FARTHEST = 1e6
 _STRONG = float(np.log(20.0))
-"""A series with so much evidence of its own (logarithm) is named, besides the strongest of its node."""
+"""Evidence of a series (logarithm) from which it is listed, besides the strongest of its node."""
 
 # Half and 95 % of Student's t, both sides, by its degrees of freedom: heavy tails first.
 _TAILS = (

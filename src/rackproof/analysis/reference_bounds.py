@@ -66,7 +66,7 @@ def propose_references(
         runs: Runs of healthy machines of one SKU. A run that a finding or judgement speaks against is left
             out; one that only lacks references is not.
         bound: Demand this bound, a fraction; None takes twice the spread, at least :data:`TIGHTEST`.
-        fewest_runs: So many runs a quantity needs.
+        fewest_runs: The number of runs that a quantity needs.
 
     Returns:
         One entry for each benchmark, point, metric and label set, in that order, those with an objection too.

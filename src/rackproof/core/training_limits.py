@@ -36,7 +36,7 @@ def _peaks(product_name: str) -> list[float]:
 
 
 def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second that so many GPUs cannot exceed; None where that is not known.
+    """Return the samples per second that a number of GPUs cannot exceed; None where that is not known.
 
     Args:
         benchmark: As MLPerf's rules call it.

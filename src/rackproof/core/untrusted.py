@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any
 
 MOST_ENTRIES = 512
-"""So many keys of a mapping, or entries of a list, are read; a rack's largest node has less than half."""
+"""The largest number of keys of a mapping, or entries of a list; a rack's largest node has less than half."""
 MOST_CHARACTERS = 4 << 20
 """So much of a text is read: what modules on nodes return at most."""
 MOST_DEPTH = 12

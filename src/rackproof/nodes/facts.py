@@ -234,7 +234,7 @@ def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how the host is tuned: the profile that was asked for, and what the kernel really has."""
+    """Yield how the host is tuned: the requested profile, and the kernel's actual settings."""
     yield "tuning.profile", _tuning_profile(text_at(files, "tuning"))
     yield "tuning.governor", sanitize(text_at(files, "governor").strip(), 40)
     # The kernel lists every choice, the one in force in brackets: "always [madvise] never".

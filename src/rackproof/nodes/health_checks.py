@@ -45,9 +45,9 @@ from rackproof.nodes.night_evidence import (
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
-"""So many findings of a node are listed, the worst first."""
+"""The largest number of findings of a node that are listed, the worst first."""
 REBOOTS_UNTIL_INSPECTION = 2
-"""After so many reboots for one XID of one GPU the hardware has to be inspected."""
+"""The number of reboots for one XID of one GPU after which the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
 """These are built for one driver and refuse, or misbehave with, any other."""
@@ -67,7 +67,7 @@ _COUNTER_LIMITS: Mapping[str, int] = {
     "port_xmit_discards": 1000,
     "PortXmitDiscards": 1000,
 }
-"""More than so many in a day fail; names of /sys and of perfquery."""
+"""The largest number in a day that does not fail; names of /sys and of perfquery."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
@@ -801,7 +801,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
     verdict = verdict_of(event.xid, event.text)
     if action in ("reset", "reboot", "isolate", "inspect"):
         verdict = Verdict.FAIL
-    # What a boot has mended is history, unless boots have not helped so far.
+    # A fault that a boot has fixed is over, unless boots have not helped so far.
     if resolved_by_boot(event) and action != "inspect":
         verdict, action = Verdict.DEGRADED, "watch"
     times = f", {event.times} times" if event.times > 1 else ""

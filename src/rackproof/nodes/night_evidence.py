@@ -221,7 +221,7 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the worst of the answers of all paths whose file system was asked for."""
+    """Return the worst of the answers of all paths whose file system was queried."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:

@@ -150,8 +150,8 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
     Args:
         node: What is there.
-        method: A method that is asked for by name, whatever its needs; "auto" takes the first whose needs are
-            met; "none" takes none.
+        method: A method that is requested by name, without a check of its needs; "auto" takes the first whose
+            needs are met; "none" takes none.
         dmabuf_kernel: Kernel from which on DMA-BUF is used, where the platform needs a newer one than the
             method's own row has.
 

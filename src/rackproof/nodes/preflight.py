@@ -110,7 +110,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
-    # The bus and not the driver is asked: a node that is to be provisioned has no driver yet.
+    # The bus is read, not the driver: a node that will be provisioned has no driver yet.
     gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected and len(gpus) != expected:
         slots = ", ".join(sanitize(gpu["slot"]) for gpu in gpus)
@@ -181,7 +181,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    # None of these is fatal: provisioning is what mends them.
+    # None of these is fatal: provisioning fixes them.
     if expected.kernel and node["kernel"] != expected.kernel:
         yield Remark(
             "kernel",

@@ -3,7 +3,7 @@
 Never more of a partition at once than allowed, and only while the longest that a job may take still fits
 into the night's GPU-minutes. A job carries its programs along and needs no shared storage; Slurm gives it
 nodes at once or not at all, ends it in time, and knows it by one name, so that an interrupted night leaves
-nothing. What Slurm's host is asked goes through a function: nothing here knows ssh.
+nothing. Requests to Slurm's host go through a function: nothing here uses ssh.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def check_slurm_state(
         state: As Slurm has it.
         known: Whether Slurm has a node of this name.
         reason: The reason that Slurm keeps.
-        set_by: Who set it, and when.
+        set_by: The user who set it, and when.
         member: Whether it has to be a node of the cluster.
     """
     if not known:
@@ -157,7 +157,7 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
 
 
 def missing_state(node: str, why: str) -> HealthFinding:
-    """Return the finding on a node whose state Slurm was asked for in vain."""
+    """Return the finding on a node whose state Slurm did not report."""
     evidence = f"its state in Slurm is not known: {why}"
     return _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", evidence)
 

@@ -80,7 +80,7 @@ MOST_GONE = 64
 MOST_LINKS = 64
 """NVLinks of a GPU: three times as many as any has."""
 MOST_UNLISTED = 8
-"""GPUs that are named and not listed: more explain no more."""
+"""The largest number of unlisted GPUs that are shown: more would explain nothing more."""
 MOST_LINES = 100_000
 """Bounds for what a damaged or hostile node sends."""
 
@@ -349,7 +349,7 @@ def build_snapshot(
 
 def _boot_time(health: Mapping[str, Any], epoch: float | None) -> float | None:
     booted = as_float(health.get("booted"))
-    # By a boot that is still to come every fault would be mended.
+    # A boot that is still to come would fix every fault.
     return booted if booted and epoch is not None and booted <= epoch else None
 
 
@@ -717,7 +717,7 @@ def _open_xids(
 def _open_hardware_events(
     new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[HardwareEvent]:
-    """Return last night's failures that no boot has come after: no other trace shows that they are mended."""
+    """Return last night's failures without a boot since: no other trace shows that they are fixed."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.code, event.bus_id) for event in new}
@@ -729,7 +729,7 @@ def _open_hardware_events(
 
 
 def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
-    """Return whether a node was booted since; a boot that looks like the last one has mended nothing."""
+    """Return whether a node was booted since; a boot that looks like the last one has fixed nothing."""
     return bool(boot_id and previous.boot_id and previous.boot_id != boot_id)
 
 
@@ -990,7 +990,7 @@ def _unescape(path: str) -> str:
 
 
 def _read_services(tools: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return how the units are that were asked for, by each of their names; None where that is not known."""
+    """Return the states of the queried units, by each of their names; None where that is not known."""
     if mapping_at(tools, "units").get("status") != "ok":
         return None
     services = {}
@@ -1018,7 +1018,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
         return active
     if loaded != "loaded":
         return sanitize(loaded or "unknown", 20)
-    # A unit that was asked to start and whose condition does not hold here has nothing to do here.
+    # A unit that was started and whose condition does not hold here has nothing to do here.
     if unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0"):
         return "condition"
     restarts = active == "activating" and unit.get("SubState") == "auto-restart"

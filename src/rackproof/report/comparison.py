@@ -349,7 +349,7 @@ def comparison_markdown(comparison: SystemComparison, runs: Comparison | None = 
 
 
 def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
-    """Return the same tables as text for a terminal of so many cells."""
+    """Return the same tables as text for a terminal of ``width`` cells."""
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
     for ident, heading, tables in sections(comparison):
         # What a page has room for: run by run and where it was published are there and in --json.

@@ -36,10 +36,10 @@ DRAIN_PREFIX = "rackproof-night:"
 touched.
 """
 NIGHTS_BACK = 60
-"""So many nights are asked for what was known of a node; one that was away longer is new."""
+"""The number of nights that are searched for a node; one that was away longer is new."""
 _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
-"""So many snapshots are searched, the newest first: a part from the vendor is in none of them."""
+"""The number of snapshots that are searched, the newest first: a part from the vendor is in none of them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
@@ -293,7 +293,7 @@ def read_conditions(
         folders: The nights before, newest first.
         tonight: Tonight's snapshots.
         now: The end of tonight.
-        nights: How many nights before are asked for.
+        nights: The number of earlier nights to search.
     """
     found: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
     found[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}

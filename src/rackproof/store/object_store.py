@@ -134,7 +134,7 @@ def sign(
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file of a folder, with what the store is asked for."""
+    """A file of a folder, with the request to the store."""
 
     path: Path
     size: int

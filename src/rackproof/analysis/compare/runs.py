@@ -1,6 +1,6 @@
 """Two runs side by side: every measurement that both have, and how their surroundings differ.
 
-Comparing decides nothing: verdicts come from judging. A difference in unit is named, never converted.
+Comparing decides nothing: verdicts come from judging. A difference in unit is reported, never converted.
 """
 
 from __future__ import annotations

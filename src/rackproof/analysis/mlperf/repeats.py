@@ -45,7 +45,7 @@ EARLY_S = 1.0
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers of so many digits are not equal by chance: a few of the former, one of the latter."""
+"""Numbers with these numbers of digits are not equal by chance: a few of the former, one of the latter."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _MOST_SAMPLES_AS_EPOCHS = 1000
 """bert and gpt3 log samples where others log epochs."""
@@ -76,7 +76,7 @@ class RunTrace:
         train_samples: Samples of an epoch.
         throughput: Samples per second as the log states them.
         nodes: Names of nodes in the launcher's lines.
-        node_count: Nodes of the job as the run script states them, else as many as are named.
+        node_count: Nodes of the job as the run script states them, else the number of listed nodes.
         system: Whose run it is, on what, and in which division, as far as the log states that.
         scores: Whether the run counts as it is; one that failed counts as the slowest, whatever its speed.
     """

@@ -2,7 +2,7 @@
 
 A log does not name its round. The folder may lie below one that does (``training_results_v5.1``), the
 benchmark may be of one round only, and a run took place before one round's deadline and after another's.
-Where that leaves more than one round, the operator is asked: a score by another round's rules means nothing.
+If that leaves more than one round, the operator must choose: a score by another round's rules means nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""After which no run was made for a round. Of the newest rounds it is not known here: they are asked for."""
+"""The end of each round's runs. It is not known for the newest rounds: the operator must choose these."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 

@@ -1,6 +1,6 @@
 """Following a job on a node: how to poll the node, how to read its answer, what to show and when.
 
-Everything here is pure; time comes from the caller. The node is asked by one small shell command,
+No I/O; time comes from the caller. The node is polled by one small shell command,
 because a module call costs the node a hundred times as much, and the job would feel it.
 """
 
@@ -122,7 +122,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
     boot_id = next((line for line in kernel_lines if _BOOT_ID.fullmatch(line)), "")
     same_boot = boot_id == state.get("boot_id")
     alive = None
-    # The poll read the stat of the process that was asked for, which need not be this supervisor.
+    # The poll read the stat of the requested process, which need not be this supervisor.
     if supervisor_pid == state["supervisor_pid"]:
         alive = same_boot and _runs("\n".join(kernel_lines), state["supervisor_start_ticks"])
     age_s = _age_s(kernel_lines, state["supervisor_start_ticks"]) if same_boot else None
@@ -250,7 +250,7 @@ class Estimate:
     _last: tuple[float, float] | None = field(default=None, init=False)
 
     def observe(self, elapsed_s: float, fraction: float | None) -> None:
-        """Take in how far the job is (0 … 1) after so many seconds."""
+        """Add the progress of the job (0 … 1) after ``seconds`` seconds."""
         if fraction is None or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             return
         if self._last is None or fraction < self._last[1]:

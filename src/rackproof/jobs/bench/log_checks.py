@@ -60,7 +60,7 @@ def log_findings(
 
 
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Return what tf_cnn_benchmarks did other than it was asked, which it does without any error."""
+    """Return where tf_cnn_benchmarks deviated from the request, which it does without any error."""
     file = log.file or "the log"
     for axis, tag in TF_CNN_TAGS.items():
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)

@@ -337,7 +337,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
 
 
 def published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return what was published for this benchmark on so many accelerators of this kind."""
+    """Return the published results for this benchmark on this number of accelerators of this kind."""
     if planned.launcher == "docker":
         return _published_06(planned, measurement)
     metric = {"time_to_train": "minutes", "samples_per_second": "throughput"}.get(measurement.name)

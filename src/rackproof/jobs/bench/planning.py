@@ -164,7 +164,7 @@ class Plan(Record):
     runs: tuple[PlannedRun, ...]
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
-    """Nodes that were asked for and did not answer: what they would have shown is unproven."""
+    """Requested nodes that did not answer: their results are unproven."""
     sha256: str = Field(default="", exclude=True)
     """Digest of the file, read by its readers."""
 
@@ -289,7 +289,7 @@ def make_plan(
         variables: Per node the values that definitions may name (``bench_data`` …).
         suite: The suite whose matrix is swept; empty for each benchmark's own.
         overrides: Values set by the operator, in place of those that matrices have.
-        unreached: Nodes that were asked for and did not answer.
+        unreached: Requested nodes that did not answer.
         estimate: Gives the seconds that a run is expected to take, or None.
         now: The moment of planning.
         sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.

@@ -51,7 +51,7 @@ _LARGEST_VALUE = 2**63
 
 
 class BenchError(RackproofError):
-    """Something an operator has to mend; the message names it and the remedy."""
+    """A fault that an operator must fix; the message has it and the remedy."""
 
 
 class Choice(Record):
@@ -133,7 +133,7 @@ def select_benchmarks(
     Args:
         folder: Where the definitions are.
         results: The results folder.
-        suite: Suite asked for; ignored where benchmarks are named.
+        suite: The requested suite; ignored if benchmarks are given.
         benchmarks: Benchmarks asked for by name.
         parameters: Values set by the operator, one or a list for each parameter.
         sku_references: Baselines of the SKU.

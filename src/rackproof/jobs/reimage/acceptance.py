@@ -39,7 +39,7 @@ ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """Seconds that the node's half of a pair waits for a partner; the program itself waits no longer."""
 _PARTNER_START_S = 45
-"""Seconds until a partner that was asked for has started, or was refused."""
+"""Seconds until a requested partner has started, or was refused."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ def run_partner(
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
             (done,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
-            # A half that ended so measured nothing: the next partner is asked.
+            # A half that ended so measured nothing: the next partner is tried.
             if done.how not in ("busy", "lost", "left"):
                 return PartnerHalf(partner, "" if done.how == "ok" else f"{done.how}: {done.text}")
             tried[partner] = done.text

@@ -25,7 +25,7 @@ NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inv
 
 
 class BmcError(RackproofError):
-    """A BMC did not do what it was asked; the message names the node, the reason, and what to do."""
+    """A BMC did not fulfil a request; the message has the node, the reason, and what to do."""
 
 
 class BmcSilentError(BmcError):
@@ -161,8 +161,8 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
         node: The node.
         access: Its BMC.
         read: Reads them; ends after about ``timeout_s`` where the BMC answers at all.
-        timeout_s: Seconds after which no more is asked for. A BMC that has not answered a little later is
-            abandoned.
+        timeout_s: Seconds after which no further request is made. A BMC that has not answered a little later
+            is abandoned.
     """
     answers: queue.SimpleQueue[Settings] = queue.SimpleQueue()
 

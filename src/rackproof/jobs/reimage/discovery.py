@@ -1,6 +1,6 @@
-"""Discovery of new racks: BMCs are asked for their machines, which are matched with nodes by serial number.
+"""Discover new racks: query the machines of BMCs, and match them with nodes by serial number.
 
-Every address that was asked is accounted for: matched, unknown, refusing or silent. Machines that booted
+Every queried address is accounted for: matched, unknown, refusing or silent. Machines that booted
 over the network are matched in the same way; their address is the MAC address. The answers of both are
 untrusted: only MAC addresses and ids of plain characters get into the file of host variables.
 """
@@ -36,7 +36,7 @@ _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
 class DiscoveryError(RackproofError):
-    """Something an operator has to mend; the message names what and how."""
+    """A fault that an operator must fix; the message says what and how."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Discovery:
     """The result of a discovery.
 
     ``variables`` has the host variables of each matched node, ``remarks`` what needs attention but blocks
-    nothing, ``problems`` why an address that was asked has no node.
+    nothing, ``problems`` why a queried address has no node.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -70,7 +70,7 @@ class Discovery:
 
     @property
     def gates(self) -> bool:
-        """Return whether something that was asked for is not proven."""
+        """Return whether a requested result is not proven."""
         return bool(self.problems) or not self.variables
 
     def plain(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def ask_bmcs(
         addresses: The BMCs.
         access: How they are reached, but for the address.
         list_systems: Asks one.
-        parallel: The most that are asked at a time.
+        parallel: The largest number of queries at a time.
         timeout_s: Seconds that each may take. One that takes longer is abandoned.
         clock: Seconds.
     """

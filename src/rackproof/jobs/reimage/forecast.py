@@ -84,7 +84,7 @@ class Forecast(Record):
 
 @dataclass
 class _Shared:
-    """A resource that gives all who ask the same share, and none more than ``most``."""
+    """A resource that gives all users the same share, and none more than ``most``."""
 
     rate: float
     most: float
@@ -95,7 +95,7 @@ class _Shared:
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
     def begin(self, work: float, who: int) -> None:
-        # All who wait get the same share: a piece ends when what each was given has grown by its size.
+        # All that wait get the same share: a piece ends when what each was given has grown by its size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:

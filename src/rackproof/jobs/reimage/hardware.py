@@ -196,7 +196,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
-    # Without its driver a node lists no GPU at all: then nothing was asked, and nothing is missing.
+    # Without its driver a node lists no GPU at all: then nothing was queried, and nothing is missing.
     if before.gpus:
         was = f"{len(before.gpus)} GPUs"
         return [Change(part="GPUs", kind="unproven", verdict=Verdict.UNPROVEN, before=was)]
@@ -308,7 +308,7 @@ def record_hardware(
         sku: Its model.
         serial: The serial number that the inventory gives it; empty is not known.
         expected_gpus: GPUs that its model has, to compare where nothing was known before.
-        settings: BIOS settings and firmware by its BMC; None where it has none that can be asked.
+        settings: BIOS settings and firmware by its BMC; None if no BMC can be queried.
         expected: What of these its model has to have; counts after.
 
     Raises:

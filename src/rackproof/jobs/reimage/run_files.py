@@ -1,4 +1,4 @@
-"""The folder of a run of reimage.yml: what was asked for, and one journal per node.
+"""Hold the folder of a run of reimage.yml: the request, and one journal per node.
 
 A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journal/`` one file per node,
 ``before/`` and ``after/`` each node's hardware. A node's newest journal is its progress; a new run goes on
@@ -47,7 +47,7 @@ _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class ReimageError(RackproofError):
-    """Something an operator has to mend; the message names what and how."""
+    """A fault that an operator must fix; the message says what and how."""
 
 
 class JournalError(RackproofError):
@@ -94,7 +94,7 @@ def journal_path(folder: Path, node: str) -> Path:
 
 
 def read_run_file(folder: Path) -> RunRequest:
-    """Return what a run was asked for.
+    """Return the request of a run.
 
     Raises:
         ReimageError: It is not there, or damaged.
@@ -127,7 +127,7 @@ def run_folders(results: Path) -> list[Path]:
 
 
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
-    """Return the newest journal of each node, of all nodes unless some are named.
+    """Return the newest journal of each node, of all nodes unless some are given.
 
     A run that was killed before its request was written has started nothing, and is passed over.
     """

@@ -502,7 +502,8 @@ def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_
     Args:
         node: The node.
         access: Its BMC.
-        timeout_s: Seconds after which no more is asked for: some BMCs list a hundred pieces of firmware.
+        timeout_s: Seconds after which no further request is made: some BMCs list a hundred pieces of
+            firmware.
     """
     if access.protocol == "ipmi":
         return Settings.unknown(f"{node}: IPMI lists neither BIOS settings nor firmware")

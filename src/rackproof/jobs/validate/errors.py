@@ -6,4 +6,4 @@ from rackproof.core.errors import RackproofError
 
 
 class ValidateError(RackproofError):
-    """Something an operator has to mend; the message names what and how."""
+    """A fault that an operator must fix; the message says what and how."""

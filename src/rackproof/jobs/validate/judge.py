@@ -94,10 +94,10 @@ def judge_fleet(
             no default: a caller that forgot it would resume nodes in the middle of their imaging.
         slurm: Node to its state, as ``rackproof_slurm_node`` returns; None where Slurm was not asked.
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
-        slurm_remark: Why Slurm could not be asked.
+        slurm_remark: Why Slurm did not answer.
         share: Largest share of a partition to drain, and of nodes with one finding.
         false_alarms: How many of 1,000 healthy node-nights may fail by comparison with fleet and past.
-        return_hours: How many hours lie at least between two nights that count as passes of a drained node.
+        return_hours: The least number of hours between two nights that count as passes of a drained node.
         acts: What is allowed: drain, return.
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
@@ -211,7 +211,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     """Return what the night measured by itself; None where it was not asked to."""
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
-        # It was asked to measure and left nothing: unproven for every node, not "nothing was asked".
+        # A measurement was requested and left nothing: unproven for every node, not "nothing was requested".
         return unmeasured_night(0.0, inputs.snapshots, measuring or "what was noted of it cannot be read")
     return probed
 

@@ -60,7 +60,7 @@ _MOST_TEXT = 3500
 
 
 class NightlyError(RackproofError):
-    """Something an operator has to mend; the message names what and how."""
+    """A fault that an operator must fix; the message says what and how."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,9 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail:
 
 
 def _failed_hosts(events: Path) -> Iterator[str]:
-    """Yield who could not be reached, and where a task failed, as ansible-runner noted it."""
+    """Yield the hosts that could not be reached, and those where a task failed, as ansible-runner
+    noted it.
+    """
     lost: set[str] = set()
     failed: dict[str, set[str]] = {}
     for path in events.glob("*.json") if events.is_dir() else ():
@@ -425,7 +427,7 @@ def prometheus_metrics(
     Args:
         outcome: How it ended.
         took: Seconds that it took.
-        probed: What it measured by itself, None where nothing was asked.
+        probed: The night's own measurements, None where none were requested.
     """
     night = outcome.night
     families: list[tuple[str, str, list[tuple[dict[str, str], float]]]] = [

@@ -25,7 +25,9 @@ from rackproof.store.run_folder import ResultsError, write_file
 PAGE = "index.html"
 JUNIT = "report.junit.xml"
 NODE_PAGES = 64
-"""Beyond so many nodes only those that did not pass have a page: the others would show nothing."""
+"""The number of nodes beyond which only those that did not pass have a page: the others would show
+nothing.
+"""
 CHART_NIGHTS = 30
 _CHARTS = 6
 _LINES = 8

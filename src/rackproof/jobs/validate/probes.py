@@ -112,9 +112,9 @@ def measure_night(
     Args:
         begun: The night.
         how_: How it measures.
-        slurm: Node to how it stands; None where Slurm could not be asked, or there is none.
+        slurm: Node to its state; None where Slurm did not answer, or there is none.
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
-        remark: Why Slurm could not be asked.
+        remark: Why Slurm did not answer.
         shell: Runs a command line on Slurm's host.
         jobs: Makes what runs the jobs.
 

@@ -126,7 +126,7 @@ def store_snapshot(
         begun: The night.
         node: Name in the inventory.
         gathered: What ``rackproof_facts`` gathered, subset ``health``.
-        asked: This machine's clock when the node was asked.
+        asked: This machine's clock when the node was queried.
         answered: This machine's clock when the answer was here.
         sku: Model as the inventory expects it.
         rack: The rack.
@@ -190,7 +190,7 @@ WATCHED_UNITS = (
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
-    """Return the units of systemd that a node is asked for.
+    """Return the units of systemd that are queried on a node.
 
     Raises:
         ValidateError: The inventory has something unusable.
@@ -323,7 +323,7 @@ def build_night_run(night: NightRecord, snapshots: Mapping[str, StoredSnapshot])
 def read_slurm_answer(
     queried: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Return how nodes stand in Slurm, None where it was not or could not be asked, and a remark.
+    """Return the states of nodes in Slurm, None where it was not queried or did not answer, and a remark.
 
     Args:
         queried: Result of ``rackproof_slurm_node``; empty where there is no controller.
@@ -343,7 +343,7 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
     """Return None where the night was not asked to measure, else why that failed (empty where it did not).
 
     Args:
-        probed: Result of ``rackproof_validate_probe``; empty or skipped where nothing was asked.
+        probed: Result of ``rackproof_validate_probe``; empty or skipped where nothing was requested.
     """
     if not probed or probed.get("skipped"):
         return None
@@ -353,7 +353,7 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
 
 
 def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
-    """Return what became of a drain by Slurm's answer, not by what it was asked for."""
+    """Return the outcome of a drain by Slurm's answer, not by the request."""
     about = (answer.get("nodes") or {}).get(node)
     if not about:
         return f"could not be drained: {answer.get('msg', 'no answer')}"

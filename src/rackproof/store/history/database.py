@@ -43,7 +43,7 @@ _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
 class HistoryError(RackproofError):
-    """The history cannot do what was asked; the message, never with a URL or password, has the remedy."""
+    """The history cannot fulfil a request; the message, never with a URL or password, has the remedy."""
 
 
 class HistoryUnreachableError(HistoryError):

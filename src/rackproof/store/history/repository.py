@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-"""So many of the newest numbers of a SKU are enough for its median."""
+"""The number of the newest numbers of a SKU that is enough for its median."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
 # Deadlock found, serialization failure: another writer was first, the same work succeeds again.
@@ -144,7 +144,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             runs: The runs.
-            again: Whether to write also those that seem to be there already, which mends damaged rows.
+            again: If true, write also those that seem to be there already, which repairs damaged rows.
 
         Returns:
             The ids of those written.

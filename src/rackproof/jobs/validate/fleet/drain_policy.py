@@ -1,6 +1,6 @@
 """Decide which nodes are drained and which are resumed after a night. No I/O: nothing here touches Slurm.
 
-* Drained is who fails alone: not for what the whole fleet shows, not for a hint, not unproven.
+* A node is drained if it fails alone: not for a finding of the whole fleet, not for a hint, not if unproven.
 * A drain that Rackproof did not set is neither lifted nor given another reason.
 * Of a partition never more than the allowed share stays drained by us, and with too many nodes that cannot
   be reached no node is drained: then the fault is the network's, or this machine's.
@@ -62,7 +62,7 @@ def decide_drains(
     """Return the nodes with plan, reason and hold, and remarks about the fleet.
 
     Args:
-        nodes: Tonight's, judged; ``slurm`` is None where Slurm could not be asked.
+        nodes: Tonight's, judged; ``slurm`` is None where Slurm did not answer.
         before: What was last known of them.
         members: As :func:`drained_by_partition` returns.
         night_id: Tonight.

@@ -45,7 +45,7 @@ def pairs_tonight(
     """Return the pairs of each rack: tonight's round of the tournament, and pairs of those left.
 
     Args:
-        targets: Every node, so that the rounds stay the same whoever is idle.
+        targets: Every node, so that the rounds do not depend on which nodes are idle.
         able: Nodes that can be measured tonight.
         turns: By rack how many nights of pairs there were.
         past: Earlier nights, newest first.
@@ -152,7 +152,7 @@ def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[Pai
 
 @dataclass
 class _PairRunner:
-    """Lets nodes reduce together; keeps what came of it, and who did not meet."""
+    """Runs all-reduces of groups of nodes; keeps the results, and the pairs that were not measured."""
 
     plan: ProbePlan
     by_name: Mapping[str, ProbeTarget]
@@ -160,7 +160,7 @@ class _PairRunner:
     remarks: list[str] = field(default_factory=list)
 
     def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
-        """Run a job for each group; who could not meet is in no result."""
+        """Run a job for each group; nodes that could not be paired are in no result."""
         results = []
         ended = self.jobs.run([self._job(nodes) for nodes in groups])
         for nodes, job in zip(groups, ended, strict=True):
@@ -233,7 +233,7 @@ def _names(groups: Iterable[Sequence[str]]) -> set[str]:
 def _fabric_reasons(
     results: Sequence[PairResult],
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
-    """Return who is at fault by node, and what is wrong between nodes; suspects are unproven."""
+    """Return the nodes at fault, and what is wrong between nodes; suspects are unproven."""
     pairs = _deciding_meetings(results)
     bad, links, suspects = find_culprits({pair: one.passed for pair, one in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}

@@ -34,7 +34,7 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         seats.append(None)
     first, rest = seats[0], seats[1:]
     turn = night % rounds
-    # The first stays seated, all others move on by one each night: who face each other meet.
+    # The first stays seated, all others move on by one each night: nodes that face each other are paired.
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
@@ -66,7 +66,7 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
-        # An augmenting path: whoever sits there may move on, so that as many as possible get a partner.
+        # An augmenting path: a node that sits there may move on, so that as many as possible get a partner.
         for node in free:
             if node in tried or node in known.get(suspect, ()):
                 continue

@@ -72,7 +72,8 @@ def probe_night(
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
-    # Last, because only who is sound by itself may meet: a bad node would be blamed on its partner.
+    # Last, because only a node that is good by itself may be paired: a bad one would cast suspicion
+    # on its partner.
     fabric = measure_pairs(plan, targets, probes.able_to_meet(queue, not with_programs), past, jobs)
     probes.add_reasons({name: [why] for name, why in fabric.blamed.items()})
     night = ProbeNight(
@@ -280,7 +281,7 @@ def _fleetwide(one: NightReason) -> NightReason:
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
-    """Return the night of which measurements were asked and none could be made: its nodes are unproven."""
+    """Return the night with requested measurements of which none could be made: its nodes are unproven."""
     text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
         asked=asked,
