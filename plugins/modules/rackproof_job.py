@@ -55,7 +55,7 @@ options:
     description: Hard limit in seconds. Needed to start.
     type: float
   hang_s:
-    description: The job counts as hung when its log has not grown for so many seconds. 0 switches this off.
+    description: Seconds without growth of its log after which the job counts as hung. 0 switches this off.
     type: float
     default: 0
   grace_s:
@@ -685,7 +685,7 @@ class Supervisor:
                 self.status = status
 
     def watch(self):
-        """Block until the job ends or has to be ended; returns what ended it."""
+        """Block until the job ends or must be ended; return what ended it."""
         size, grown = 0, self.clock
         options = self.options
         while True:

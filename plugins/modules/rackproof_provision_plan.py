@@ -10,7 +10,7 @@ module: rackproof_provision_plan
 short_description: Plan the waves in which nodes are provisioned
 description:
   - Puts nodes into waves, so that of each Slurm partition only a share is out of service at a time. A node of
-    several partitions counts in each of them. What is out of service already counts as well.
+    several partitions is part of each of them. Nodes that are out already are included in the share.
 options:
   nodes:
     description: Names of the nodes, in the order of the inventory.

@@ -35,7 +35,7 @@ options:
     type: float
     default: 0.1
   return_hours:
-    description: How many hours lie at least between two nights that count as passes of a drained node.
+    description: The least number of hours between two nights that count as passes of a drained node.
     type: float
     default: 12
   drain:

@@ -57,7 +57,7 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Measure what stands idle
+- name: Measure idle nodes
   rackproof_validate_probe:
     night: "{{ begun.night }}"
     checkout: "{{ playbook_dir }}/.."

@@ -126,7 +126,7 @@ class JobFollower:
         return self._deaths > 0 or answer.ended or (is_behind and self._catch_up_polls > 0)
 
     def _poll(self, pause_s: float) -> tuple[PollResult, float]:
-        """Wait, then ask the node once; return its answer and the seconds that the asking took.
+        """Wait, then poll the node once; return its answer and the seconds that the poll took.
 
         Raises:
             AnsibleConnectionFailure: The node cannot be reached.

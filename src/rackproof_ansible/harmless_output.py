@@ -34,7 +34,7 @@ def harmless(message: str) -> str:
 
 
 def clean_display() -> None:
-    """Have all that Ansible prints pass :func:`harmless`; its callbacks see results, not what is printed."""
+    """Pass all output of Ansible through :func:`harmless`; its callbacks see results, not what is printed."""
     if hasattr(Display.display, "__wrapped_by_rackproof__"):
         return
     original = Display.display

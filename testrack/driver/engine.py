@@ -184,7 +184,9 @@ class Engine:
                 time.sleep(0.2)
 
     def _forget_dead_containerd(self) -> None:
-        """After a crash dockerd waits in vain for a containerd whose number is another's or a zombie's."""
+        """Remove containerd's old pid file: dockerd would wait for it if the number is another's or
+        a zombie's.
+        """
         pid_file = self.exec_root / "containerd" / "containerd.pid"
         try:
             command = Path(f"/proc/{int(pid_file.read_text())}/cmdline").read_bytes()

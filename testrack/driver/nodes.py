@@ -167,7 +167,7 @@ class Nodes:
         )
 
     def raise_inotify(self) -> None:
-        """18 systemds watch more files than a host's default allows."""
+        """Raise the limit of watched files: 18 systemds need more than a host's default."""
         if int(INOTIFY.read_text()) < INOTIFY_NEEDED:
             INOTIFY.write_text(f"{INOTIFY_NEEDED}\n")
 

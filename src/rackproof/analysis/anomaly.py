@@ -589,7 +589,7 @@ def _fleet_tables(
         return
     good, night = fleet.goodness(rows), readings.night[rows]
     keys, series = np.unique(fleet.series()[rows], return_inverse=True)
-    # The worst of a night stands for it, as everywhere. Time runs to the right.
+    # The worst number of a night is used, as everywhere. Time runs to the right.
     width = int(night.max()) + 1
     worst = np.full(len(keys) * width, np.inf)
     np.minimum.at(worst, series * width + (width - 1 - night), good)

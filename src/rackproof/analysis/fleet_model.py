@@ -175,7 +175,7 @@ class _Noise:
 
     @property
     def log_height(self) -> float:
-        """The logarithm of t's density in its middle, by its degrees of freedom."""
+        """Return the logarithm of t's density in its middle, by its degrees of freedom."""
         half = self.freedom / 2
         return lgamma(half + 0.5) - lgamma(half) - log(self.freedom * pi) / 2
 

@@ -467,7 +467,7 @@ def text_digest(*parts: str) -> str:
 
 
 def _with_duplicate(run: Run, other: str) -> Run:
-    """Two systems do not write the same bytes: one of the two logs is a copy and proves nothing."""
+    """Return a run as unproven: two systems do not write the same bytes, so one of the two logs is a copy."""
     message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

@@ -10,11 +10,11 @@ from importlib.resources import files
 
 TABLE = "published_events.csv"
 THROUGHPUT = "throughput"
-"""Stands in the table for statistics that hold samples per second, or the time of a step."""
+"""The table's mark for statistics that hold samples per second, or the time of a step."""
 PROGRESS = "progress"
-"""Stands in the table for evaluations that all state how far the training had come."""
+"""The table's mark for evaluations that all state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
-"""Stands in the table for two evaluations or more."""
+"""The table's mark for two evaluations or more."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",

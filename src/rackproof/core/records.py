@@ -243,7 +243,7 @@ class Node(Record):
 
     @property
     def hardware_key(self) -> str:
-        """Identity that survives a new host name: serials, GPU UUIDs, machine id, else the name.
+        """Return an identity that survives a new host name: serials, GPU UUIDs, machine id, else the name.
 
         The node's own serial comes first: several nodes may share a chassis.
         """
@@ -372,7 +372,7 @@ class Run(Record):
 
     @property
     def title(self) -> str:
-        """Benchmark and point of the matrix on one line."""
+        """Return benchmark and point of the matrix on one line."""
         point = " ".join(f"{key}={value}" for key, value in self.parameters.items())
         return f"{self.benchmark} {point}".strip()
 

@@ -47,7 +47,7 @@ def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]
 
     Args:
         value: What the node answered.
-        name: Where in the answer it stands, keys joined by dots.
+        name: Its position in the answer, keys joined by dots.
         depth: How deep that is.
     """
     if isinstance(value, str):

@@ -25,11 +25,11 @@ class Imaging(Protocol):
 
     @property
     def node(self) -> str:
-        """Its name."""
+        """Return its name."""
 
     @property
     def text(self) -> str:
-        """Its step, for how long."""
+        """Return its step, and for how long it has run."""
 
     @property
     def next_command(self) -> str:

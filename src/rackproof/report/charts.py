@@ -210,7 +210,7 @@ def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
         # Nothing in a record makes both of one length; what has no partner is not a point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
-        # One point is not a curve, and stands among the measurements already.
+        # One point is not a curve, and is already among the measurements.
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
             line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
             groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)

@@ -544,7 +544,7 @@ class Headline:
 
     @property
     def value(self) -> str:
-        """Figure and unit on one line."""
+        """Return figure and unit on one line."""
         return f"{self.figure} {self.unit}".strip()
 
     @property

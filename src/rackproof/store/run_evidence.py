@@ -10,7 +10,7 @@ from rackproof.store.run_folder import ResultsError, dump_run, read_run
 
 
 def log_objections(run: Run, folder: Path) -> list[str]:
-    """Return, of each log that is gone or was changed since the run was recorded, what is wrong with it."""
+    """Return the fault of each log that is missing or was changed since the run was recorded."""
     return [*filter(None, (_log_objection(log, folder / log.path) for log in run.logs))]
 
 

@@ -93,7 +93,7 @@ def _exact(one: Measurement) -> _Key:
 
 
 def _anonymous(one: Measurement) -> _Key:
-    """Key without the identity of the hardware: GPU 0 of one node against GPU 0 of another."""
+    """Return a key without the identity of the hardware: GPU 0 of one node against GPU 0 of another."""
     kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
     return one.name, tuple(sorted(kept.items()))
 

@@ -155,7 +155,7 @@ class SystemComparison(Record):
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:
-        """Every cell's judgement."""
+        """Return every cell's judgement."""
         return tuple(cell.judgement for row in self.rows for cell in row.cells if cell.judgement is not None)
 
 

@@ -56,7 +56,7 @@ class CleanedLog:
 
     @property
     def events(self) -> int:
-        """Number of events that could be read."""
+        """Return the number of events that could be read."""
         return len(self.lines) - self.damaged
 
 

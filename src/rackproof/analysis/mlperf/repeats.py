@@ -101,7 +101,7 @@ class RunTrace:
 
     @property
     def seconds(self) -> float:
-        """From start to stop; 0 where either is unknown."""
+        """Return the seconds from start to stop; 0 where either is unknown."""
         return self.stop - self.start if self.start is not None and self.stop is not None else 0.0
 
     @property
@@ -348,7 +348,9 @@ def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Find
 
 
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Remark once that the speeds are held against no peak: of the described accelerator none is known."""
+    """Yield one remark that the speeds are compared with no peak: none is known of the described
+    accelerator.
+    """
     for trace in traces:
         if gpus is not None and lacks_gpu(trace.benchmark, gpus[0]):
             message = (

@@ -96,7 +96,7 @@ class _Task:
 
     @property
     def copies(self) -> Path:
-        """Folder of the cleaned copies."""
+        """Return the folder of the cleaned copies."""
         return self.work / "results"
 
     def copy(self, index: int) -> Path:

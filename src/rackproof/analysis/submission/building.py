@@ -165,7 +165,7 @@ def _check_draft(
     ruleset: str,
     timeout_s: float,
 ) -> tuple[tuple[BenchmarkPart, ...], CheckerAnswer, list[Issue]]:
-    """Score every benchmark of a written draft, ask the official checker, and return what both found."""
+    """Score every benchmark of a written draft, run the official checker, and return the findings of both."""
     issues: list[Issue] = []
     scores = {}
     for benchmark in groups:

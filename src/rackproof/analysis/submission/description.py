@@ -93,7 +93,7 @@ class SystemFile(Record):
 
     @property
     def submitter_folder(self) -> str:
-        """The submitter's name as a folder of a git repository may be called."""
+        """Return the submitter's name in a form that is allowed for a folder of a git repository."""
         return re.sub(r"[^A-Za-z0-9._-]+", "_", self.values["submitter"]).strip("._-")
 
 

@@ -116,7 +116,7 @@ class ChosenRun:
 
     @property
     def benchmark(self) -> str:
-        """The benchmark by the rules' name: what the log states, else the record's."""
+        """Return the benchmark by the rules' name: the log's, else the record's."""
         return self.stated.get("submission_benchmark") or self.run.benchmark
 
 

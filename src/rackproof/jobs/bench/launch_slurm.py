@@ -96,7 +96,7 @@ class Site(Record):
 
     @property
     def hidden(self) -> dict[str, str]:
-        """The secret variables as plans and records have them."""
+        """Return the secret variables as plans and records have them."""
         return dict.fromkeys(self.secrets, HIDDEN)
 
 

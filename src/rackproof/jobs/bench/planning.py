@@ -136,12 +136,12 @@ class PlannedRun(Record):
 
     @property
     def definition_name(self) -> str:
-        """Folder and name of the definition, the same on every machine."""
+        """Return folder and name of the definition, the same on every machine."""
         return "/".join(Path(self.definition_path).parts[-2:])
 
     @property
     def title(self) -> str:
-        """Benchmark and point on one line."""
+        """Return benchmark and point on one line."""
         repeat = [f"repeat {self.repeat} of {self.repeats}"] if self.repeats > 1 else []
         return " ".join([self.benchmark, *(f"{k}={v}" for k, v in self.parameters.items()), *repeat])
 

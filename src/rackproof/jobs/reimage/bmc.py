@@ -66,7 +66,7 @@ class Access:
 
     @property
     def display_address(self) -> str:
-        """The address as an error shows it."""
+        """Return the address as an error shows it."""
         return sanitize(self.address, 120)
 
 

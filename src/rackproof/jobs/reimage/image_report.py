@@ -51,7 +51,7 @@ def read_image_report(
         text: The report; empty where there is none.
         alarms: What the host that it booted from recorded beside it.
         known_hosts: The text of the file that its keys go into.
-        name: The name by which they stand there.
+        name: The name under which they are there.
         others: The reports of nodes that got an image at the same time; their keys are not known yet.
     """
     # Other characters end lines for Python, too: none of them may begin an alarm.

@@ -54,7 +54,9 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
 
 
 def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return, by node, the parts that it names and exactly one other node is known by, or accepted with."""
+    """Return, by node, the parts that it reports and that identify, or were accepted for, exactly
+    one other node.
+    """
     accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
     # Earlier nights are read of these nodes alone: there are none as a rule.
@@ -97,7 +99,7 @@ def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
 
 
 def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return, by part, the nodes that name it, of parts that several name."""
+    """Return the nodes that report a part, for parts that several report."""
     namers: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
         for part in {kept.snapshot.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)} - {""}:

@@ -103,7 +103,7 @@ def night_page(
             point=", ".join(f"{count} {verdict.value}" for verdict, count in counts if count),
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
-            # What went wrong there stands among the remarks already.
+            # The fault there is already in the remarks.
             remarks=[sanitize(one, 500) for one in night.remarks]
             + [sanitize(one, 500) for one in measured if not one.startswith("! ")],
             changes=[sanitize(one, 400) for one in changes[:_CHANGES]]

@@ -340,7 +340,7 @@ class _Draft:
 
     @property
     def parts(self) -> list[Part]:
-        """All hardware of the run, members before what they make up."""
+        """Return all hardware of the run, members before nodes, links and groups."""
         found: dict[Part, None] = {}
         places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
         for part in self.topology.described:

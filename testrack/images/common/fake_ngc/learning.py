@@ -52,7 +52,7 @@ class Model(ABC):
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
+        """Return the number of parameters."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def cut(self, vector: np.ndarray) -> dict[str, np.ndarray]:

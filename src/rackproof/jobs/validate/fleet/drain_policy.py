@@ -158,7 +158,7 @@ def _with_hold(
     if hold is None:
         return one
     if one.verdict is Verdict.UNPROVEN or one.unreached:
-        # Neither a pass nor a new failure: what was counted stands.
+        # Neither a pass nor a new failure: the count stays.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))

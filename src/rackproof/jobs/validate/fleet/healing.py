@@ -46,7 +46,7 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """The snapshots that show what the node can report."""
+        """Return the snapshots that show what the node can report."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
 
 

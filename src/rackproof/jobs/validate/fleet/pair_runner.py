@@ -202,7 +202,7 @@ class _PairRunner:
         return self.meet([_ordered_pair(suspect, partner) for suspect, partner in partners.items()])
 
     def _halve_suspects(self, results: list[PairResult]) -> None:
-        """Search the suspects that are left by running halves of them; adds to the results."""
+        """Search the remaining suspects by running halves of them; add to the results."""
         good, bad, suspects = _sort_pair_nodes(results)
 
         def works(nodes: Sequence[str]) -> bool:

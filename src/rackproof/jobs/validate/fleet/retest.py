@@ -16,7 +16,7 @@ from rackproof.core.text import quantity, sanitize
 from rackproof.store.night_store import NightReason
 
 CHECK = "again"
-"""The check under which a suspicion stands in a night's reasons."""
+"""The check of a suspicion in a night's reasons."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
 """Finds which of tonight's numbers are suspect, by their places."""
