@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+"""Find silent data corruption: eight data paths on every SM of every GPU, memory, and copies between GPUs.
+
+One process per GPU. A path is a kernel whose blocks all compute the same words; each SM that differs is
+named. FMAs, atomics, and products of whole numbers on tensor cores are held against what the CPU computes;
+products of all bits and special functions against the golden table, else against the node's other GPUs of the
+model. Launches are repeated for the time asked for, all paths in turn, and compared on the device: the log
+says at which share of launches a fault would have been seen. Most of the memory holds a pattern meanwhile,
+and other patterns after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import common
+import probe_gpu_agreement
+import sdc_answers
+import sdc_cuda
+import sdc_paths
+from common import HIGHER, LOWER, Gpu, Log, Rank
+from sdc_answers import Counts
+
+if common.IS_RANK:
+    import torch
+
+LEAST_LAUNCHES = 5000
+"""Of each path, however slow the GPU: a fault in one of 1,000 launches is missed once in 150 runs."""
+SLICE = 500
+"""Launches of a path before the next path's turn."""
+MEMORY_SHARE = 0.95
+"""Of the memory that is free at the start."""
+CHUNK_BYTES = 2 << 30
+PATTERNS = 8
+"""Kinds of ``pattern`` in sdc_kernels.cu: address, checkerboard, walking bit, number; each also inverted."""
+COPIED_BYTES = 256 << 20
+MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
+"""As ``Report`` in sdc_kernels.cu."""
+SLOTS_BYTES = sdc_paths.SLOTS * 20
+SHOWN_RECORDS = 8
+FIRST_WITH = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+"""The compute capability from which on GPUs have the format; all have the other paths."""
+CPU_STEPS, CPU_LAUNCHES = 32, 3
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    return common.probe_parser(__doc__, 50.0)
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks."""
+    return max(1, len(common.chosen_by_device(options.device, options.gpus)))
+
+
+class Report:
+    """What kernels counted on a GPU: ``Report`` of sdc_kernels.cu."""
+
+    def __init__(self, device: torch.device) -> None:
+        size = 4 * MOST_SMS + 1 + MOST_RECORDS * RECORD
+        self.data = torch.zeros(size, dtype=torch.int32, device=device)
+
+    def by_sm(self, which: int) -> dict[int, int]:
+        """Return one of the counts by SM, those above 0."""
+        counts = self.data[which * MOST_SMS : (which + 1) * MOST_SMS].tolist()
+        return {sm: count & sdc_paths.MASK for sm, count in enumerate(counts) if count}
+
+    def counts(self, sms: int, queued: int) -> Counts:
+        """Return the counts after so many blocks were queued."""
+        return Counts(sms, self.by_sm(0), self.by_sm(2), self.by_sm(3), queued)
+
+    def records(self) -> list[dict[str, int | str]]:
+        """Return the first differences."""
+        count = min(int(self.data[4 * MOST_SMS].item()) & sdc_paths.MASK, SHOWN_RECORDS)
+        rows = self.data[4 * MOST_SMS + 1 :].view(-1, RECORD)[:count].tolist()
+        found: list[dict[str, int | str]] = []
+        for row in rows:
+            launch, sm, where, which, *words = (word & sdc_paths.MASK for word in row)
+            got, right = words[0] | words[1] << 32, words[2] | words[3] << 32
+            place: dict[str, int | str] = {"launch": launch, "sm": sm, "where": where, "which": which}
+            found.append({**place, "bits": f"{got ^ right:x}"})
+        return found
+
+
+@functools.lru_cache
+def compiled(capability: tuple[int, int]) -> tuple[bytes, str]:
+    """Return machine code for a compute capability, and what made it."""
+    compiler = sdc_cuda.Compiler(str(torch.version.cuda), sdc_cuda.SOURCE.read_text())
+    return compiler.compile(capability), compiler.software
+
+
+class GpuPaths:
+    """The kernels on one GPU.
+
+    Raises:
+        CudaError: They cannot be compiled or loaded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        torch.cuda.set_device(device)
+        torch.cuda.synchronize(device)
+        capability = torch.cuda.get_device_capability(device)
+        code, self.software = compiled(capability)
+        self.kernels = sdc_cuda.Kernels(code)
+        self.sms = torch.cuda.get_device_properties(device).multi_processor_count
+        self.paths = [path for path in sdc_paths.PATHS if self.kernels.has(f"path_{path}")]
+        had = [path for path in sdc_paths.PATHS if capability >= FIRST_WITH.get(path, (0, 0))]
+        self.untested = [path for path in had if path not in self.paths]
+        self.blocks = {path: self.sms * self._blocks_per_sm(f"path_{path}") for path in self.paths}
+        most = max(self.blocks.values())
+        self.scratch = torch.zeros(7 * most * SLOTS_BYTES, dtype=torch.uint8, device=device)
+        self.reports = {path: Report(device) for path in self.paths}
+        self.expected: dict[str, torch.Tensor] = {}
+        self.launched = dict.fromkeys(self.paths, 0)
+
+    def _blocks_per_sm(self, name: str) -> int:
+        # Twice what fits at once: an SM that is done early gets more, and none is left out.
+        return 2 * max(1, self.kernels.blocks_per_sm(name, sdc_paths.THREADS))
+
+    def queue(self, name: str, blocks: int, *values: Any) -> None:
+        """Queue a kernel on the current stream."""
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        self.kernels.launch(name, blocks, sdc_paths.THREADS, stream, *values)
+
+    def _queue_path(self, path: str, launch: int, answers: torch.Tensor | None, report: Report) -> None:
+        self.queue(
+            f"path_{path}",
+            self.blocks[path],
+            ctypes.c_uint32(launch),
+            ctypes.c_uint32(sdc_paths.SETS),
+            pointer(self.expected.get(path)),
+            pointer(answers),
+            pointer(self.scratch),
+            pointer(report.data),
+        )
+
+    def answers(self, path: str, chosen: int) -> list[tuple[int, bytes]]:
+        """Return SM and words of each block for a set."""
+        threads = sdc_paths.THREADS
+        shape = (self.blocks[path], threads + 1)
+        words = torch.zeros(shape, dtype=torch.int32, device=self.device)
+        self._queue_path(path, chosen, words, Report(self.device))
+        rows = words.cpu()
+        blocks = sdc_paths.bytes_of_blocks(rows[:, :threads].contiguous())
+        return list(zip(rows[:, threads].tolist(), blocks, strict=True))
+
+    def expect(self, path: str, answers: Iterable[bytes]) -> None:
+        """Take the words that later launches are compared with, of each set."""
+        words = torch.frombuffer(bytearray(b"".join(answers)), dtype=torch.int32)
+        self.expected[path] = words.to(self.device)
+
+    def repeat(self, path: str) -> None:
+        """Compute a slice of launches and compare them on the device."""
+        for _ in range(SLICE):
+            self._queue_path(path, self.launched[path], None, self.reports[path])
+            self.launched[path] += 1
+        torch.cuda.synchronize(self.device)
+
+    def counts(self, path: str) -> Counts:
+        """Return what was counted of a path so far."""
+        return self.reports[path].counts(self.sms, self.launched[path] * self.blocks[path])
+
+
+class CpuPaths:
+    """The same on a CPU, small: it is one SM, and shows that the program works."""
+
+    software = "cpu"
+    sms = 1
+    untested: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        # The order of sums follows the number of threads.
+        torch.set_num_threads(1)
+        self.paths = list(sdc_paths.PATHS)
+        self.expected: dict[str, list[bytes]] = {}
+        self.found = {path: Counts(1) for path in self.paths}
+
+    def answers(self, path: str, chosen: int) -> list[tuple[int, bytes]]:
+        """Return the words for a set."""
+        return [
+            (0, sdc_paths.bytes_of_blocks(sdc_paths.PATHS[path](range(chosen, chosen + 1), CPU_STEPS))[0])
+        ]
+
+    def expect(self, path: str, answers: Iterable[bytes]) -> None:
+        """Take the words that later launches are compared with, of each set."""
+        self.expected[path] = list(answers)
+
+    def repeat(self, path: str) -> None:
+        """Compute a set again and compare it."""
+        found = self.found[path]
+        chosen = found.queued % sdc_paths.RANDOM_SET
+        words = self.answers(path, chosen)[0][1]
+        found.queued += 1
+        found.blocks = found.launches = {0: found.queued}
+        if wrong := sdc_answers.differing(words, self.expected[path][chosen]):
+            found.add_wrong({0: wrong})
+
+    def counts(self, path: str) -> Counts:
+        """Return what was counted of a path so far."""
+        return self.found[path]
+
+
+def pointer(data: torch.Tensor | None) -> ctypes.c_void_p:
+    """Return the address of a tensor's data as a kernel takes it; 0 for none."""
+    return ctypes.c_void_p(0 if data is None else data.data_ptr())
+
+
+class Memory:
+    """Patterns in most of the memory of one GPU."""
+
+    def __init__(self, gpu: GpuPaths) -> None:
+        self.gpu = gpu
+        self.report = Report(gpu.device)
+        self.blocks = 8 * gpu.sms
+        free, total = torch.cuda.mem_get_info(gpu.device)
+        self.launched = 0
+        self.chunks = [
+            torch.empty(CHUNK_BYTES // 8, dtype=torch.int64, device=gpu.device)
+            for _ in range(int(free * MEMORY_SHARE) // CHUNK_BYTES)
+        ]
+        self.share = len(self.chunks) * CHUNK_BYTES / total
+
+    def fill(self, kind: int) -> None:
+        """Write a pattern."""
+        for number, chunk in enumerate(self.chunks):
+            fill(self.gpu, chunk, number * chunk.numel(), kind)
+
+    def check(self, kind: int) -> None:
+        """Read a pattern and compare it."""
+        for number, chunk in enumerate(self.chunks):
+            check(self.gpu, chunk, number * chunk.numel(), kind, self.report, self.launched)
+            self.launched += 1
+        torch.cuda.synchronize(self.gpu.device)
+
+    def counts(self) -> Counts:
+        """Return what was counted so far."""
+        return self.report.counts(self.gpu.sms, self.launched * self.blocks)
+
+
+def fill(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int) -> None:
+    """Queue the writing of a pattern whose first word has a number."""
+    count = ctypes.c_uint64(chunk.numel())
+    gpu.queue("fill", 8 * gpu.sms, pointer(chunk), count, ctypes.c_uint64(first), ctypes.c_uint32(kind))
+
+
+def check(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int, report: Report, launch: int) -> None:
+    """Queue the comparison of a pattern."""
+    words = (pointer(chunk), ctypes.c_uint64(chunk.numel()), ctypes.c_uint64(first), ctypes.c_uint32(kind))
+    gpu.queue("check", 8 * gpu.sms, *words, ctypes.c_uint32(launch), pointer(report.data))
+
+
+class Answers:
+    """What a GPU answered first on each path, and what it is held against.
+
+    ``odd`` counts sets whose answer is not what a CPU computes, ``digests`` are of the answers that none can.
+    """
+
+    def __init__(self) -> None:
+        self.odd: dict[str, int] = {}
+        self.digests: dict[str, str] = {}
+        self.wrong: dict[str, dict[int, int]] = {}
+
+    def take(self, of: GpuPaths | CpuPaths, path: str, right: list[bytes], sets: int) -> None:
+        """Have a path answered, and hand over what its launches are compared with."""
+        answers = []
+        wrong = Counts(of.sms)
+        odd = 0
+        for chosen in range(sets):
+            exact = right[chosen] if chosen < len(right) else None
+            answer, differ = sdc_answers.settle(of.answers(path, chosen), exact)
+            wrong.add_wrong(differ)
+            odd += exact is not None and answer != exact
+            answers.append(answer if exact is None else exact)
+        of.expect(path, answers)
+        self.odd[path], self.wrong[path] = odd, wrong.wrong
+        if len(right) < sets:
+            self.digests[path] = sdc_answers.digest_of(answers[len(right) :])
+
+
+def hold(of: GpuPaths | CpuPaths, seconds: float, least: int, progress: Callable[[float], None]) -> None:
+    """Repeat all paths in turn for the time, and until each has had so many launches."""
+    began = time.monotonic()
+    while True:
+        for path in of.paths:
+            of.repeat(path)
+        passed = time.monotonic() - began
+        progress(passed)
+        if passed >= seconds and all(of.counts(path).fewest_launches >= least for path in of.paths):
+            return
+        if passed > 4 * seconds + 60:
+            # An SM that gets no blocks does not get them later either: it is missed, which the log says.
+            return
+
+
+def report_counts(path: str, counts: Counts, log: Log, labels: dict[str, str]) -> None:
+    """Log which SMs a path met, how often, and how many words differed."""
+    labels = {"path": path, **labels}
+    met = len(counts.blocks)
+    fewest = counts.fewest_launches
+    log.event(
+        "sdc_coverage", {"path": path, "sms": counts.sms, "met": sorted(counts.blocks), "labels": labels}
+    )
+    common.say(f"{path}: {met} of {counts.sms} SMs, each in {fewest} launches at least")
+    log.measurement("sms_missed", counts.missed, "SMs", LOWER, **labels)
+    log.measurement("fewest_launches", fewest, "1", HIGHER, **labels)
+    log.measurement("smallest_rate", sdc_answers.smallest_rate(fewest), "1", LOWER, **labels)
+    log.measurement("lost_blocks", counts.lost_blocks, "1", LOWER, **labels)
+    log.measurement("wrong_words", sum(counts.wrong.values()), "1", LOWER, **labels)
+    for sm, count in sorted(counts.wrong.items(), key=lambda one: -one[1])[:SHOWN_RECORDS]:
+        common.say(f"{path}: SM {sm} gave {count} wrong words on {labels.get('gpu', 'the CPU')}")
+
+
+def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) -> None:
+    """Log the first differences: launch, SM, thread or word, set or pattern, and the bits that differ."""
+    for record in report.records():
+        log.event("sdc_difference", {"path": path, **record, "labels": labels})
+
+
+def report_odd(
+    answers: Answers, said: list[dict[str, Any]], rank: Rank, software: str, log: Log, labels: dict[str, str]
+) -> None:
+    """Log of each path how many answers are others than they have to be; nothing where that is not known."""
+    model, device = str(said[rank.index]["model"]), labels.get("gpu", "the CPU")
+    golden = sdc_answers.read_golden()
+    for path, count in answers.odd.items():
+        digest = answers.digests.get(path)
+        odd: bool | None = False
+        if digest is not None:
+            alike = [str(one["digests"].get(path, "")) for one in said if one["model"] == model]
+            row = golden.get((model, software, path))
+            odd = None if software == CpuPaths.software else sdc_answers.is_odd(digest, row, alike)
+            value = {"model": model, "software": software, "path": path, "digest": digest}
+            log.event("sdc_answer", {**value, "golden": row is not None, "labels": labels})
+        if odd is None:
+            why = f"no golden answer of {model} with {software}, and no other GPU of the model here"
+            say_unproven(path, device, why, log)
+            continue
+        log.measurement("odd_answers", count + odd, "1", LOWER, path=path, **labels)
+
+
+def say_unproven(path: str, device: str, why: str, log: Log) -> None:
+    """Log that a path of a device is not proven, and why."""
+    log.event("unproven", {"what": f"{path} of {device}", "why": why})
+    common.say(f"unproven: {path} of {device}: {why}")
+
+
+def copy_all(found: list[Gpu], log: Log) -> None:
+    """Copy patterns from each GPU to each other one, and compare what arrived."""
+    gpus = {gpu.index: GpuPaths(torch.device("cuda", gpu.index)) for gpu in found}
+    chunk = functools.partial(torch.empty, COPIED_BYTES // 8, dtype=torch.int64)
+    sent = {index: chunk(device=gpu.device) for index, gpu in gpus.items()}
+    got = {index: chunk(device=gpu.device) for index, gpu in gpus.items()}
+    pairs = [(source, target) for source in found for target in found if source != target]
+    reports = {pair: Report(gpus[pair[1].index].device) for pair in pairs}
+    for kind in range(PATTERNS):
+        for source, target in pairs:
+            here, there = gpus[source.index], gpus[target.index]
+            first = (source.index + 64 * target.index) * sent[source.index].numel()
+            torch.cuda.set_device(here.device)
+            fill(here, sent[source.index], first, kind)
+            torch.cuda.synchronize(here.device)
+            torch.cuda.set_device(there.device)
+            got[target.index].zero_()
+            got[target.index].copy_(sent[source.index])
+            check(there, got[target.index], first, kind, reports[source, target], kind)
+            torch.cuda.synchronize(there.device)
+    for (source, target), report in reports.items():
+        labels = {"from": source.uuid, "to": target.uuid, "pair": f"{source.index}-{target.index}"}
+        counts = report.counts(gpus[target.index].sms, PATTERNS * 8 * gpus[target.index].sms)
+        log.measurement("wrong_copied_words", sum(counts.wrong.values()), "1", LOWER, **labels)
+        report_records("copies", report, log, labels)
+
+
+def make_paths(device: torch.device) -> GpuPaths | CpuPaths:
+    """Return the paths of a device.
+
+    Raises:
+        Refusal: Its kernels cannot be compiled: nothing is proven.
+    """
+    if device.type != "cuda":
+        return CpuPaths()
+    try:
+        return GpuPaths(device)
+    except sdc_cuda.CudaError as error:
+        raise common.Refusal(common.EXIT_NO_GPU, f"the kernels do not run here: {error}") from error
+
+
+def hold_gpu(gpu: GpuPaths, seconds: float, progress: Callable[[float], None]) -> Memory:
+    """Repeat the paths of a GPU while its memory holds a pattern; then check the other patterns."""
+    memory = Memory(gpu)
+    memory.fill(0)
+    hold(gpu, seconds, LEAST_LAUNCHES, progress)
+    memory.check(0)
+    for kind in range(1, PATTERNS):
+        memory.fill(kind)
+        memory.check(kind)
+    memory.chunks = []
+    torch.cuda.empty_cache()
+    return memory
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Check one GPU, or the CPU, as one rank."""
+    began = time.monotonic()
+    device, found = common.begin_probe(options, rank, log)
+    labels = common.device_labels(found, rank)
+    of = make_paths(device)
+    answers = Answers()
+    for path in of.paths:
+        right = sdc_paths.exact_words(path) if found else []
+        answers.take(of, path, right, sdc_paths.SETS if found else sdc_paths.RANDOM_SET)
+
+    def progress(passed: float) -> None:
+        if rank.index == 0:
+            log.progress("sdc", min(round(passed), round(options.seconds)), round(options.seconds))
+
+    if isinstance(of, GpuPaths):
+        memory = hold_gpu(of, options.seconds, progress)
+    else:
+        hold(of, 0.0, CPU_LAUNCHES, progress)
+    for path in of.paths:
+        counts = of.counts(path)
+        counts.add_wrong(answers.wrong[path])
+        report_counts(path, counts, log, labels)
+        if isinstance(of, GpuPaths):
+            report_records(path, of.reports[path], log, labels)
+    if isinstance(of, GpuPaths):
+        report_counts("memory", memory.counts(), log, labels)
+        report_records("memory", memory.report, log, labels)
+        log.measurement("memory_share", memory.share, "1", HIGHER, **labels)
+    mine = {"model": found[rank.local].name if found else "cpu", "digests": answers.digests}
+    said = probe_gpu_agreement.exchanged(mine, rank)
+    report_odd(answers, said, rank, of.software, log, labels)
+    for path in of.untested:
+        say_unproven(
+            path, labels["gpu"], "no kernel here uses the units that GPUs of this architecture have", log
+        )
+    if rank.index == 0 and len(found) > 1:
+        copy_all(found, log)
+    log.measurement("sdc_seconds", time.monotonic() - began, "s", LOWER, **labels)
+    common.mark_stop(rank)
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_sdc", parser(), plan, probe, gpu_states=True))

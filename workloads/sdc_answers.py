@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""What the answers of data paths say: which SM is wrong, whether an answer is right, and what was not seen.
+
+Standard library only. Called with logs of ``probe_sdc.py``, prints the rows of ``sdc_golden.csv`` that they
+would add.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GOLDEN = Path(__file__).resolve().with_name("sdc_golden.csv")
+COLUMNS = ("model", "software", "path", "digest")
+CONFIDENCE = 0.95
+THREADS_OF_WARP = 32
+
+Key = tuple[str, str, str]
+"""Model of the GPU, software, path."""
+
+
+@dataclass
+class Counts:
+    """What the SMs of a GPU did on one path, by SM.
+
+    Args:
+        sms: How many the GPU has.
+        blocks: Blocks that gave words.
+        launches: Launches that an SM took part in.
+        wrong: Words that differed.
+        queued: Blocks that were asked for.
+    """
+
+    sms: int
+    blocks: dict[int, int] = field(default_factory=dict)
+    launches: dict[int, int] = field(default_factory=dict)
+    wrong: dict[int, int] = field(default_factory=dict)
+    queued: int = 0
+
+    @property
+    def missed(self) -> int:
+        """Return how many SMs computed nothing on this path."""
+        return max(0, self.sms - len(self.blocks))
+
+    @property
+    def fewest_launches(self) -> int:
+        """Return in how many launches the SM took part that met the fewest; 0 where one met none."""
+        return 0 if self.missed else min(self.launches.values(), default=0)
+
+    @property
+    def lost_blocks(self) -> int:
+        """Return how many blocks gave no words."""
+        return abs(self.queued - sum(self.blocks.values()))
+
+    def add_wrong(self, wrong: Mapping[int, int]) -> None:
+        """Count more words that differed."""
+        for sm, count in wrong.items():
+            self.wrong[sm] = self.wrong.get(sm, 0) + count
+
+
+def words_of(block: bytes) -> array.array[int]:
+    """Return the words of a block, 32 bits each."""
+    return array.array("I", block)
+
+
+def differing(got: bytes, right: bytes) -> int:
+    """Return how many words of two blocks differ."""
+    if got == right:
+        return 0
+    return sum(one != other for one, other in zip(words_of(got), words_of(right), strict=True))
+
+
+def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[bytes, dict[int, int]]:
+    """Return a GPU's answer to a set, and how many words of each SM are wrong.
+
+    Args:
+        blocks: SM and words of each block. All computed the same.
+        right: The right words where they can be computed. Else what most blocks agree on counts.
+    """
+    answer = collections.Counter(words for _, words in blocks).most_common(1)[0][0]
+    wrong: collections.Counter[int] = collections.Counter()
+    for sm, words in blocks:
+        wrong[sm] += differing(words, answer if right is None else right)
+    return answer, {sm: count for sm, count in wrong.items() if count}
+
+
+def digest_of(answers: Iterable[bytes]) -> str:
+    """Return the digest of the answers to several sets."""
+    whole = hashlib.sha256()
+    for one in answers:
+        whole.update(one)
+    return whole.hexdigest()
+
+
+def smallest_rate(launches: int) -> float:
+    """Return the smallest share of launches with a fault that so many find with 95 % probability."""
+    return 1.0 if launches < 1 else 1 - (1 - CONFIDENCE) ** (1 / launches)
+
+
+def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None:
+    """Return whether an answer is another than it has to be; None where there is nothing to hold it against.
+
+    Args:
+        digest: Of the answers that no CPU can compute.
+        golden: The one that this model and software gave before.
+        alike: Those of all GPUs of the model in this node, this one's too. Without a majority all are odd,
+            for which is right is not known.
+    """
+    if golden is not None:
+        return digest != golden
+    if len(alike) < 2:
+        return None
+    most, count = collections.Counter(alike).most_common(1)[0]
+    return 2 * count <= len(alike) or digest != most
+
+
+def read_golden(path: Path = GOLDEN) -> dict[Key, str]:
+    """Return the table of golden digests.
+
+    Raises:
+        ValueError: Columns are missing, or two rows contradict each other.
+    """
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise ValueError(f"{path.name}: the columns are {', '.join(COLUMNS)}")
+        return merge({}, (dict(row) for row in reader))
+
+
+def merge(known: Mapping[Key, str], rows: Iterable[Mapping[str, str]]) -> dict[Key, str]:
+    """Return a table with more rows.
+
+    Raises:
+        ValueError: One contradicts another: of one of the two GPUs the answer is wrong.
+    """
+    found = dict(known)
+    for row in rows:
+        key = (row["model"], row["software"], row["path"])
+        if found.setdefault(key, row["digest"]) != row["digest"]:
+            raise ValueError(
+                f"{' '.join(key)}: {row['digest'][:12]} and {found[key][:12]} contradict each other"
+            )
+    return found
+
+
+def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
+    """Return the rows that a log states; none where a word was wrong in it."""
+    rows: list[dict[str, str]] = []
+    ended = False
+    for line in lines:
+        head, mark, rest = line.partition(":::MLLOG ")
+        if head.strip() or not mark:
+            continue
+        event = json.loads(rest)
+        value, key = event["value"], event["key"]
+        if key == "sdc_answer":
+            rows.append({name: str(value[name]) for name in COLUMNS})
+        elif key == "measurement" and value["name"] == "wrong_words" and value["value"] != 0:
+            return []
+        elif key == "run_stop":
+            ended = event["metadata"].get("status") == "success"
+    return rows if ended else []
+
+
+def main(logs: Sequence[str]) -> int:
+    """Print the rows that logs would add to the table; return the exit status."""
+    known = read_golden()
+    found = dict(known)
+    try:
+        for log in logs:
+            with open(log, errors="replace") as file:
+                rows = answers_of(file)
+            print(f"{log}: {len(rows)} answers", file=sys.stderr)
+            found = merge(found, rows)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerows((*key, digest) for key, digest in sorted(found.items()) if key not in known)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
