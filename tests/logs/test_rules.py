@@ -301,6 +301,13 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         UNPROVEN,
         {"events_out_of_order"},
     ),
+    (
+        "a program that states what it has not proven",
+        mllog(event("unproven", {"what": "fp8 of GPU-1", "why": "no golden answer"}, 300)),
+        UNPROVEN,
+        {"stated_unproven"},
+    ),
+    ("the same without words", mllog(event("unproven", None, 300)), UNPROVEN, {"stated_unproven"}),
     ("a clock that was set back", mllog(event("epoch_start", None, 20)), UNPROVEN, {"events_out_of_order"}),
     ("CRLF", mllog().replace(b"\n", b"\r\n"), PASS, set()),
     ("bare CR within lines", mllog("10%\r20%\r30%\n"), PASS, set()),

@@ -470,6 +470,7 @@ class Events(LogParser):
             "progress": self.on_progress,
             "gpu_sample": self.on_gpu_sample,
             "gpu_state": self.on_gpu_state,
+            "unproven": self.on_unproven,
         }
 
     @property
@@ -977,6 +978,15 @@ class Events(LogParser):
             reasons = ", ".join(state.slowdowns)
             message = f"{where}: its clocks were lowered by {reasons}; check its cooling and power"
             self.log.find("gpu_slowed", message, line=line, rank=rank)
+
+    def on_unproven(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Note what a Rackproof workload states itself not to have proven, and why."""
+        line, rank = self.place(position)
+        stated = value if isinstance(value, dict) else {}
+        what, why = text_of(stated.get("what") or "something", 200), text_of(stated.get("why") or "no reason")
+        self.log.find("stated_unproven", f"{what}: {why}", Verdict.UNPROVEN, line=line, rank=rank)
 
     # -- the end ----------------------------------------------------------------------------------
 
