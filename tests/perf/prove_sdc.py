@@ -1,0 +1,164 @@
+"""Clean rounds and injected faults through workloads/probe_sdc.py on a real GPU: what is found and named.
+
+    PYTHON tests/perf/prove_sdc.py [--clean 1000] [--injections 300] [--seconds 500] [--seed 1]
+
+PYTHON has PyTorch and mlperf-logging. A clean round has every path answer every set, held against what a CPU
+computes and against the first round, and compares 100 launches of each on the device. For the faults the
+kernels are compiled from a changed source: bits of the words of a warp are flipped on one SM, in one launch
+of 1, 10, 100 or 1,000. Such software has no golden answers. Prints a table; exits non-zero after a mismatch
+of a clean round, or where more than 1 % of the faults were not found or another SM was named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import ctypes
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RACKPROOF_WORKLOAD_RANK", "0")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "workloads"))
+
+import probe_sdc
+import sdc_cuda
+import sdc_paths
+import torch
+
+FAULT = """
+__device__ u32 fault[6];
+
+__device__ u32 faulty(u32 h, u32 launch) {
+    u32 chance = seed(launch, fault[5]);
+    bool here = fault[0] == sm() + 1 && fault[2] == threadIdx.x / 32 && (fault[3] >> threadIdx.x % 32 & 1);
+    return here && chance % fault[1] == 0 ? h ^ fault[4] : h;
+}
+
+__device__ void settle("""
+LAUNCHES = {1: 500, 10: 500, 100: 2000, 1000: 5000}
+"""Launches by period of a fault; a run of the benchmark has 5,000 at least."""
+
+
+class Fault:
+    """The fault in the kernels of a GPU."""
+
+    def __init__(self, gpu: Any) -> None:
+        self.gpu = gpu
+        self.place, size = ctypes.c_uint64(), ctypes.c_size_t()
+        gpu.kernels._call(
+            "cuModuleGetGlobal_v2",
+            ctypes.byref(self.place),
+            ctypes.byref(size),
+            gpu.kernels._module,
+            b"fault",
+        )
+
+    def put(self, *words: int) -> None:
+        """Set SM + 1, period, warp, lanes, bits and phase; 0 for the SM is no fault."""
+        torch.cuda.synchronize()
+        data = (ctypes.c_uint32 * 6)(*words)
+        self.gpu.kernels._call("cuMemcpyHtoD_v2", self.place, data, ctypes.c_size_t(24))
+
+
+def changed_source() -> Path:
+    """Return a file with the kernels and the fault in them."""
+    source = sdc_cuda.SOURCE.read_text()
+    head = "__device__ void settle("
+    body = "    count_block(report, launch);\n    if (answers)"
+    assert source.count(head) == source.count(body) == 1
+    source = source.replace(head, FAULT.lstrip()).replace(body, "    h = faulty(h, launch);\n" + body)
+    path = Path(tempfile.mkdtemp()) / "faulty.cu"
+    path.write_text(source)
+    return path
+
+
+def answered(gpu: Any, right: dict[str, list[bytes]]) -> Any:
+    """Return the answers of all paths; launches are compared with them from now on."""
+    answers = probe_sdc.Answers()
+    for path in gpu.paths:
+        answers.take(gpu, path, right[path], sdc_paths.SETS)
+    return answers
+
+
+def clean(gpu: Any, right: dict[str, list[bytes]], rounds: int, until: float) -> tuple[int, int]:
+    """Return how many clean rounds were made, and how many had a mismatch."""
+    probe_sdc.SLICE = 100
+    first: dict[str, str] = {}
+    made = bad = 0
+    while made < rounds and time.monotonic() < until:
+        answers = answered(gpu, right)
+        first = first or answers.digests
+        before = {path: sum(gpu.counts(path).wrong.values()) for path in gpu.paths}
+        for path in gpu.paths:
+            gpu.repeat(path)
+        differ = any(sum(gpu.counts(path).wrong.values()) != before[path] for path in gpu.paths)
+        bad += differ or any(answers.odd.values()) or any(answers.wrong.values()) or answers.digests != first
+        made += 1
+    return made, bad
+
+
+def bits(chance: random.Random) -> tuple[int, int]:
+    """Return lanes and bits of a fault: one lane or a whole or half a warp, one bit or several."""
+    lanes = chance.choice((1 << chance.randrange(32), 0xFFFFFFFF, 0xFFFF, chance.randrange(1, 1 << 32)))
+    mask = 0
+    for _ in range(chance.choice((1, 1, 2, 3, 8))):
+        mask |= 1 << chance.randrange(32)
+    return lanes, mask
+
+
+def inject(gpu: Any, fault: Fault, chance: random.Random, period: int) -> bool:
+    """Return whether a fault was found and its SM alone was named."""
+    path, sm = chance.choice(gpu.paths), chance.randrange(gpu.sms)
+    lanes, mask = bits(chance)
+    report = gpu.reports[path] = probe_sdc.Report(gpu.device)
+    gpu.launched[path] = 0
+    fault.put(sm + 1, period, chance.randrange(8), lanes, mask, chance.randrange(1 << 32))
+    probe_sdc.SLICE = LAUNCHES[period]
+    gpu.repeat(path)
+    fault.put(0, 1, 0, 0, 0, 0)
+    named = set(gpu.counts(path).wrong)
+    if named != {sm}:
+        print(f"{path}, SM {sm}, 1 in {period}: named {sorted(named)}, {report.records()[:2]}", flush=True)
+    return named == {sm}
+
+
+def main() -> int:
+    """Run both parts; return the exit status."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--clean", type=int, default=1000)
+    arguments.add_argument("--injections", type=int, default=300)
+    arguments.add_argument("--seconds", type=float, default=500.0, help="when to stop in any case")
+    arguments.add_argument("--seed", type=int, default=1)
+    options = arguments.parse_args()
+    until = time.monotonic() + options.seconds
+    device = torch.device("cuda", 0)
+    right = {path: sdc_paths.exact_words(path) for path in sdc_paths.PATHS}
+    made, bad = clean(probe_sdc.GpuPaths(device), right, options.clean, until - options.seconds / 2)
+    print(f"{torch.cuda.get_device_name(device)}: {made} clean rounds, {bad} with a mismatch", flush=True)
+    sdc_cuda.SOURCE = changed_source()
+    probe_sdc.compiled.cache_clear()
+    gpu = probe_sdc.GpuPaths(device)
+    fault = Fault(gpu)
+    fault.put(0, 1, 0, 0, 0, 0)
+    answered(gpu, right)
+    chance = random.Random(options.seed)
+    found: collections.Counter[int] = collections.Counter()
+    tried: collections.Counter[int] = collections.Counter()
+    periods = sorted(LAUNCHES)
+    while tried.total() < options.injections and time.monotonic() < until:
+        period = periods[tried.total() % len(periods)]
+        found[period] += inject(gpu, fault, chance, period)
+        tried[period] += 1
+    print("| one launch of | launches | injected | found, its SM alone named |\n| --- | --- | --- | --- |")
+    for period in periods:
+        print(f"| {period} | {LAUNCHES[period]} | {tried[period]} | {found[period]} |")
+    return int(bad > 0 or found.total() < 0.99 * tried.total())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
