@@ -151,7 +151,7 @@ def merge(known: Mapping[Key, str], rows: Iterable[Mapping[str, str]]) -> dict[K
 
 
 def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the rows that a log states; none where a word was wrong in it."""
+    """Return the rows that a log states; none where anything was wrong in it, or it did not end well."""
     rows: list[dict[str, str]] = []
     ended = False
     for line in lines:
@@ -162,7 +162,7 @@ def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
         value, key = event["value"], event["key"]
         if key == "sdc_answer":
             rows.append({name: str(value[name]) for name in COLUMNS})
-        elif key == "measurement" and value["name"] == "wrong_words" and value["value"] != 0:
+        elif key == "measurement" and value["name"] in ("wrong_words", "odd_answers") and value["value"] != 0:
             return []
         elif key == "run_stop":
             ended = event["metadata"].get("status") == "success"

@@ -18,6 +18,7 @@ from rackproof.logs import FORMATS
 from .test_log_checks import ENDED, NODE, STARTED, UUIDS
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
+PATHS = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64", "special", "atomics")
 PAIRS = [(one, other) for one in UUIDS for other in UUIDS if one != other]
 
 
@@ -40,6 +41,16 @@ def good(asked: str) -> list[Measurement]:
             for one, other in PAIRS
             for name, value, unit in (("peer_copy", 390, "GB/s"), ("wrong_values", 0, "1"))
         ]
+    if asked == "sdc":
+        found = [one for path in (*PATHS, "memory") for name in ("wrong_words", "sms_missed", "lost_blocks")
+                 for one in of_gpus(name, 0, path=path)]  # fmt: skip
+        for path in PATHS:
+            found += of_gpus("odd_answers", 0, path=path) + of_gpus("fewest_launches", 5000, path=path)
+        copies = [
+            Measurement(name="wrong_copied_words", value=0, unit="1", labels={"from": one, "to": other})
+            for one, other in PAIRS
+        ]
+        return [*found, *copies, *of_gpus("memory_share", 0.93)]
     found = of_gpus("compute_lag", 0.004, "fraction")
     found.append(Measurement(name="points_left_out", value=0, unit="1"))
     for name in COLLECTIVES if asked == "collectives" else COLLECTIVES[:1]:
@@ -98,7 +109,7 @@ def verdict(
     return outcome.verdict, " ".join(outcome.reasons)
 
 
-@pytest.mark.parametrize("asked", ["collectives", "straggler", "gpu-agreement", "peer-bandwidth"])
+@pytest.mark.parametrize("asked", ["collectives", "straggler", "gpu-agreement", "peer-bandwidth", "sdc"])
 def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
     assert verdict(root, asked, good(asked))[0] is Verdict.PASS
 
@@ -141,6 +152,17 @@ def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
         ("gpu-agreement", {"name": "compared_with", "gpu": UUIDS[1]}, 0, "fail", UUIDS[1]),
         ("gpu-agreement", {"name": "compared_with"}, None, "unproven", "compared_with"),
         ("gpu-agreement", {"name": "unstable_values", "gpu": UUIDS[1]}, None, "unproven", "3 of the 4"),
+        ("sdc", {"name": "wrong_words", "gpu": UUIDS[2], "path": "bf16"}, 1, "fail", UUIDS[2]),
+        ("sdc", {"name": "wrong_words", "gpu": UUIDS[2], "path": "memory"}, 1, "fail", "path=memory"),
+        ("sdc", {"name": "odd_answers", "gpu": UUIDS[1], "path": "special"}, 1, "fail", "path=special"),
+        ("sdc", {"name": "odd_answers", "path": "special"}, None, "unproven", "path=special"),
+        ("sdc", {"name": "odd_answers", "gpu": UUIDS[1], "path": "fp64"}, None, "unproven", "3 of the 4"),
+        ("sdc", {"name": "sms_missed", "gpu": UUIDS[0], "path": "fp8"}, 1, "fail", UUIDS[0]),
+        ("sdc", {"name": "fewest_launches", "gpu": UUIDS[0], "path": "tf32"}, 4000, "fail", UUIDS[0]),
+        ("sdc", {"name": "fewest_launches", "path": "tf32"}, None, "unproven", "path=tf32"),
+        ("sdc", {"name": "lost_blocks", "gpu": UUIDS[3], "path": "fp8"}, 2, "fail", UUIDS[3]),
+        ("sdc", {"name": "wrong_copied_words", "from": UUIDS[1]}, None, "unproven", "9 of 12"),
+        ("sdc", {"name": "wrong_copied_words", "from": UUIDS[1], "to": UUIDS[3]}, 7, "fail", UUIDS[3]),
         ("peer-bandwidth", {"name": "wrong_values", "from": UUIDS[1], "to": UUIDS[3]}, 1, "fail", UUIDS[3]),
         (
             "peer-bandwidth",
