@@ -439,9 +439,11 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     said = probe_gpu_agreement.exchanged(mine, rank)
     report_odd(answers, said, rank, of.software, log, labels)
     for path in of.untested:
-        say_unproven(
-            path, labels["gpu"], "no kernel here uses the units that GPUs of this architecture have", log
-        )
+        why = "no kernel here uses the units that GPUs of this architecture have"
+        say_unproven(path, labels["gpu"], why, log)
+    if not of.untested:
+        # Where a format is missing in the log, its GPU does not have it.
+        log.measurement("untested_paths", 0, "1", LOWER, **labels)
     if rank.index == 0 and len(found) > 1:
         copy_all(found, log)
     log.measurement("sdc_seconds", time.monotonic() - began, "s", LOWER, **labels)

@@ -50,7 +50,7 @@ def good(asked: str) -> list[Measurement]:
             Measurement(name="wrong_copied_words", value=0, unit="1", labels={"from": one, "to": other})
             for one, other in PAIRS
         ]
-        return [*found, *copies, *of_gpus("memory_share", 0.93)]
+        return [*found, *copies, *of_gpus("memory_share", 0.93), *of_gpus("untested_paths", 0)]
     found = of_gpus("compute_lag", 0.004, "fraction")
     found.append(Measurement(name="points_left_out", value=0, unit="1"))
     for name in COLLECTIVES if asked == "collectives" else COLLECTIVES[:1]:
@@ -155,6 +155,7 @@ def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
         ("sdc", {"name": "wrong_words", "gpu": UUIDS[2], "path": "bf16"}, 1, "fail", UUIDS[2]),
         ("sdc", {"name": "wrong_words", "gpu": UUIDS[2], "path": "memory"}, 1, "fail", "path=memory"),
         ("sdc", {"name": "odd_answers", "gpu": UUIDS[1], "path": "special"}, 1, "fail", "path=special"),
+        ("sdc", {"name": "untested_paths"}, None, "unproven", "untested_paths"),
         ("sdc", {"name": "odd_answers", "path": "special"}, None, "unproven", "path=special"),
         ("sdc", {"name": "odd_answers", "gpu": UUIDS[1], "path": "fp64"}, None, "unproven", "3 of the 4"),
         ("sdc", {"name": "sms_missed", "gpu": UUIDS[0], "path": "fp8"}, 1, "fail", UUIDS[0]),
