@@ -31,11 +31,11 @@ if common.IS_RANK:
     import torch
 
 LEAST_LAUNCHES = 5000
-"""Of each path, however slow the GPU: a fault in one of 1,000 launches is missed once in 150 runs."""
+"""Every path has so many, however slow the GPU: a fault in one of 1,000 is missed once in 150 runs."""
 SLICE = 500
 """Launches of a path before the next path's turn."""
 MEMORY_SHARE = 0.95
-"""Of the memory that is free at the start."""
+"""How much of the memory that is free at the start holds patterns."""
 CHUNK_BYTES = 2 << 30
 PATTERNS = 8
 """Kinds of ``pattern`` in sdc_kernels.cu: address, checkerboard, walking bit, number; each also inverted."""
