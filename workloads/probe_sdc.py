@@ -32,6 +32,8 @@ if common.IS_RANK:
 
 LEAST_LAUNCHES = 5000
 """Every path has so many, however slow the GPU: a fault in one of 1,000 is missed once in 150 runs."""
+LEAST_MEMORY = 0.8
+"""The share of the memory that has to hold patterns."""
 SLICE = 500
 """Launches of a path before the next path's turn."""
 MEMORY_SHARE = 0.95
@@ -103,7 +105,7 @@ class GpuPaths:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self.slice = device, SLICE
         torch.cuda.set_device(device)
         torch.cuda.synchronize(device)
         capability = torch.cuda.get_device_capability(device)
@@ -158,7 +160,7 @@ class GpuPaths:
 
     def repeat(self, path: str) -> None:
         """Compute a slice of launches and compare them on the device."""
-        for _ in range(SLICE):
+        for _ in range(self.slice):
             self._queue_path(path, self.launched[path], None, self.reports[path])
             self.launched[path] += 1
         torch.cuda.synchronize(self.device)
@@ -172,12 +174,10 @@ class CpuPaths:
     """The same on a CPU, small: it is one SM, and shows that the program works."""
 
     software = "cpu"
-    sms = 1
+    sms = slice = 1
     untested: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        # The order of sums follows the number of threads.
-        torch.set_num_threads(1)
         self.paths = list(sdc_paths.PATHS)
         self.expected: dict[str, list[bytes]] = {}
         self.found = {path: Counts(1) for path in self.paths}
@@ -285,36 +285,62 @@ class Answers:
 
 
 def hold(of: GpuPaths | CpuPaths, seconds: float, least: int, progress: Callable[[float], None]) -> None:
-    """Repeat all paths in turn for the time, and until each has had so many launches."""
+    """Repeat all paths in turn for the time, and until each has had so many launches.
+
+    An SM that got no blocks in twice as many gets none later either.
+    """
     began = time.monotonic()
+    launches = 0
     while True:
         for path in of.paths:
             of.repeat(path)
+        launches += of.slice
         passed = time.monotonic() - began
         progress(passed)
-        if passed >= seconds and all(of.counts(path).fewest_launches >= least for path in of.paths):
-            return
-        if passed > 4 * seconds + 60:
-            # An SM that gets no blocks does not get them later either: it is missed, which the log says.
+        if passed < seconds or launches < least:
+            continue
+        if launches >= 2 * least or all(of.counts(path).fewest_launches >= least for path in of.paths):
             return
 
 
-def report_counts(path: str, counts: Counts, log: Log, labels: dict[str, str]) -> None:
-    """Log which SMs a path met, how often, and how many words differed."""
+def say_unproven(path: str, device: str, why: str, log: Log) -> None:
+    """Log that a path of a device is not proven, and why."""
+    log.event("unproven", {"what": f"{path} of {device}", "why": why})
+    common.say(f"unproven: {path} of {device}: {why}")
+
+
+def report_counts(path: str, counts: Counts, least: int, log: Log, labels: dict[str, str]) -> None:
+    """Log which SMs a path met, how often, and how many words differed.
+
+    Where an SM met fewer launches than ``least``, their number is no measurement: nothing is proven of it.
+    """
     labels = {"path": path, **labels}
-    met = len(counts.blocks)
-    fewest = counts.fewest_launches
+    device, met, fewest = labels.get("gpu", "the CPU"), len(counts.blocks), counts.fewest_launches
     log.event(
         "sdc_coverage", {"path": path, "sms": counts.sms, "met": sorted(counts.blocks), "labels": labels}
     )
-    common.say(f"{path}: {met} of {counts.sms} SMs, each in {fewest} launches at least")
-    log.measurement("sms_missed", counts.missed, "SMs", LOWER, **labels)
-    log.measurement("fewest_launches", fewest, "1", HIGHER, **labels)
-    log.measurement("smallest_rate", sdc_answers.smallest_rate(fewest), "1", LOWER, **labels)
+    seen = f"{met} of {counts.sms} SMs, each in {fewest} launches at least"
+    common.say(f"{path}: {seen}")
+    if fewest >= least:
+        log.measurement("fewest_launches", fewest, "1", HIGHER, **labels)
+        log.measurement("smallest_rate", sdc_answers.smallest_rate(fewest), "1", LOWER, **labels)
+    else:
+        say_unproven(path, device, f"{seen}, {least} are needed", log)
     log.measurement("lost_blocks", counts.lost_blocks, "1", LOWER, **labels)
     log.measurement("wrong_words", sum(counts.wrong.values()), "1", LOWER, **labels)
     for sm, count in sorted(counts.wrong.items(), key=lambda one: -one[1])[:SHOWN_RECORDS]:
-        common.say(f"{path}: SM {sm} gave {count} wrong words on {labels.get('gpu', 'the CPU')}")
+        common.say(f"{path}: SM {sm} gave {count} wrong words on {device}")
+
+
+def report_memory(memory: Memory, log: Log, labels: dict[str, str]) -> None:
+    """Log what was found in the memory, and how much of it held patterns."""
+    report_counts("memory", memory.counts(), 1, log, labels)
+    report_records("memory", memory.report, log, labels)
+    if memory.share >= LEAST_MEMORY:
+        log.measurement("memory_share", memory.share, "1", HIGHER, **labels)
+    else:
+        why = f"only {memory.share:.0%} of it were free for patterns, {LEAST_MEMORY:.0%} are needed"
+        say_unproven("memory", labels["gpu"], why, log)
 
 
 def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) -> None:
@@ -343,12 +369,6 @@ def report_odd(
             say_unproven(path, device, why, log)
             continue
         log.measurement("odd_answers", count + odd, "1", LOWER, path=path, **labels)
-
-
-def say_unproven(path: str, device: str, why: str, log: Log) -> None:
-    """Log that a path of a device is not proven, and why."""
-    log.event("unproven", {"what": f"{path} of {device}", "why": why})
-    common.say(f"unproven: {path} of {device}: {why}")
 
 
 def copy_all(found: list[Gpu], log: Log) -> None:
@@ -409,6 +429,8 @@ def hold_gpu(gpu: GpuPaths, seconds: float, progress: Callable[[float], None]) -
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Check one GPU, or the CPU, as one rank."""
     began = time.monotonic()
+    # The order of sums follows the number of threads, and ranks share the processors.
+    torch.set_num_threads(1)
     device, found = common.begin_probe(options, rank, log)
     labels = common.device_labels(found, rank)
     of = make_paths(device)
@@ -428,13 +450,11 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     for path in of.paths:
         counts = of.counts(path)
         counts.add_wrong(answers.wrong[path])
-        report_counts(path, counts, log, labels)
+        report_counts(path, counts, LEAST_LAUNCHES if found else CPU_LAUNCHES, log, labels)
         if isinstance(of, GpuPaths):
             report_records(path, of.reports[path], log, labels)
     if isinstance(of, GpuPaths):
-        report_counts("memory", memory.counts(), log, labels)
-        report_records("memory", memory.report, log, labels)
-        log.measurement("memory_share", memory.share, "1", HIGHER, **labels)
+        report_memory(memory, log, labels)
     mine = {"model": found[rank.local].name if found else "cpu", "digests": answers.digests}
     said = probe_gpu_agreement.exchanged(mine, rank)
     report_odd(answers, said, rank, of.software, log, labels)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What the answers of data paths say: which SM is wrong, whether an answer is right, and what was not seen.
 
-Standard library only. Called with logs of ``probe_sdc.py``, prints the rows of ``sdc_golden.csv`` that they
-would add.
+Standard library only. Called with logs of ``probe_sdc.py``, of one node or a fleet, it names GPUs whose
+answers differ from the others', and prints the rows that the logs would add to ``sdc_golden.csv``.
 """
 
 from __future__ import annotations
@@ -125,33 +125,60 @@ def read_golden(path: Path = GOLDEN) -> dict[Key, str]:
     """Return the table of golden digests.
 
     Raises:
-        ValueError: Columns are missing, or two rows contradict each other.
+        ValueError: The columns are others, or a row is there twice.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != COLUMNS:
             raise ValueError(f"{path.name}: the columns are {', '.join(COLUMNS)}")
-        return merge({}, (dict(row) for row in reader))
+        rows = [(key_of(row), row["digest"]) for row in reader]
+    if len(dict(rows)) != len(rows):
+        raise ValueError(f"{path.name}: a model, software and path has two rows")
+    return dict(rows)
 
 
-def merge(known: Mapping[Key, str], rows: Iterable[Mapping[str, str]]) -> dict[Key, str]:
-    """Return a table with more rows.
+def key_of(row: Mapping[str, str]) -> Key:
+    """Return what a row is of."""
+    return row["model"], row["software"], row["path"]
 
-    Raises:
-        ValueError: One contradicts another: of one of the two GPUs the answer is wrong.
+
+def compare_fleet(
+    rows: Iterable[Mapping[str, str]], golden: Mapping[Key, str]
+) -> tuple[dict[Key, str], list[str]]:
+    """Compare answers of many GPUs, and of each GPU with itself.
+
+    Right is what the table has, else what all agree on, else what more than half of at least three GPUs have.
+
+    Args:
+        rows: Answers with their ``gpu``.
+        golden: The table.
+
+    Returns:
+        The right digest of each key that has one, and what differs, in words.
     """
-    found = dict(known)
+    by_key: dict[Key, dict[str, set[str]]] = {}
     for row in rows:
-        key = (row["model"], row["software"], row["path"])
-        if found.setdefault(key, row["digest"]) != row["digest"]:
-            raise ValueError(
-                f"{' '.join(key)}: {row['digest'][:12]} and {found[key][:12]} contradict each other"
-            )
-    return found
+        by_key.setdefault(key_of(row), {}).setdefault(row["gpu"], set()).add(row["digest"])
+    right: dict[Key, str] = {}
+    odd: list[str] = []
+    for key, gpus in sorted(by_key.items()):
+        digest = golden.get(key) or _majority([one for digests in gpus.values() for one in digests])
+        if digest is None:
+            odd.append(f"{' '.join(key)}: no majority agrees: {', '.join(sorted(gpus))}")
+            continue
+        right[key] = digest
+        wrong = sorted(gpu for gpu, digests in gpus.items() if digests != {digest})
+        odd += [f"{' '.join(key)}: {gpu} gives another answer than {digest[:12]}" for gpu in wrong]
+    return right, odd
+
+
+def _majority(digests: Sequence[str]) -> str | None:
+    digest, count = collections.Counter(digests).most_common(1)[0]
+    return digest if count == len(digests) or (len(digests) > 2 and 2 * count > len(digests)) else None
 
 
 def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the rows that a log states; none where anything was wrong in it, or it did not end well."""
+    """Return the answers that a log states; none where anything was wrong in it, or it did not end well."""
     rows: list[dict[str, str]] = []
     ended = False
     for line in lines:
@@ -161,30 +188,34 @@ def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
         event = json.loads(rest)
         value, key = event["value"], event["key"]
         if key == "sdc_answer":
-            rows.append({name: str(value[name]) for name in COLUMNS})
+            row = {name: str(value[name]) for name in COLUMNS}
+            rows.append({**row, "gpu": str(value["labels"].get("gpu", ""))})
         elif key == "measurement" and value["name"] in ("wrong_words", "odd_answers") and value["value"] != 0:
             return []
         elif key == "run_stop":
             ended = event["metadata"].get("status") == "success"
-    return rows if ended else []
+    return [row for row in rows if row["gpu"]] if ended else []
 
 
 def main(logs: Sequence[str]) -> int:
-    """Print the rows that logs would add to the table; return the exit status."""
-    known = read_golden()
-    found = dict(known)
+    """Compare the answers in logs, and print the rows that they would add; return the exit status."""
+    golden = read_golden()
+    rows: list[dict[str, str]] = []
     try:
         for log in logs:
             with open(log, errors="replace") as file:
-                rows = answers_of(file)
-            print(f"{log}: {len(rows)} answers", file=sys.stderr)
-            found = merge(found, rows)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+                found = answers_of(file)
+            print(f"{log}: {len(found)} answers", file=sys.stderr)
+            rows += found
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        print(f"error: {log}: {error!r}", file=sys.stderr)
+        return 2
+    right, odd = compare_fleet(rows, golden)
+    for text in odd:
+        print(text, file=sys.stderr)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerows((*key, digest) for key, digest in sorted(found.items()) if key not in known)
-    return 0
+    writer.writerows((*key, digest) for key, digest in right.items() if key not in golden)
+    return int(bool(odd))
 
 
 if __name__ == "__main__":

@@ -160,27 +160,26 @@ def line(key: str, value: Any, **metadata: Any) -> str:
     return f":::MLLOG {json.dumps({'key': key, 'value': value, 'metadata': metadata})}\n"
 
 
+def wrong(value: int, name: str = "wrong_words") -> str:
+    return line("measurement", {"name": name, "value": value})
+
+
 ROW = {"model": "NVIDIA H100", "software": "0-nvrtc13.0", "path": "fp8", "digest": "a" * 64}
+ANSWER = {**ROW, "labels": {"gpu": "GPU-1"}}
+ANSWERED = {**ROW, "gpu": "GPU-1"}
 END = line("run_stop", None, status="success")
 
 
 @pytest.mark.parametrize(
     ("lines", "rows"),
     [
-        ([line("sdc_answer", ROW), END], [ROW]),
-        (
-            [
-                "text\n",
-                line("sdc_answer", ROW),
-                line("measurement", {"name": "wrong_words", "value": 0}),
-                END,
-            ],
-            [ROW],
-        ),
-        ([line("sdc_answer", ROW), line("measurement", {"name": "wrong_words", "value": 1}), END], []),
-        ([line("sdc_answer", ROW), line("measurement", {"name": "odd_answers", "value": 1}), END], []),
-        ([line("sdc_answer", ROW)], []),
-        ([line("sdc_answer", ROW), line("run_stop", None, status="aborted")], []),
+        ([line("sdc_answer", ANSWER), END], [ANSWERED]),
+        (["text\n", line("sdc_answer", ANSWER), wrong(0), END], [ANSWERED]),
+        ([line("sdc_answer", ANSWER), wrong(1), END], []),
+        ([line("sdc_answer", ANSWER), wrong(1, "odd_answers"), END], []),
+        ([line("sdc_answer", {**ANSWER, "labels": {"device": "cpu"}}), END], []),
+        ([line("sdc_answer", ANSWER)], []),
+        ([line("sdc_answer", ANSWER), line("run_stop", None, status="aborted")], []),
     ],
 )
 def test_rows_come_from_logs_that_ended_well_without_a_wrong_word(
@@ -189,16 +188,48 @@ def test_rows_come_from_logs_that_ended_well_without_a_wrong_word(
     assert answers.answers_of(lines) == rows
 
 
-def test_new_rows_are_printed_and_those_that_contradict_are_refused(
+@pytest.mark.parametrize(
+    ("digests", "golden", "right", "odd"),
+    [
+        (["a"], "", "a", []),
+        (["a", "a"], "", "a", []),
+        (["a", "b"], "", None, ["no majority"]),
+        (["a", "a", "b"], "", "a", ["2 gives"]),
+        (["a", "a", "b", "b"], "", None, ["no majority"]),
+        (["b", "b", "a"], "a", "a", ["0 gives", "1 gives"]),
+        (["a", "b"], "b", "b", ["0 gives"]),
+    ],
+)
+def test_a_fleet_names_the_gpus_that_differ(
+    answers: Any, digests: list[str], golden: str, right: str | None, odd: list[str]
+) -> None:
+    rows = [{**ROW, "digest": digest, "gpu": f"GPU-{at}"} for at, digest in enumerate(digests)]
+    key = answers.key_of(ROW)
+    found, said = answers.compare_fleet(rows, {key: golden} if golden else {})
+    assert found.get(key) == right
+    assert len(said) == len(odd)
+    assert all(words in text for words, text in zip(odd, said, strict=True))
+
+
+def test_a_gpu_that_differs_from_itself_is_named(answers: Any) -> None:
+    rows = [{**ROW, "digest": digest, "gpu": gpu} for digest, gpu in ("a1", "a2", "a3", "b3")]
+    _, said = answers.compare_fleet(rows, {})
+    assert len(said) == 1
+    assert "3 gives another answer" in said[0]
+
+
+def test_new_rows_are_printed_and_a_dispute_ends_with_1(
     answers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log"
-    log.write_text(line("sdc_answer", ROW) + END)
+    log.write_text(line("sdc_answer", ANSWER) + END)
     assert answers.main([str(log), str(log)]) == 0
     assert list(csv.reader(capsys.readouterr().out.splitlines())) == [list(ROW.values())]
-    log.write_text(line("sdc_answer", ROW) + line("sdc_answer", {**ROW, "digest": "b" * 64}) + END)
+    log.write_text(line("sdc_answer", ANSWER) + line("sdc_answer", {**ANSWER, "digest": "b" * 64}) + END)
     assert answers.main([str(log)]) == 1
-    assert "contradict" in capsys.readouterr().err
+    assert "GPU-1" in capsys.readouterr().err
+    log.write_text(":::MLLOG {}")
+    assert answers.main([str(log)]) == 2
 
 
 def test_the_table_is_sorted_and_of_digests(answers: Any) -> None:
@@ -216,6 +247,9 @@ def test_a_table_of_other_columns_is_refused(answers: Any, tmp_path: Path) -> No
     path = tmp_path / "table.csv"
     path.write_text("model,digest\nx,y\n")
     with pytest.raises(ValueError, match="columns"):
+        answers.read_golden(path)
+    path.write_text("model,software,path,digest\na,b,c,d\na,b,c,e\n")
+    with pytest.raises(ValueError, match="two rows"):
         answers.read_golden(path)
 
 
@@ -237,13 +271,29 @@ def test_a_cpu_shows_the_flow_and_that_it_proves_nothing(root: Path, torch_pytho
     done = run(torch_python, root, "probe_sdc.py", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     measured = values(done.stdout, "measurement")
-    for name, value in (("wrong_words", 0), ("sms_missed", 0), ("lost_blocks", 0), ("fewest_launches", 3)):
+    for name, value in (("wrong_words", 0), ("lost_blocks", 0), ("fewest_launches", 3)):
         found = {one["labels"]["path"]: one["value"] for one in measured if one["name"] == name}
         assert found == dict.fromkeys(PATHS, value)
     # There is nothing that a CPU's answers are held against.
     assert "odd_answers" not in {one["name"] for one in measured}
     assert [one["what"].split()[0] for one in values(done.stdout, "unproven")] == list(PATHS)
     assert {one["path"] for one in values(done.stdout, "sdc_coverage")} == set(PATHS)
+
+
+MISSED = """
+real = program.Counts
+program.Counts = lambda sms, *rest: real(2, *rest)
+"""
+
+
+@pytest.mark.torch
+def test_an_sm_that_was_not_met_leaves_its_paths_unproven(
+    root: Path, torch_python: str, tmp_path: Path
+) -> None:
+    measured = with_fault(torch_python, root, tmp_path, "probe_sdc", MISSED)
+    names = {one["name"] for one in measured}
+    assert "wrong_words" in names
+    assert not names & {"fewest_launches", "smallest_rate"}
 
 
 FAULTY = """

@@ -54,7 +54,10 @@ class ProbeError(RackproofError):
 
 @dataclass(frozen=True)
 class Probe:
-    """A program under workloads/, the benchmark whose rules hold for it, and its arguments by device."""
+    """A program under workloads/, the benchmark whose rules hold for it, and its arguments by device.
+
+    ``files`` are others that it needs there; ``by_default`` is whether it runs where no probe is named.
+    """
 
     name: str
     program: str
@@ -62,6 +65,8 @@ class Probe:
     gpu: tuple[str, ...] | None = ()
     cpu: tuple[str, ...] | None = ()
     least_gpus: int = 1
+    files: tuple[str, ...] = ()
+    by_default: bool = True
 
 
 PROBES = (
@@ -84,11 +89,21 @@ PROBES = (
         2,
     ),
     Probe("training-step", "probe_training_step.py"),
+    Probe(
+        "sdc", "probe_sdc.py", "sdc",
+        ("--seconds", "20"),
+        None,
+        files=(
+            "probe_gemm.py", "probe_gpu_agreement.py", "sdc_answers.py", "sdc_cuda.py", "sdc_golden.csv",
+            "sdc_kernels.cu", "sdc_paths.py",
+        ),
+        by_default=False,
+    ),
 )  # fmt: skip
 """The probes of a node, one after the other in one job. None: not on such a device.
 
 Products in bf16 alone: measured nine times on one H100 they repeat to 0.4 %, those in fp8 to 2 % with
-outliers of 4 %, which nights would take for drift.
+outliers of 4 %, which nights would take for drift. Silent corruption takes a minute of a node more: by name.
 """
 FABRIC_PROBE = Probe(
     FABRIC, "probe_all_reduce.py", "",
@@ -122,7 +137,7 @@ class ProbePlan:
     python: str
     workloads: Path
     benchmarks: Path
-    chosen: tuple[str, ...] = (*(one.name for one in PROBES), FABRIC)
+    chosen: tuple[str, ...] = (*(one.name for one in PROBES if one.by_default), FABRIC)
     device: str = "gpu"
     node_limit_s: int = 600
     pair_limit_s: int = 180
@@ -202,7 +217,7 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
         "folder=$(mktemp -d --tmpdir rackproof-night.XXXXXX) || exit 97",
         "trap 'rm -rf \"$folder\"' EXIT",
         "base64 -d <<'END' | tar xzf - -C \"$folder\" || exit 97",
-        pack_files(plan.workloads, (*SHARED_FILES, *(one.program for one in probes))).rstrip(),
+        pack_files(plan.workloads, (*SHARED_FILES, *_files_of(probes))).rstrip(),
         "END",
         f"python={shlex.quote(plan.python)}",
         "rank=0",
@@ -223,6 +238,10 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
     for probe in probes:
         lines += _probe_lines(probe, plan.device, limit_s, rendezvous)
     return "\n".join([*lines, "exit 0", ""])
+
+
+def _files_of(probes: Sequence[Probe]) -> list[str]:
+    return [name for one in probes for name in (one.program, *one.files)]
 
 
 def _rank_lines(nodes: Sequence[str]) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import random
+import tarfile
 from itertools import combinations
 
 import pytest
@@ -14,6 +17,7 @@ from rackproof.jobs.validate.fleet.node_readings import (
     compare_digests,
     read_digests,
     read_node_probes,
+    wanted_probes,
 )
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night
 from rackproof.nodes.probe_slurm_jobs import (
@@ -29,6 +33,7 @@ from rackproof.store.probe_results import ProbeNight
 from tests.jobs.validate.probes import (
     GPUS,
     RACK,
+    ROOT,
     Answer,
     Slurm,
     digest,
@@ -489,6 +494,69 @@ def test_numbers_about_other_nodes_are_dropped(lie: str) -> None:
     assert {one.labels["gpu"] for one in got.measurements} == {gpu(name, slot) for slot in range(GPUS)}
     assert {one.value for one in got.measurements} == {790.0}
     assert Verdict.FAIL not in {one.verdict for one in got.reasons}
+
+
+SDC_PATHS = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64", "special", "atomics")
+
+
+def sdc_says(wrong: dict[int, int], fewest: float = 5000, leave: str = "") -> str:
+    """Return what the probe of silent corruption logs, with so many wrong bf16 words of some GPUs."""
+    events = [
+        measurement(
+            "wrong_copied_words", 0, "1", "lower", **{"from": gpu(RACK[0], one), "to": gpu(RACK[0], two)}
+        )
+        for one in range(GPUS)
+        for two in range(GPUS)
+        if one != two
+    ]
+    for slot in range(GPUS):
+        own = {"gpu": gpu(RACK[0], slot)}
+        events += [measurement("memory_share", 0.93, "1", "higher", **own)]
+        events += [measurement("untested_paths", 0, "1", "lower", **own)]
+        for path in SDC_PATHS:
+            count = wrong.get(slot, 0) if path == "bf16" else 0
+            values = {"wrong_words": count, "lost_blocks": 0, "odd_answers": 0}
+            events += [
+                measurement(name, value, "1", "lower", path=path, **own)
+                for name, value in values.items()
+                if (name, path) != ("odd_answers", leave)
+            ]
+            events += [measurement("fewest_launches", fewest, "1", "higher", path=path, **own)]
+    return section("python", "") + section("sdc", log(*events))
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "part"),
+    [
+        (sdc_says({}), None, ""),
+        (sdc_says({2: 7}), Verdict.FAIL, gpu(RACK[0], 2)),
+        (sdc_says({}, fewest=10), Verdict.FAIL, gpu(RACK[0], 0)),
+        (sdc_says({}, leave="special"), Verdict.UNPROVEN, RACK[0]),
+        (section("python", ""), Verdict.UNPROVEN, RACK[0]),
+    ],
+    ids=["clean", "wrong words", "few launches", "no reference", "not run"],
+)
+def test_silent_corruption_is_judged_by_its_benchmarks_rules(
+    text: str, verdict: Verdict | None, part: str
+) -> None:
+    got = read_node_probes(plan(chosen=("sdc",)), own_target(), classify_exit(text, "0", 1.0))
+    assert got.sound == (() if verdict else ("sdc",))
+    assert not got.measurements
+    assert {one.verdict for one in got.reasons} == ({verdict} if verdict else set())
+    assert not verdict or part in {one.part for one in got.reasons}
+
+
+def test_silent_corruption_is_measured_where_it_is_named_and_carries_its_files() -> None:
+    named = plan(chosen=("sdc",))
+    assert [one.name for one in wanted_probes(named, own_target())] == ["sdc"]
+    assert not wanted_probes(plan(chosen=("sdc",), device="cpu"), own_target())
+    assert "sdc" not in ProbePlan(1.0, 0.25, "python3", ROOT, ROOT).chosen
+    script = job_script(named, wanted_probes(named, own_target()), ["n1"], 100)
+    packed = base64.b64decode(script.split("<<'END'", 1)[1].split("\n", 1)[1].split("\nEND\n", 1)[0])
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        carried = set(tar.getnames())
+    programs = {"probe_sdc.py", "probe_gemm.py", "probe_gpu_agreement.py", "common.py", "gpu_state.py"}
+    assert carried >= programs | {path.name for path in (ROOT / "workloads").glob("sdc_*")}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def check_probe_plan(
         share: Largest share of a partition that is measured at once.
         python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
         checkout: Holds workloads/ and benchmarks/.
-        chosen: Names of probes; empty is all.
+        chosen: Names of probes; empty is all that run by default.
         device: gpu or cpu.
         node_limit_s: Seconds that the job of a node may take.
         pair_limit_s: Seconds that the job of a pair may take.
@@ -89,7 +89,7 @@ def check_probe_plan(
         python=python,
         workloads=checkout / "workloads",
         benchmarks=checkout / "benchmarks",
-        chosen=tuple(chosen) or known,
+        chosen=tuple(chosen) or (*(one.name for one in PROBES if one.by_default), FABRIC),
         device=device,
         node_limit_s=node_limit_s,
         pair_limit_s=pair_limit_s,
