@@ -104,6 +104,12 @@ def smallest_rate(launches: int) -> float:
     return 1.0 if launches < 1 else 1 - (1 - CONFIDENCE) ** (1 / launches)
 
 
+def majority(digests: Sequence[str]) -> str | None:
+    """Return what more than half of several digests are; None where no digest is so frequent."""
+    digest, count = collections.Counter(digests).most_common(1)[0]
+    return digest if 2 * count > len(digests) else None
+
+
 def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None:
     """Return whether an answer is another than it has to be; None where there is nothing to hold it against.
 
@@ -117,8 +123,7 @@ def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None
         return digest != golden
     if len(alike) < 2:
         return None
-    most, count = collections.Counter(alike).most_common(1)[0]
-    return 2 * count <= len(alike) or digest != most
+    return digest != majority(alike)
 
 
 def read_golden(path: Path = GOLDEN) -> dict[Key, str]:
@@ -147,7 +152,7 @@ def compare_fleet(
 ) -> tuple[dict[Key, str], list[str]]:
     """Compare answers of many GPUs, and of each GPU with itself.
 
-    Right is what the table has, else what all agree on, else what more than half of at least three GPUs have.
+    Right is what the table has, else what more than half agree on.
 
     Args:
         rows: Answers with their ``gpu``.
@@ -162,7 +167,7 @@ def compare_fleet(
     right: dict[Key, str] = {}
     odd: list[str] = []
     for key, gpus in sorted(by_key.items()):
-        digest = golden.get(key) or _majority([one for digests in gpus.values() for one in digests])
+        digest = golden.get(key) or majority([one for digests in gpus.values() for one in digests])
         if digest is None:
             odd.append(f"{' '.join(key)}: no majority agrees: {', '.join(sorted(gpus))}")
             continue
@@ -170,11 +175,6 @@ def compare_fleet(
         wrong = sorted(gpu for gpu, digests in gpus.items() if digests != {digest})
         odd += [f"{' '.join(key)}: {gpu} gives another answer than {digest[:12]}" for gpu in wrong]
     return right, odd
-
-
-def _majority(digests: Sequence[str]) -> str | None:
-    digest, count = collections.Counter(digests).most_common(1)[0]
-    return digest if count == len(digests) or (len(digests) > 2 and 2 * count > len(digests)) else None
 
 
 def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:

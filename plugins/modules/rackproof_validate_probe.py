@@ -31,8 +31,8 @@ options:
     default: 0.25
   probes:
     description:
-      - What is measured, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step), V(sdc) and
-        V(fabric) (the pairs). Empty is all but V(sdc).
+      - What is measured, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
+        V(sdc) and V(fabric) (the pairs). Empty is all but V(sdc).
     type: list
     elements: str
     default: []
