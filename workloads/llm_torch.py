@@ -1,0 +1,458 @@
+#!/usr/bin/env python3
+"""Train a Llama-shaped network on random tokens: speed, and whether every bit of the loss comes again.
+
+One process per GPU. Weights and tokens come from the seed; nothing is downloaded. The first steps are
+trained twice from the same weights, and each loss of the second time is compared bit by bit with the
+first time's. Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent,
+124 time limit, 128+N stopped by signal N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import datetime
+import hashlib
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+import common
+import llm_shapes
+from common import HIGHER, LOWER, Log, Rank, Refusal
+
+# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+if common.IS_RANK:
+    import llm_network
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+PARALLEL = ("ddp", "fsdp", "replicas")
+ATTENTIONS = ("flash", "cudnn")
+QUEUED_STEPS = 2
+"""Steps that the host may be ahead of the GPU."""
+TIMEOUT_S = 600.0
+BUCKET_MIB = 100
+LORA_LR = 1e-3
+FASTEST_LR = 3e-3
+KEPT_STEPS = 500
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = arguments.add_argument
+    add("--size", choices=tuple(llm_shapes.SHAPES), default="1b", help="default: %(default)s")
+    add("--layers", type=common._count, help="in the place of the size's own")
+    add("--sequence", type=common._count, default=4096, help="tokens of a sequence (default: %(default)s)")
+    add("--batch", type=common._count, default=4, help="sequences of a GPU's step (default: %(default)s)")
+    add("--dtype", choices=("bf16", "fp8"), default="bf16", help="of layers' products (default: %(default)s)")
+    add("--mode", choices=("pretrain", "lora"), default="pretrain", help="what learns (default: %(default)s)")
+    add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
+    add("--processes", type=common._count, default=1, help="processes on the CPU, with --gpus 0")
+    add(
+        "--parallel",
+        choices=PARALLEL,
+        default="fsdp",
+        help="with several: ddp, fsdp, or replicas, each by itself on the same data (default: %(default)s)",
+    )
+    add("--steps", type=common._count, default=40, help="steps measured (default: %(default)s)")
+    add("--repeat", type=common._count, default=6, help="steps trained twice first (default: %(default)s)")
+    add("--compile", choices=("auto", "off", "on"), default="auto", help="auto: on GPUs, where it works")
+    add("--recompute", choices=("on", "off"), default="off", help="layers computed twice, to save memory")
+    add("--attention", choices=ATTENTIONS, default="flash", help="kernels of GPUs (default: %(default)s)")
+    add(
+        "--deterministic",
+        choices=("on", "off"),
+        default="on",
+        help="only kernels that give the same bits again (default: %(default)s)",
+    )
+    add("--seed", type=int, default=1, help="seed (default: %(default)s)")
+    common.add_time_limit(arguments)
+    return arguments
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks.
+
+    Raises:
+        Refusal: The sizes do not fit the kernels, or fewer GPUs exist than asked for.
+    """
+    if options.sequence % 16:
+        raise Refusal(common.EXIT_USAGE, f"--sequence {options.sequence} is not a multiple of 16")
+    if options.gpus == 0:
+        return int(options.processes)
+    return len(common.choose_gpus(options.gpus))
+
+
+def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
+    """Return tokens that only depend on their place and the seed, small ones more often than large ones.
+
+    Whole numbers alone, so that all processors make the same ones. A loss of evenly random tokens could not
+    fall; of these it falls as soon as the network knows which are frequent.
+
+    Args:
+        shape: Of the result.
+        vocabulary: Tokens are below.
+        seed: Another seed, other tokens.
+    """
+
+    def mixed(values: Any) -> Any:
+        # lowbias32, a bijection of 32 bits: https://github.com/skeeto/hash-prospector
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            values = ((values ^ (values >> shift)) * factor) & 0xFFFFFFFF
+        return values ^ (values >> 16)
+
+    places = torch.arange(math.prod(shape), dtype=torch.int64)
+    drawn = mixed(mixed(places & 0xFFFFFFFF) ^ mixed(torch.tensor((places.numel() >> 32) + seed)))
+    shifts = mixed(drawn ^ 0x9E3779B9) % max(1, vocabulary.bit_length() - 1)
+    return ((drawn % vocabulary) >> shifts).view(*shape)
+
+
+def compiles(device: torch.device) -> str:
+    """Return why torch.compile does not work here, empty if it does.
+
+    Triton builds its launcher with the node's C compiler, which may be missing.
+    """
+    try:
+        got = torch.compile(lambda values: values.float().exp().sum())(torch.zeros(64, device=device))
+    except Exception as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return "" if got.item() == 64 else "a compiled sum is wrong"
+
+
+class Trainer:
+    """What one rank needs to train."""
+
+    def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
+        """Build the network and its data.
+
+        Raises:
+            Refusal: The GPU has no fp8, or ``--compile on`` does not work here.
+        """
+        self.options, self.rank, self.device = options, rank, device
+        self.shape = llm_shapes.shape_of(options.size, options.layers)
+        self.exchanges = rank.count > 1 and options.parallel != "replicas"
+        if device.type == "cuda":
+            self.set_kernels()
+        self.compile = self.choose_compile()
+        total = options.repeat + options.steps
+        torch.manual_seed(options.seed)
+        first = rank.index if self.exchanges else 0
+        tokens = (total, options.batch, options.sequence + 1)
+        data = random_tokens(tokens, self.shape.vocabulary, options.seed * 1009 + first)
+        self.data = data.to(device)
+        self.model = self.build()
+        self.learning = [one for one in self.model.parameters() if one.requires_grad]
+        rate = LORA_LR if options.mode == "lora" else min(FASTEST_LR, 1.2 / self.shape.width)
+        self.optimizer = torch.optim.AdamW(self.learning, lr=rate, betas=(0.9, 0.95), fused=True)
+        self.losses = torch.zeros(total, device=device)
+
+    def set_kernels(self) -> None:
+        """Choose the kernels of attention, and such as give the same bits again."""
+        options = self.options
+        if options.dtype == "fp8" and torch.cuda.get_device_capability(self.device) < (8, 9):
+            raise Refusal(common.EXIT_USAGE, "--dtype fp8: this GPU has no products in fp8")
+        if options.deterministic == "on":
+            torch.use_deterministic_algorithms(True)
+            # Memory that is not written yet would be filled: it is only for finding mistakes.
+            torch.utils.deterministic.fill_uninitialized_memory = False
+        flash = options.attention == "flash"
+        torch.backends.cuda.enable_flash_sdp(flash)
+        torch.backends.cuda.enable_cudnn_sdp(not flash)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        # Without this one a kernel that refuses is an error, and not a speed that nobody can explain.
+        torch.backends.cuda.enable_math_sdp(torch.cuda.get_device_capability(self.device) < (8, 0))
+
+    def choose_compile(self) -> bool:
+        """Return whether layers are compiled: on all ranks or on none."""
+        wanted = self.options.compile
+        if wanted == "off" or (wanted == "auto" and self.device.type != "cuda"):
+            self.notes = {"compile": "off"}
+            return False
+        if self.options.deterministic == "on":
+            from torch._inductor import config
+
+            # Since PyTorch 2.10: no choice of kernels by time where it could change a result.
+            if hasattr(config, "deterministic"):
+                config.deterministic = True
+        failed = compiles(self.device)
+        flag = torch.tensor(float(failed == ""), device=self.device)
+        if self.rank.count > 1:
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
+        if flag.item() == 0 and wanted == "on":
+            raise Refusal(common.EXIT_ERROR, f"--compile on: {failed or 'another rank cannot compile'}")
+        self.notes = {"compile": "on" if flag.item() else "off"}
+        if flag.item() == 0:
+            self.notes["not_compiled_because"] = failed or "another rank cannot compile"
+        return bool(flag.item())
+
+    def build(self) -> Any:
+        """Return the network, ready for training: compiled, and sharded or replicated."""
+        options = self.options
+        sharded = self.exchanges and options.parallel == "fsdp"
+        mesh = init_device_mesh(self.device.type, (self.rank.count,)) if sharded else None
+
+        def finish(block: nn.Module) -> nn.Module:
+            if self.compile:
+                # One by one: all have the same code, and gradients are exchanged while others are computed.
+                block.compile(fullgraph=True, dynamic=False)
+            layer = llm_network.Layer(block, options.recompute == "on")
+            return fully_shard(layer, mesh=mesh) if sharded else layer
+
+        loss_step = llm_network.loss_and_gradient
+        if self.compile:
+            loss_step = torch.compile(loss_step, fullgraph=True, dynamic=False)
+        torch.set_default_dtype(torch.bfloat16)
+        with self.device:
+            model: Any = llm_network.Llama(
+                self.shape,
+                options.sequence,
+                fp8=options.dtype == "fp8",
+                lora=options.mode == "lora",
+                finish=finish,
+                loss_step=loss_step,
+            )
+        torch.set_default_dtype(torch.float32)
+        if sharded:
+            return fully_shard(model, mesh=mesh)
+        if self.exchanges:
+            return DistributedDataParallel(
+                model,
+                device_ids=[self.device.index] if self.device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
+                bucket_cap_mb=BUCKET_MIB,
+            )
+        return model
+
+    def local(self) -> list[Any]:
+        """Return what this rank holds of each weight that learns."""
+        return [one.to_local() if hasattr(one, "to_local") else one for one in self.learning]
+
+    def step(self, index: int) -> None:
+        """Queue a whole step."""
+        batch = self.data[index]
+        loss = self.model(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.losses[index] = loss.detach()
+
+    def repeat_first_steps(self, log: Log) -> int:
+        """Train the first steps twice from the same weights; return in how many the loss differs."""
+        steps = self.options.repeat
+        with torch.no_grad():
+            kept = [one.to("cpu", copy=True) for one in self.local()]
+            for index in range(steps):
+                self.step_with_gradients(index, log, "first steps")
+            first = self.losses[:steps].clone()
+            for one, before in zip(self.local(), kept, strict=True):
+                one.copy_(before)
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+            del kept
+            for index in range(steps):
+                self.step_with_gradients(index, log, "same steps")
+        again = self.losses[:steps]
+        return int((first.view(torch.int32) != again.view(torch.int32)).sum().item())
+
+    def step_with_gradients(self, index: int, log: Log, phase: str) -> None:
+        """Do a step where gradients are off around it, and wait for it."""
+        with torch.enable_grad():
+            self.step(index)
+        self.losses[index].item()
+        if self.rank.index == 0:
+            log.progress(phase, index + 1, self.options.repeat)
+
+    def measure(self, log: Log) -> tuple[float, list[float]]:
+        """Train the steps that are measured; return the seconds of all, and those of each."""
+        options = self.options
+        self.meet()
+        marks: list[Any] = [self.mark()]
+        waiting: deque[Any] = deque()
+        began = time.perf_counter()
+        for done in range(1, options.steps + 1):
+            self.step(options.repeat + done - 1)
+            marks.append(self.mark())
+            waiting.append(marks[-1])
+            if self.device.type == "cuda" and len(waiting) > QUEUED_STEPS:
+                waiting.popleft().synchronize()
+            if self.rank.index == 0:
+                log.progress("train", done, options.steps)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            times = [one.elapsed_time(two) / 1e3 for one, two in zip(marks, marks[1:], strict=False)]
+        else:
+            times = [two - one for one, two in zip(marks, marks[1:], strict=False)]
+        return time.perf_counter() - began, times
+
+    def mark(self) -> Any:
+        """Return this moment on the device's clock."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def meet(self) -> None:
+        """Wait until all ranks are here, and all devices are done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        if self.rank.count > 1:
+            torch.distributed.barrier()
+
+
+def exchanged(mine: Any, rank: Rank) -> list[Any]:
+    """Return what each rank says, by way of a file: of a wrong GPU the word has to be right."""
+    if rank.count == 1:
+        return [mine]
+    store = torch.distributed.FileStore(str(rank.state / "llm"), rank.count)
+    store.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
+    store.set(f"rank-{rank.index}", json.dumps(mine))
+    return [json.loads(store.get(f"rank-{index}")) for index in range(rank.count)]
+
+
+def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each replica the steps in which its loss is not that of most: without a majority all are odd.
+
+    Args:
+        curves: The bits of each replica's losses.
+    """
+    odd = [0] * len(curves)
+    for bits in zip(*curves, strict=True):
+        usual, count = Counter(bits).most_common(1)[0]
+        for index, one in enumerate(bits):
+            odd[index] += one != usual or 2 * count <= len(curves)
+    return odd
+
+
+def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
+    """Log what this rank measured; rank 0 also what all did together."""
+    options, rank, shape = trainer.options, trainer.rank, trainer.shape
+    losses = [float(one) for one in trainer.losses.tolist()]
+    if not all(math.isfinite(one) for one in losses):
+        at = next(index for index, one in enumerate(losses) if not math.isfinite(one))
+        raise Refusal(
+            common.EXIT_NON_FINITE,
+            f"the loss of step {at + 1} is {losses[at]} on rank {rank.index}: suspect the hardware",
+        )
+    bits = trainer.losses.view(torch.int32).tolist()
+    every = exchanged([took, bits], rank)
+    found = common.choose_gpus(options.gpus)
+    kind = {"dtype": options.dtype, "compile": trainer.notes["compile"]}
+    labels = common.device_labels(found, rank)
+    if not found:
+        labels["rank"] = str(rank.index)
+    tokens = options.steps * options.batch * options.sequence
+    flop = shape.flop_per_token(options.sequence, options.mode)
+    log.measurement("loss_repeat_differs", differ, "1", LOWER, **labels)
+    if options.parallel == "replicas" and rank.count > 1:
+        odd = odd_steps([one for _, one in every])
+        log.measurement("loss_odd_steps", odd[rank.index], "1", LOWER, **labels)
+    model = {"gpu_model": found[rank.local].name} if found else {}
+    rate = tokens / took
+    log.measurement("gpu_tokens_per_second", rate, "tokens/s", HIGHER, **kind, **labels)
+    log.measurement("model_flops", rate * flop / 1e12, "TFLOP/s", HIGHER, **kind, **model, **labels)
+    if found:
+        memory = torch.cuda.max_memory_allocated()
+        log.measurement("device_memory_peak", memory, "bytes", LOWER, **labels)
+    log_curve(trainer, log, losses, labels)
+    if rank.index == 0:
+        slowest = max(seconds for seconds, _ in every)
+        log.measurement("tokens_per_second", rank.count * tokens / slowest, "tokens/s", HIGHER, **kind)
+        log_times(times, losses, log)
+
+
+def log_times(times: list[float], losses: list[float], log: Log) -> None:
+    """Log how long steps took, how evenly, and where the loss began and ended."""
+    ordered = sorted(times)
+    log.event("step_times", seconds=[round(one, 6) for one in times[:KEPT_STEPS]])
+    log.measurement("step_time", statistics.median(times), "s", LOWER)
+    log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)
+    log.measurement("step_time_deviation", statistics.pstdev(times) / statistics.mean(times), "1", LOWER)
+    log.measurement("loss_begin", losses[0], "1")
+    log.measurement("loss_end", losses[-1], "1", LOWER)
+    log.measurement("loss_fall", losses[0] - losses[-1], "1", HIGHER)
+
+
+def log_curve(trainer: Trainer, log: Log, losses: list[float], labels: dict[str, str]) -> None:
+    """Log the losses and a digest of their bits, with all that may change them."""
+    options, rank = trainer.options, trainer.rank
+    held = array.array("f", losses)
+    found = common.choose_gpus(options.gpus)
+    alike = [found[rank.local].name if found else torch.backends.cpu.get_cpu_capability()]
+    alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
+    names = ("size", "layers", "sequence", "batch", "dtype", "mode", "parallel", "attention", "recompute")
+    alike += [f"{name} {getattr(options, name)}" for name in (*names, "repeat", "steps", "seed")]
+    alike += [f"compile {trainer.notes['compile']}", f"rank {rank.index} of {rank.count}"]
+    digest = hashlib.sha256(held.tobytes()).hexdigest()
+    log.event("loss_curve", {"digest": digest, "alike": ", ".join(alike), "labels": labels})
+    if rank.index == 0:
+        for index, one in enumerate(losses[:KEPT_STEPS]):
+            log.event("tracked_stats", {"train_loss": one}, step=index + 1)
+        common.say(f"losses {losses[0]:.4f} to {losses[-1]:.4f}, digest {digest}")
+
+
+def log_settings(trainer: Trainer, log: Log) -> None:
+    """Log what is trained on what."""
+    options, shape = trainer.options, trainer.shape
+    used = common.gpu_uuids(common.choose_gpus(options.gpus))
+    facts = {**common.facts(), **trainer.notes, "network_parameters": str(shape.parameters), "gpus": used}
+    log.event("facts", facts)
+    log.event(
+        "dataset",
+        {"name": "random tokens", "source": "made from the seed", "objects": 0, "size_bytes": 0},
+    )
+    log.event("seed", options.seed)
+    log.event("global_batch_size", options.batch * trainer.rank.count)
+    log.event("opt_name", "adamw")
+    common.say(
+        f"{options.size}, {shape.layers} layers, {shape.parameters / 1e9:.2f} B parameters, {options.dtype}, "
+        f"{options.mode}, {trainer.rank.count} x {options.batch} x {options.sequence} tokens a step, "
+        f"{shape.flop_per_token(options.sequence, options.mode) / 1e9:.2f} GFLOP a token, "
+        + ", ".join(f"{key} {value}" for key, value in trainer.notes.items())
+    )
+
+
+def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Do what a rank does."""
+    device = torch.device("cpu")
+    with contextlib.ExitStack() as stack:
+        if options.gpus != 0:
+            common.require_cuda()
+            device = torch.device("cuda", rank.local)
+            torch.cuda.set_device(device)
+        else:
+            # The order of sums follows the number of threads.
+            torch.set_num_threads(1)
+        if rank.count > 1:
+            common.join(rank, "gloo" if options.gpus == 0 else "nccl", device, TIMEOUT_S)
+            stack.callback(torch.distributed.destroy_process_group)
+        trainer = Trainer(options, rank, device)
+        if rank.index == 0:
+            log_settings(trainer, log)
+        startup = common.mark_start(rank, log)
+        differ = trainer.repeat_first_steps(log)
+        took, times = trainer.measure(log)
+        report(trainer, log, took, times, differ)
+        if rank.index == 0:
+            log.measurement("startup_time", startup, "s", LOWER)
+        common.mark_stop(rank)
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("llm", parser(), plan, work, sampled=True))
