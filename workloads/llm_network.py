@@ -93,9 +93,7 @@ class Linear(nn.Module):
         else:
             product = functional.linear(inputs, self.weight)
         if self.lora:
-            product = product + LORA_SCALE * functional.linear(
-                functional.linear(inputs, self.down), self.up
-            )
+            product = product + LORA_SCALE * functional.linear(functional.linear(inputs, self.down), self.up)
         return product
 
 

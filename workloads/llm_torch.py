@@ -14,6 +14,7 @@ import array
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -295,9 +296,9 @@ class Trainer:
                 log.progress("train", done, options.steps)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-            times = [one.elapsed_time(two) / 1e3 for one, two in zip(marks, marks[1:], strict=False)]
+            times = [one.elapsed_time(two) / 1e3 for one, two in itertools.pairwise(marks)]
         else:
-            times = [two - one for one, two in zip(marks, marks[1:], strict=False)]
+            times = [two - one for one, two in itertools.pairwise(marks)]
         return time.perf_counter() - began, times
 
     def mark(self) -> Any:
@@ -327,7 +328,7 @@ def exchanged(mine: Any, rank: Rank) -> list[Any]:
 
 
 def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each replica the steps in which its loss is not that of most: without a majority all are odd.
+    """Return for each replica in how many steps its loss is not that of most; without a majority in all.
 
     Args:
         curves: The bits of each replica's losses.
@@ -365,7 +366,7 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
         log.measurement("loss_odd_steps", odd[rank.index], "1", LOWER, **labels)
     model = {"gpu_model": found[rank.local].name} if found else {}
     rate = tokens / took
-    log.measurement("gpu_tokens_per_second", rate, "tokens/s", HIGHER, **kind, **labels)
+    log.measurement("tokens_per_second_per_gpu", rate, "tokens/s", HIGHER, **kind, **labels)
     log.measurement("model_flops", rate * flop / 1e12, "TFLOP/s", HIGHER, **kind, **model, **labels)
     if found:
         memory = torch.cuda.max_memory_allocated()
@@ -373,7 +374,9 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
     log_curve(trainer, log, losses, labels)
     if rank.index == 0:
         slowest = max(seconds for seconds, _ in every)
-        log.measurement("tokens_per_second", rank.count * tokens / slowest, "tokens/s", HIGHER, **kind)
+        where = {} if found else {"device": "cpu"}
+        total = rank.count * tokens / slowest
+        log.measurement("tokens_per_second", total, "tokens/s", HIGHER, **kind, **where)
         log_times(times, losses, log)
 
 

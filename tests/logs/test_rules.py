@@ -451,6 +451,28 @@ def test_own_workload() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "mfu"),
+    [
+        ({}, 0.6),
+        ({"labels": {"gpu_model": "NVIDIA H200", "dtype": "fp8"}}, 0.3),
+        # Of another unit, GPU or precision it is not known what share of the peak it is.
+        ({"unit": "GFLOP/s"}, None),
+        ({"labels": {"gpu_model": "GeForce", "dtype": "bf16"}}, None),
+        ({"labels": {"gpu_model": "NVIDIA H200", "dtype": "fp4"}}, None),
+        ({"labels": {}}, None),
+        ({"name": "gemm"}, None),
+    ],
+)
+def test_mfu_is_the_share_of_the_peak(changed: Any, mfu: float | None) -> None:
+    labels = {"gpu_model": "NVIDIA H200", "dtype": "bf16", "gpu": "GPU-1"}
+    stated = {"name": "model_flops", "value": 593.7, "unit": "TFLOP/s", "labels": labels, **changed}
+    parsed = read(own(event("measurement", stated, 1)))
+    found = [one for one in parsed.measurements if one.name == "mfu"]
+    assert [one.value for one in found] == ([] if mfu is None else [pytest.approx(mfu)])
+    assert all(one.labels == stated["labels"] and one.source.line for one in found)
+
+
+@pytest.mark.parametrize(
     ("stated", "verdict"),
     [
         ({"name": "a", "value": math.nan, "unit": ""}, FAIL),

@@ -225,3 +225,16 @@ def physics_of(product_name: str) -> GpuPhysics | None:
         if is_model(product_name, model):
             return _V100 if model == "V100" else PHYSICS.get(model.lower())
     return None
+
+
+def share_of_peak(product_name: str, dtype: str, tflops: float) -> float | None:
+    """Return the share of a model's dense peak that a speed in TFLOP/s is, None where the peak is not known.
+
+    Args:
+        product_name: The product name of the GPU.
+        dtype: Precision of the products, as :class:`GpuPhysics` calls it.
+        tflops: Operations that the work needs, per second of one GPU.
+    """
+    physics = physics_of(product_name)
+    peak = physics.tflops.get(dtype) if physics is not None else None
+    return tflops / peak if peak else None

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from math import inf, isclose, isfinite
 
+from rackproof.core.gpu_models import share_of_peak
 from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.core.training_limits import gpus_of_platform, impossible_speeds
@@ -369,6 +370,18 @@ def _stated_outcome(success: object) -> str | None:
     if isinstance(success, str):
         return _OUTCOMES.get(success.strip().lower())
     return _OUTCOMES.get(str(success).lower()) if isinstance(success, bool) or success in (0, 1) else None
+
+
+def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
+    """Yield the MFU that a training's ``model_flops`` is of its GPU's peak, where that is known.
+
+    The program states no MFU itself: the peaks are kept in one place, which nodes do not have.
+    """
+    labels = measurement.labels
+    if measurement.name == "model_flops" and measurement.unit == "TFLOP/s":
+        share = share_of_peak(labels.get("gpu_model", ""), labels.get("dtype", ""), measurement.value)
+        if share is not None:
+            yield measurement.model_copy(update={"name": "mfu", "value": share, "unit": "1"})
 
 
 def _day_of(seconds: float) -> date | None:
@@ -851,7 +864,7 @@ class Events(LogParser):
         if not measurement.finite:
             message = f"measurement {measurement.name} is {measurement.value}"
             self.log.find("nan", message, Verdict.FAIL, line=line, rank=rank)
-        self.extra.append(measurement)
+        self.extra.extend((measurement, *_utilisation(measurement)))
 
     def _stated_measurement(self, value: object, line: int, rank: int | None) -> Measurement:
         """Return the measurement that an event's value states.

@@ -183,6 +183,7 @@ def _peak(
     peaks: dict[tuple[str, str], tuple[float | None, float]] = {
         ("gemm_best", "TFLOP/s"): (tflops, 0.6 if dtype in ("fp8", "fp16") else 0.67),
         ("gemm_fixed", "TFLOP/s"): (tflops, 0.67 if dtype == "fp32" else 0.0),
+        ("model_flops", "TFLOP/s"): (tflops, 0.0),
         # Small shapes reach little.
         ("gemm", "TFLOP/s"): (tflops, 0.0),
         ("memory_copy", "TB/s"): (physics.memory, 0.78),
