@@ -56,10 +56,10 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = arguments.add_argument
-    add("--size", choices=tuple(llm_shapes.SHAPES), default="1b", help="default: %(default)s")
+    add("--size", choices=tuple(llm_shapes.SHAPES), help="default: 1b, on the CPU tiny")
     add("--layers", type=common._count, help="in the place of the size's own")
-    add("--sequence", type=common._count, default=4096, help="tokens of a sequence (default: %(default)s)")
-    add("--batch", type=common._count, default=4, help="sequences of a GPU's step (default: %(default)s)")
+    add("--sequence", type=common._count, help="tokens of a sequence (default: 4096, of tiny 64)")
+    add("--batch", type=common._count, help="sequences of a GPU's step (default: 4, of 8b 2)")
     add("--dtype", choices=("bf16", "fp8"), default="bf16", help="of layers' products (default: %(default)s)")
     add("--mode", choices=("pretrain", "lora"), default="pretrain", help="what learns (default: %(default)s)")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
@@ -92,11 +92,19 @@ def plan(options: argparse.Namespace) -> int:
     Raises:
         Refusal: The sizes do not fit the kernels, or fewer GPUs exist than asked for.
     """
+    complete(options)
     if options.sequence % 16:
         raise Refusal(common.EXIT_USAGE, f"--sequence {options.sequence} is not a multiple of 16")
     if options.gpus == 0:
         return int(options.processes)
     return len(common.choose_gpus(options.gpus))
+
+
+def complete(options: argparse.Namespace) -> None:
+    """Fill in the sizes that were not given: a CPU has to end in seconds."""
+    options.size = options.size or ("tiny" if options.gpus == 0 else "1b")
+    options.sequence = options.sequence or (64 if options.size == "tiny" else 4096)
+    options.batch = options.batch or (2 if options.size == "8b" else 4)
 
 
 def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
@@ -175,7 +183,7 @@ class Trainer:
         torch.backends.cuda.enable_flash_sdp(flash)
         torch.backends.cuda.enable_cudnn_sdp(not flash)
         torch.backends.cuda.enable_mem_efficient_sdp(False)
-        # Without this one a kernel that refuses is an error, and not a speed that nobody can explain.
+        # Without this one a kernel that refuses is an error, and not a slow speed.
         torch.backends.cuda.enable_math_sdp(torch.cuda.get_device_capability(self.device) < (8, 0))
 
     def choose_compile(self) -> bool:
@@ -433,6 +441,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Do what a rank does."""
+    complete(options)
     device = torch.device("cpu")
     with contextlib.ExitStack() as stack:
         if options.gpus != 0:

@@ -18,7 +18,7 @@ from .test_training import run, values
 
 shapes = load_program("llm_shapes")
 
-TINY = ("--gpus", "0", "--size", "tiny", "--sequence", "64", "--batch", "2", "--steps", "8", "--repeat", "2")
+TINY = ("--gpus", "0", "--batch", "2", "--steps", "8", "--repeat", "2")
 MEASURED = {
     "loss_repeat_differs", "tokens_per_second_per_gpu", "model_flops", "tokens_per_second", "step_time",
     "step_time_p99", "step_time_deviation", "loss_begin", "loss_end", "loss_fall", "startup_time",
