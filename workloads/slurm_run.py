@@ -1427,7 +1427,7 @@ class Work:
     def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:
         """Return the options that a published run.sub states for another system than this one.
 
-        Its submitter's number of GPUs stands in it as a line for sbatch: no node of another kind would ever fit.
+        Its submitter's number of GPUs stands in it as a line for sbatch: no node of another kind would fit.
         """
         try:
             stated = SCRIPT_GPUS.findall(script.read_text(errors="replace"))
@@ -1435,8 +1435,9 @@ class Work:
             return []
         if set(stated) <= {environment["DGXNGPU"]}:
             return []
-        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {environment['DGXNGPU']} are asked for instead")
-        return [f"--gpus-per-node={environment['DGXNGPU']}"]
+        gpus = environment["DGXNGPU"]
+        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are asked for instead")
+        return [f"--gpus-per-node={gpus}"]
 
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
         """Return the further options of sbatch."""
@@ -1473,7 +1474,7 @@ class Work:
             self.secrets_file.unlink()
 
     def hide_in_environments(self) -> None:
-        """Take secrets' values out of the lists of variables that a published run.sub writes beside its logs."""
+        """Take secrets' values out of the lists of variables that a published run.sub writes down."""
         values = [value for value in self.secrets.values() if len(value) > SHORT_SECRET]
         for path in (self.folder / "results").glob("*env*.log") if values else ():
             try:

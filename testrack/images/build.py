@@ -2,7 +2,7 @@
 """Build the images that fake NVIDIA's on the test rack, as an OCI layout, with the downloads.
 
     build.py --out .rackproof/rack/images
-    build.py --out .rackproof/rack/upstream --upstream FOLDER     those with published run scripts (upstream.py)
+    build.py --out .rackproof/rack/upstream --upstream FOLDER    with published run scripts (upstream.py)
 
 What is up to date is left as it is: a second call takes a moment. README.md says what the images hold.
 """
@@ -312,7 +312,9 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, required=True, help="the OCI layout; what is kept lies in it, too"
     )
-    parser.add_argument("--upstream", type=Path, help="the folder of submitters whose run scripts are to be used")
+    parser.add_argument(
+        "--upstream", type=Path, help="the folder of submitters whose run scripts are to be used"
+    )
     parser.add_argument("--work", type=Path, help="where an earlier build keeps Debian's packages: OUT/work")
     arguments = parser.parse_args()
     try:

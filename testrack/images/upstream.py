@@ -2,10 +2,10 @@
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
-FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does. Nothing of
-it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and the tables of its
-mounts; what needs GPUs stays fake: the training itself, and tools of NVIDIA's images. The tables get the sizes of the
-fake data.
+FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does. Nothing
+of it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and the tables
+of its mounts; what needs GPUs stays fake: the training itself, and tools of NVIDIA's images. The tables get the
+sizes of the fake data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("run.sub", "run_and_time.sh", "config_*.sh", "expected-mounts.csv", "expected-mounts-8b.csv", "cont-mount-info.json")
+SCRIPTS = (
+    "run.sub",
+    "run_and_time.sh",
+    "config_*.sh",
+    "expected-mounts.csv",
+    "expected-mounts-8b.csv",
+    "cont-mount-info.json",
+)
 Files = dict[str, tuple[bytes, int]]
 Sizes = Mapping[str, Mapping[str, int]]
 """Bytes of each file that a mount holds, by the key that tables give the mount."""
@@ -30,7 +37,7 @@ _NVIDIA = {
     "flux1": "NVIDIA/benchmarks/flux1/implementations/theia_ngpu16_ngc25.09_nemo",
 }
 FLUX1_SITE_CONFIG = "config_GB300_02x04x64.sh"
-"""flux1 was published for four nodes and more: two have a config of the site's, as Lambda made its own for B200."""
+"""flux1 was published for four nodes and more: two have a config of the site's, as Lambda's B200 had."""
 _FLUX1_SITE_TEXT = b"""\
 # Of this test rack: the published settings on two nodes.
 export BATCHSIZE=512
@@ -56,8 +63,10 @@ class Submission:
     submitter: str
     benchmark: str
     folders: tuple[str, ...]
-    """Below the folder of all submitters; later ones lie over earlier ones. Lambda ran NVIDIA's images, and published
-    what it changed."""
+    """Below the folder of all submitters; later ones lie over earlier ones.
+
+    Lambda ran NVIDIA's images, and published what it changed.
+    """
     config: str
     """What a run on two nodes of 4 GPUs is started with."""
     note: str = ""
@@ -94,7 +103,7 @@ SUBMISSIONS = (
         "flux1",
         (_NVIDIA["flux1"], "Lambda/benchmarks/flux1/implementations/b200_1104"),
         FLUX1_SITE_CONFIG,
-        "Lambda published flux1 beside the round: benchmarks/flux1 of LambdaLabsML/Lambda-MLPerf-Training-v51",
+        "Lambda published it beside the round: benchmarks/flux1 of LambdaLabsML/Lambda-MLPerf-Training-v51",
     ),
 )
 
@@ -113,7 +122,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
             raise UpstreamError(f"{folder} is not there{more}")
         for pattern in SCRIPTS:
             for path in sorted(folder.glob(pattern)):
-                # As in an image: a copy in a submission may have lost its mode, as Lambda's run_and_time.sh did.
+                # As in an image: a submission's copy may have lost its mode, as Lambda's run_and_time.sh.
                 found[path.name] = (path.read_bytes(), 0o755 if path.name.startswith("run") else 0o644)
     if "run.sub" not in found:
         raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
@@ -134,8 +143,8 @@ def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
 def table_of_fakes(published: str, sizes: Sizes) -> str:
     """Return a table of mounts with the sizes of the fake data.
 
-    Of a mount whose published files the fake data have by name, all of them, these count and no others; of another
-    one, whose files have names of their own, all do. Mounts that nothing fakes stay as they were published.
+    Of a mount whose published files the fake data have by name, all of them, these count and no others; of
+    another one, whose files have names of their own, all do. Mounts that nothing fakes stay as they were.
     """
     rows = list(csv.DictReader(io.StringIO(published)))
     keys = dict.fromkeys(row["key"] for row in rows)

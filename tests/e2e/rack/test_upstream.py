@@ -1,7 +1,7 @@
-"""The run.sub that submitters published for round 5.1, on two nodes of the test rack, with a fake training inside.
+"""The run.sub that submitters published for round 5.1, on two nodes of the rack, with a fake training inside.
 
-UPSTREAM names a folder with SUBMITTER/benchmarks/..., as mlcommons/training_results_v5.1 is; `make proofs UPSTREAM=FOLDER`.
-Nothing of it is in this repository, which is why no other suite has this test.
+UPSTREAM names a folder with SUBMITTER/benchmarks/..., as mlcommons/training_results_v5.1 is: `make proofs
+UPSTREAM=FOLDER`. Nothing of it is in this repository, which is why no other suite has this test.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     # Its containers have names and outlast their steps: what it removes in the end is gone.
     left = rack(nodes[0], "enroot list").stdout
     assert left.strip() == "", left
-    assert len(rack(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run.run_id} -o JobIDRaw").stdout.split()) == 1
+    assert (
+        len(rack(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run.run_id} -o JobIDRaw").stdout.split())
+        == 1
+    )
 
 
 def test_a_folder_that_is_short_is_unproven_and_said_once(

@@ -31,7 +31,6 @@ SLOW = 2.5
 def global_batch_size(environment: Mapping[str, str]) -> int:
     """Return the batch size that a config file asks for."""
 
-
     def number(*names: str, default: int = 1) -> int:
         return next((int(environment[name]) for name in names if environment.get(name)), default)
 
@@ -44,7 +43,7 @@ def global_batch_size(environment: Mapping[str, str]) -> int:
 
 
 def gpus_of_rank(ranks: Ranks, environment: Mapping[str, str]) -> int:
-    """Return for how many GPUs a rank stands: all of its node where it is the only one there, else one each."""
+    """Return for how many GPUs a rank stands: for all of its node where it is the only one there."""
     tasks = max(1, ranks.size // max(1, len(set(ranks.nodes))))
     return max(1, int(environment.get("DGXNGPU") or 1) // tasks)
 

@@ -1,8 +1,8 @@
 """Fakes mlperf-common's check of the mounts: the same call, the same table, the same words.
 
-It compares each folder's number of files and bytes with a table that lies in the image, shows only what it finds
-of the mounts themselves, and ends with 0 whatever that is. A mount of the table that no argument names is a
-warning, too, on a machine that lacks nothing. Files and folders whose names begin with a point do not count.
+It compares each folder's number of files and bytes with a table that lies in the image, shows only what it
+finds of the mounts themselves, and ends with 0 whatever that is. A mount of the table that no argument names is
+a warning, too, on a machine that lacks nothing. What has a name that begins with a point does not count.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ def verify(table: Path, roots: dict[str, Path]) -> None:
             print(f"mountcheck WARNING {kind} {roots[key]} does not exist!")
             continue
         files, size = there[key, kind, "."]
-        for have, want, unit in ((size, int(row["num_bytes"]), "bytes"), (files, int(row["num_files"]), "files")):
+        for have, want, unit in (
+            (size, int(row["num_bytes"]), "bytes"),
+            (files, int(row["num_files"]), "files"),
+        ):
             if have == want:
                 print(f"mountcheck OK {roots[key]} {have} {unit}")
             else:
-                print(
-                    f"mountcheck WARNING {roots[key]} num {unit} mismatch! expected={want} actual={have}"
-                )
+                print(f"mountcheck WARNING {roots[key]} num {unit} mismatch! expected={want} actual={have}")
 
 
 def main() -> int:
