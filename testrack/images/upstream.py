@@ -2,10 +2,10 @@
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
-FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does. Nothing
-of it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and the tables
-of its mounts; what needs GPUs stays fake: the training itself, and tools of NVIDIA's images. The tables get the
-sizes of the fake data.
+FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does.
+Nothing of it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and
+the tables of its mounts; what needs GPUs stays fake: the training itself, and tools of NVIDIA's images. The
+tables get the sizes of the fake data.
 """
 
 from __future__ import annotations

@@ -633,7 +633,7 @@ PUBLISHED = (
     "GB300_2x4x2xtp1pp1cp1_8b_fp4",
     "GB300_18x4x1xtp1pp1cp2_8b",
 )
-"""Of an image that has the configs of a larger model, too: those of llama31_8b have its size in their names."""
+"""Of an image that has the configs of a larger model, too: llama31_8b's have its size in their names."""
 
 
 @pytest.mark.parametrize(("nodes", "chosen"), [(2, "GB300_2x4x2xtp1pp1cp1_8b_fp4"), (32, "")])

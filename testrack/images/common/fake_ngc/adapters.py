@@ -1,7 +1,7 @@
 """`ibv_devinfo --list` in a container: the node's adapters whose device files the container has.
 
-libibverbs leaves out an adapter whose /dev/infiniband/uverbsN it cannot see, without a word and with status 0:
-a container without those files has none.
+libibverbs leaves out an adapter whose /dev/infiniband/uverbsN it cannot see, without a word and with
+status 0: a container without those files has none.
 """
 
 from __future__ import annotations
