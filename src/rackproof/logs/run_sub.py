@@ -102,7 +102,7 @@ class RunSubOutput(Record):
     out_of_memory_ranks: tuple[int, ...] = ()
     mount_errors: tuple[str, ...] = ()
     mounts_not_named: tuple[str, ...] = ()
-    """What the check of the mounts was not told to look at, though its table has it."""
+    """Mounts of the check's table that the run script did not name."""
     mpi_errors: tuple[str, ...] = ()
     samples: float | None = None
     """Samples trained until the last evaluation; epochs, where the benchmark counts these."""

@@ -83,7 +83,10 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     folder = tmp_path / run.run_id
     log = folder / "logs" / f"{nodes[0]}.log"
     shown = f"{output}\n{log.read_text(errors='replace')[-20000:] if log.is_file() else ''}"
-    assert (run.verdict.value, run.reasons) == ("pass", ()), shown
+    # The rack's speeds have no references; nothing else may be against the run.
+    assert run.verdict.value == "pass", shown
+    assert [reason for reason in run.reasons if not reason.startswith("not gating, ")] == [], shown
+    assert [finding for finding in run.findings if finding.verdict] == [], shown
     assert status == 0, shown
     # It was the published script, not ours, and nothing else than it decided how the job ran.
     published = upstream / one.folders[-1] / "run.sub"
@@ -99,7 +102,8 @@ def test_a_published_run_script_ends_in_a_record_that_passes(
     assert re.search(r"^\d+ HCAs found:", text, re.MULTILINE)
     assert re.search(r"mountcheck OK \S+ \d+ files", text)
     # Its containers have names and outlast their steps: what it removes in the end is gone.
-    left = rack(nodes[0], "enroot list").stdout
+    places = "/var/lib/rack /var/lib/rackproof"
+    left = rack(nodes[0], f"find {places} -type d -name 'pyxis_*_{seen.job}' -prune").stdout
     assert left.strip() == "", left
     assert (
         len(rack(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run.run_id} -o JobIDRaw").stdout.split())
