@@ -68,7 +68,7 @@ class Submission:
     Lambda ran NVIDIA's images, and published what it changed.
     """
     config: str
-    """What a run on two nodes of 4 GPUs is started with."""
+    """The config that starts a run on two nodes of 4 GPUs."""
     note: str = ""
 
     @property
