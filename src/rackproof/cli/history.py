@@ -190,8 +190,8 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
         click.echo(
             f"note: nothing independent bounds {sanitize(', '.join(unbounded), 300)}: no data sheet, no "
             "other machine of its kind, and no earlier acceptance. If this machine is slow today, later "
-            "runs pass as slow. Put the SKU's number into bench_sku_references (inventory/group_vars of its SKU), or "
-            "measure a second machine"
+            "runs pass as slow. Put the SKU's number into bench_sku_references (inventory/group_vars of its "
+            "SKU), or measure a second machine"
         )
 
 

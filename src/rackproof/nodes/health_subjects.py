@@ -142,21 +142,37 @@ class Limits:
     """Bounds that hold on any node, as public health checks of fleets have them."""
 
     tool_seconds: float = 5
+    """Seconds that a tool of the GPUs may take to answer."""
     memlock_bytes: int = 32 * GIB
+    """The least memory that a job may lock."""
     shm_bytes: int = 8 * GIB
+    """The least shared memory (`/dev/shm`)."""
     foreign_memory_bytes: int = 2 * GIB
+    """GPU memory in use on an idle node."""
     disk_free: float = 0.05
+    """The least share of a file system that is free."""
     inodes_free: float = 0.02
+    """The least share of its inodes that is free."""
     clock_s: float = 2
+    """Seconds that the clock may differ."""
     margin_c: float = 5
+    """Degrees between a GPU and the temperature at which it slows down; 0 fails."""
     gpu_c: float = HOTTEST_GPU_C
+    """Temperature of a GPU, in °C."""
     memory_c: float = HOTTEST_MEMORY_C
+    """Temperature of its memory, in °C; 10 more fails."""
     memory_share: float = 0.95
+    """The least share of the expected memory of the node."""
     loaded_percent: float = 10
+    """Use of a GPU, in percent, from which its links have to run at full width and generation."""
     sram_correctable: int = 10_000
+    """Corrected errors of SRAM since the driver was loaded."""
     dram_correctable: int = 20_000_000
+    """Corrected errors of DRAM since the driver was loaded."""
     pcie_replays: int = 100
+    """PCIe replays between two nights."""
     slowdown_s: float = 60
+    """Seconds of thermal slow-down a day."""
 
 
 class Subject(ABC):
