@@ -28,7 +28,7 @@ runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet, TensorFlow,
 	done
 
 bench: venv  ## Benchmark this machine: train, probe, judge, report
-	@PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook bench.yml -l localhost $(ARGS)
+	@$(BIN)/rackproof bench -l localhost $(ARGS)
 
 # Side by side, for two cores; the scenarios' playbooks, which take as long to lint as all others, are `make lint`'s.
 check: venv  ## Lint and fast tests: under 2 minutes

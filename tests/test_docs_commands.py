@@ -6,12 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
+from ansible.cli.playbook import PlaybookCLI
 
 from rackproof.cli.main import main
 from rackproof.core.finding_codes import find_code
@@ -60,6 +62,13 @@ def commands_of(text: str, program: str) -> Iterator[list[str]]:
             yield words[1:]
 
 
+@cache
+def options_of_ansible_playbook() -> frozenset[str]:
+    cli = PlaybookCLI(["ansible-playbook"])
+    cli.init_parser()
+    return frozenset(cli.parser._option_string_actions)
+
+
 def problem_of_command(words: list[str]) -> str:
     """Return what a command of ``rackproof`` names that does not exist; empty where all of it does."""
     command: click.Command = main
@@ -69,11 +78,15 @@ def problem_of_command(words: list[str]) -> str:
                 return "a command is missing"
             if words in (["--help"], ["COMMAND", "--help"]):
                 return ""
+            if words[0].startswith("-") and command.name == "reimage":
+                words = ["run", *words]
             found = command.get_command(context, words[0])
             if found is None:
                 return f"no command {words[0]}"
             command, words = found, words[1:]
     known = {name for parameter in command.params for name in parameter.opts}
+    if command.context_settings.get("ignore_unknown_options"):
+        known |= options_of_ansible_playbook()
     lacking = [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
     return f"no option {lacking[0].split('=')[0]}" if lacking else ""
 
@@ -133,6 +146,9 @@ def test_its_commands_exist(root: Path, page: str) -> None:
         ("reimage", "a command is missing"),
         ("explain n1 --until=2030", "no option --until"),
         ("explain n1 --results=x", ""),
+        ("bench -l n1 -e suite=x --check", ""),
+        ("reimage -l n1", ""),
+        ("stop --of n1", "no option --of"),
     ],
 )
 def test_a_command_that_is_gone_is_seen(command: str, problem: str) -> None:

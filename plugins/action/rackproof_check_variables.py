@@ -1,4 +1,4 @@
-"""Refuse variables with a prefix of Rackproof's that no role knows; touches no node."""
+"""Refuse variables of Rackproof's prefixes that no role knows, and a missing ssh client; touches no node."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleError
 from ansible.utils.vars import load_extra_vars
 
 from rackproof.core import known_variables
 from rackproof_ansible.action import RackproofAction
+from rackproof_ansible.connections import check_ssh_client
 
 
 class ActionModule(RackproofAction):
@@ -25,6 +27,10 @@ class ActionModule(RackproofAction):
         known_variables.check_given(extra, root, str(self.task_vars.get("ansible_role_name", "")))
         known_variables.check_not_empty(extra, root)
         hosts = known_variables.hosts_to_check(options["hosts"], self.task_vars["groups"], own_files)
+        check_ssh_client(
+            {host: self.raw_variables(host) for host in hosts},
+            str(context.CLIARGS.get("connection") or "ssh"),
+        )
         given = {str(name) for host in hosts for name in self.raw_variables(host)}
         for host in hosts:
             known_variables.check_bounds(self.raw_variables(host))

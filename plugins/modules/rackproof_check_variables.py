@@ -15,6 +15,7 @@ description:
   - So does one given with C(-e) that the roles themselves find out, such as a verdict, or that is empty where
     a value is needed.
   - Numbers must be numbers, and within the bounds that the playbooks support.
+  - Where hosts are reached by ssh, this machine must have an ssh client.
   - With more than 200 hosts, one of each set of groups is checked, and those with a file in C(host_vars).
 options:
   hosts:

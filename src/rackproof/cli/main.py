@@ -43,6 +43,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.status:audit_command",
         "List every drain, return, accept and withdraw: who, when, why.",
     ),
+    "bench": LazyCommand(
+        "rackproof.cli.playbooks:bench_command",
+        "Benchmark a machine or a rack and judge the result.",
+    ),
     "benchmarks": LazyCommand(
         "rackproof.cli.benchmarks:benchmarks_command",
         "List the benchmarks and the suites that they belong to.",
@@ -75,13 +79,17 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.parse:parse_command",
         "Read logs and print their measurements, findings and verdict.",
     ),
+    "provision": LazyCommand(
+        "rackproof.cli.playbooks:provision_command",
+        "Turn bare nodes into cluster nodes.",
+    ),
     "references": LazyCommand(
         "rackproof.cli.references:references_command",
         "Propose a SKU's references, with bounds from the noise of repeated runs.",
     ),
     "reimage": LazyCommand(
         "rackproof.cli.reimage:reimage_group",
-        "Show how far nodes are with their new image, or forecast a fleet.",
+        "Re-image nodes; show how far they are, or forecast a fleet.",
     ),
     "report": LazyCommand(
         "rackproof.cli.report:report_command",
@@ -99,9 +107,17 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.status:fleet_status_command",
         "Show every node in one table, and what to type next.",
     ),
+    "stop": LazyCommand(
+        "rackproof.cli.playbooks:stop_command",
+        "End the benchmark jobs that run on nodes.",
+    ),
     "submission": LazyCommand(
         "rackproof.cli.submission:submission_command",
         "Make a submission to an MLPerf round out of runs of one system.",
+    ),
+    "validate": LazyCommand(
+        "rackproof.cli.playbooks:validate_command",
+        "Find the bad nodes of a fleet.",
     ),
     "withdraw": LazyCommand(
         "rackproof.cli.history:withdraw_command",

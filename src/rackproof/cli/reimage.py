@@ -10,6 +10,7 @@ import click
 from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
+from rackproof.cli.playbooks import playbook_command
 from rackproof.core.text import duration, number, percent, sanitize, size
 from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturation_nodes
 from rackproof.jobs.reimage.images import describe_image
@@ -20,12 +21,34 @@ from rackproof.store.run_folder import write_file
 _FORECAST_SIZES = (8, 16, 32, 64, 128)
 
 
-@click.group("reimage")
-def reimage_group() -> None:
-    """Show how far nodes are with their new image, or forecast a fleet.
+class _ReimageGroup(click.Group):
+    """Commands about re-imaging; anything else after ``rackproof reimage`` is the playbook's."""
 
-    Read from the journals that reimage.yml writes; a node's newest one counts.
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take an option in the place of a command for one of ansible-playbook."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = [_PLAYBOOK, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("reimage", cls=_ReimageGroup)
+def reimage_group() -> None:
+    """Re-image nodes; show how far they are, or forecast a fleet.
+
+    With options of ansible-playbook (rackproof reimage -l NODES) reimage.yml is run, with one line for each
+    node. The commands read the journals that it writes; a node's newest one counts.
     """
+
+
+_PLAYBOOK = "run"
+reimage_group.add_command(
+    playbook_command(
+        _PLAYBOOK,
+        "reimage.yml",
+        "Re-image nodes; only the proven return.",
+        "rackproof reimage -l NODES is the same.",
+    )
+)
 
 
 @reimage_group.command("status")

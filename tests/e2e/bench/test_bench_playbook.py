@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -338,6 +339,53 @@ def test_interrupted_and_started_again_nothing_is_lost_or_done_twice(
     assert starts(started) == 1
     (run,) = bench.runs()
     assert run.verdict == "pass"
+
+
+def test_after_ctrl_c_what_is_advised_can_be_typed(bench: Bench) -> None:
+    started = bench.folder / "starts"
+    rackproof = str(Path(sys.executable).with_name("rackproof"))
+
+    def play(command: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=bench.root,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    parameters = {"seconds": 50, "started": str(started)}
+    words = bench.command("-e", "suite=toys", bench_parameters=parameters)[2:]
+    first = play([rackproof, "bench", *words])
+    wait_for(lambda: starts(started) == 1)
+    assert first.stdout is not None
+    shown = [first.stdout.readline()]
+    # The job is known when what it reports is shown.
+    while " · step " not in shown[-1]:
+        assert shown[-1], shown
+        shown.append(first.stdout.readline())
+    first.send_signal(signal.SIGINT)
+    text = first.communicate()[0]
+    assert first.returncode == 99, text
+    assert "TASK" not in "".join(shown)
+    assert re.search(r"(?m)^Interrupted\. \S+-toy-\w+ still runs on localhost\.$", text)
+    again, end = (
+        shlex.split(re.search(rf"(?m)^{what}: +(rackproof .*)$", text)[1])  # type: ignore[index]
+        for what in ("Go on where it was", "End what runs")
+    )
+    for command, status, said in (
+        (end, 0, "-toy-.*: ended"),
+        (end, 0, "no job runs"),
+        (again, 2, "unproven"),
+    ):
+        done = play(command)
+        output = done.communicate()[0]
+        assert done.returncode == status, output
+        assert re.search(said, output), output
+    assert starts(started) == 1
+    (run,) = bench.runs()
+    assert "stopped" in run.reasons[0]
 
 
 def test_a_job_that_could_not_be_followed_is_followed_by_the_next_playbook(bench: Bench) -> None:

@@ -1,0 +1,240 @@
+"""One line for each node out of the events of a playbook (``rackproof_ansible.playbook_events``). No I/O.
+
+A node's line has its stage, its step, and what its job reports: rate and expected end. Without a terminal
+nothing moves: what a job reports, failures and steps that take long are lines of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import ELLIPSIS, duration, sanitize, width
+
+_SILENT_S = 15.0
+"""Seconds after which a step is named although nothing was reported; then after twice as long."""
+_MOST_SILENT_S = 300.0
+_SEPARATOR = " · "
+_PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
+_STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
+_INTERRUPTED = "User interrupted execution"
+_UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
+_NO_HOSTS = "leaves us with no hosts to target"
+"""What ansible-core prints, which names no next step."""
+
+
+@dataclass
+class _Node:
+    stage: str = ""
+    step: str = ""
+    since: float = 0.0
+    progress: str = ""
+    state: str = "works"
+    shown: float = 0.0
+    patience_s: float = _SILENT_S
+
+
+class LiveLines:
+    """What is known of the nodes of one playbook.
+
+    Args:
+        playbook: Its name without extension; a role of this name has its stages in task files.
+        moves: Whether lines are renewed in place; otherwise each report is a line of its own.
+
+    Attributes:
+        named_program: Whether a line named a command of ``rackproof`` to type.
+    """
+
+    def __init__(self, playbook: str, *, moves: bool) -> None:
+        self._playbook = playbook
+        self._moves = moves
+        self._nodes: dict[str, _Node] = {}
+        self._jobs: dict[str, list[str]] = {}
+        self._unknown: list[str] = []
+        self.named_program = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that began a step, in that order."""
+        return tuple(self._nodes)
+
+    @property
+    def running_jobs(self) -> dict[str, list[str]]:
+        """Jobs that were started or found and have not ended: id to nodes."""
+        return dict(self._jobs)
+
+    def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
+        """Take in an event; return the lines to print for good."""
+        host = sanitize(event.get("host", ""), 100)
+        node = self._nodes.setdefault(host, _Node(since=now, shown=now))
+        text = str(event.get("text") or "")
+        match event.get("kind"):
+            case "task":
+                self._begin(node, event, now)
+            case "job":
+                self._note_job(event)
+            case "end" if event.get("state") in ("failed", "unreachable"):
+                self.named_program |= bool(_PROGRAM.search(text))
+                node.state, node.shown = str(event["state"]), now
+                step = _step(str(event.get("task", "")))[1]
+                return _indented(f"{host}: {node.state}: {step}: ", text)
+            case "end":
+                node.state = "waits"
+            case "note":
+                return _indented("", text) if text.startswith(host) else _indented(f"{host}: ", text)
+            case "diff":
+                return _indented(f"{host}: ", text)
+        return []
+
+    def _begin(self, node: _Node, event: Mapping[str, Any], now: float) -> None:
+        role, step = _step(str(event.get("task", "")))
+        # A task's place is PATH:LINE.
+        file = PurePath(str(event.get("path", "")).rpartition(":")[0]).stem
+        stage = file if role == self._playbook and file != "main" else role or file
+        if (node.stage, node.step) != (stage, step):
+            node.since, node.progress, node.patience_s = now, "", _SILENT_S
+        node.stage, node.step, node.state = sanitize(stage, 40), step, "works"
+
+    def _note_job(self, event: Mapping[str, Any]) -> None:
+        job = sanitize(event.get("id", ""), 130)
+        if event.get("runs"):
+            nodes = self._jobs.setdefault(job, [])
+            nodes += {sanitize(event.get("on", ""), 100)} - set(nodes)
+        else:
+            self._jobs.pop(job, None)
+
+    def add_output(self, line: str, now: float) -> list[str]:
+        """Take in a line that the playbook printed; return what to print for good.
+
+        A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
+        """
+        shown = _clean(line)
+        run, _, rest = shown.partition(_SEPARATOR)
+        host, _, progress = rest.partition(_SEPARATOR)
+        node = self._nodes.get(host) if run and progress else None
+        if node is None:
+            self.named_program |= bool(_PROGRAM.search(shown))
+            return [shown]
+        node.progress, node.shown, node.patience_s = f"{run}{_SEPARATOR}{progress}", now, _SILENT_S
+        return [] if self._moves else [shown]
+
+    def add_error(self, line: str, now: float) -> list[str]:
+        """Take in a line of the error output; return what to print for good."""
+        shown = _clean(line)
+        unknown = shown.partition(_UNKNOWN_HOST)[2]
+        if unknown:
+            self._unknown.append(unknown)
+            return []
+        if _NO_HOSTS in shown:
+            return [self._no_hosts()]
+        stray = _STRAY_WORD.search(shown)
+        if stray:
+            return [f"rackproof: {stray[1]} is no option; hosts are named by -l {stray[1]}"]
+        # What is printed after Ctrl-C names what still runs.
+        return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
+
+    def _no_hosts(self) -> str:
+        what = (
+            f"{', '.join(self._unknown)}: no host and no group of the inventory"
+            if self._unknown
+            else "what -l names has no host: an empty group of the inventory"
+        )
+        return (
+            f"rackproof: {what}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
+            "one of -i); `ansible-inventory --graph` lists it"
+        )
+
+    def long_steps(self, now: float) -> list[str]:
+        """Return a line for each step of which nothing was reported for long; nodes at one step share it."""
+        silent: dict[tuple[str, str], list[str]] = {}
+        since: dict[tuple[str, str], float] = {}
+        for name, node in self._nodes.items():
+            if node.state == "works" and now - max(node.shown, node.since) >= node.patience_s:
+                node.shown, node.patience_s = now, min(2 * node.patience_s, _MOST_SILENT_S)
+                silent.setdefault((node.stage, node.step), []).append(name)
+                since[node.stage, node.step] = node.since
+        return [
+            _SEPARATOR.join((compress_hostlist(names), *step, duration(now - since[step])))
+            for step, names in silent.items()
+        ]
+
+    def lines(self, columns: int, rows: int, now: float) -> list[str]:
+        """Return the nodes' lines, not wider and not more than the terminal has room for."""
+        names = list(self._nodes)
+        if len(names) > rows:
+            # What works or went wrong is worth the room.
+            names.sort(key=lambda name: self._nodes[name].state == "waits")
+        shown = names[: max(rows - 1, 1)] if len(names) > rows else names
+        first = max((width(name) for name in shown), default=0)
+        texts = [
+            f"{name}{' ' * (first - width(name))}  {self._text(self._nodes[name], now)}" for name in shown
+        ]
+        if len(shown) < len(names):
+            texts.append(f"… and {len(names) - len(shown)} more nodes")
+        return [_cut(text, columns) for text in texts]
+
+    @staticmethod
+    def _text(node: _Node, now: float) -> str:
+        if node.progress:
+            return node.progress
+        took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
+        # Between two steps a node has nothing to report.
+        end = {"works": took, "waits": ""}.get(node.state, node.state)
+        return _SEPARATOR.join(part for part in (node.stage.replace("_", " "), node.step, end) if part)
+
+
+def _step(task: str) -> tuple[str, str]:
+    """Return role and step of a task's name, ``ROLE : NAME``."""
+    role, found, step = task.partition(" : ")
+    return (sanitize(role, 40), sanitize(step, 120)) if found else ("", sanitize(task, 120))
+
+
+def _clean(line: str) -> str:
+    """Return a line without escapes; its spaces stay, for it may be a table's."""
+    indent = len(line) - len(line.lstrip(" "))
+    return " " * indent + sanitize(line.rstrip("\r\n"), 4000, newlines=True).replace("\n", " ")
+
+
+def _indented(head: str, text: str) -> list[str]:
+    """Return a text behind a head, its further lines below its first."""
+    lines = [_clean(line) for line in text.splitlines()] or [""]
+    return [head + lines[0], *(f"  {line}" for line in lines[1:])]
+
+
+def _cut(text: str, columns: int) -> str:
+    if width(text) <= columns:
+        return text
+    while text and width(text) >= columns:
+        text = text[:-1]
+    return text + ELLIPSIS
+
+
+def interruption_lines(
+    playbook: str, again: str, stop: str, nodes: Sequence[str], jobs: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return what still runs after Ctrl-C, and what to type.
+
+    Args:
+        playbook: Name of the playbook without extension.
+        again: The command that was typed.
+        stop: The command that ends jobs, without hosts.
+        nodes: Nodes on which a step was started.
+        jobs: Jobs that go on: id to nodes.
+    """
+    lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
+    if not lines:
+        left = f" What it had begun on {compress_hostlist(nodes)} is left as it is." if nodes else ""
+        lines = [f"Interrupted. No job of it runs.{left}"]
+    lines.append(f"Go on where it was:    {again}")
+    if jobs:
+        # Ansible's ranges are not Slurm's: names one by one are understood by both.
+        hosts = sorted({place for places in jobs.values() for place in places})
+        lines.append(f"End what runs:         {stop} -l {','.join(hosts)}")
+    if playbook in ("provision", "reimage"):
+        program = stop.partition(" ")[0]
+        lines.append(f"Nodes may be drained:  {program} status")
+    return lines

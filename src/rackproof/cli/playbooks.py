@@ -1,0 +1,324 @@
+"""``rackproof bench``, ``provision``, ``validate``, ``reimage``, ``stop``: playbooks with a line per node.
+
+The playbook is a program that is started: this package never imports Ansible. What it does comes back by
+the callback ``rackproof_events``; its exit status is this command's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import locale
+import os
+import queue
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from rackproof.cli.errors import ToolError
+from rackproof.cli.live_lines import LiveLines, interruption_lines
+from rackproof.cli.output import terminal_width
+
+_TICK_S = 0.25
+_LAST_WORDS_S = 5.0
+_BLOCK = 1 << 16
+_ANSIBLES_OWN = frozenset(
+    {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
+)
+"""Options whose answer is what Ansible prints."""
+_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+_ROWS_LEFT = 3
+"""Rows of a terminal that the nodes' lines leave free."""
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """A playbook of a checkout as it is started."""
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    typed: str
+
+
+def playbook_command(name: str, file: str, summary: str, details: str) -> click.Command:
+    """Return the command that starts one playbook.
+
+    Args:
+        name: The command's name.
+        file: The playbook, below the checkout.
+        summary: The command's line in ``--help``.
+        details: What its own help says beside.
+    """
+
+    @click.command(
+        name,
+        help=f"{summary}\n\n{details}\n\n{_HELP}",
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
+    )
+    @click.option(
+        "--checkout",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Checkout of Rackproof; by default the present folder, else the one that this command is of.",
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTION OF ansible-playbook]...")
+    @click.pass_context
+    def command(ctx: click.Context, checkout: Path | None, arguments: tuple[str, ...]) -> None:
+        ctx.exit(run_playbook(file, checkout, arguments))
+
+    return command
+
+
+_HELP = (
+    "All options of ansible-playbook are taken as typed there: -l, -e, --check, --diff, and whatever stands "
+    "behind --. One line for each node shows its step, rate and expected end; -v shows Ansible's own output. "
+    "The exit status is the playbook's."
+)
+
+
+def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str]) -> int:
+    """Run a playbook to its end; return its exit status.
+
+    Raises:
+        ToolError: There is no checkout, or no ansible-playbook.
+    """
+    is_quiet = not any(one in _ANSIBLES_OWN or re.fullmatch("-v+", one) for one in arguments)
+    folder = _checkout(file, checkout)
+    name = Path(file).stem
+    argv = (_program("ansible-playbook"), _path_of(folder, file), *arguments)
+    program = _own_name()
+    started = Playbook(name, argv, _environment(folder), shlex.join([program, name, *arguments]))
+    view = LiveLines(name, moves=_has_terminal())
+    status, was_interrupted = _Follower(started, view, quiet=is_quiet).run()
+    if was_interrupted:
+        stop = shlex.join([program, "stop", *_same_places(arguments)])
+        lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs)
+        if not is_quiet:
+            lines = [f"Interrupted. A job that was started goes on; {stop} -l HOSTS ends it.", *lines[1:]]
+        click.echo("\n".join(lines))
+    elif view.named_program and program != "rackproof":
+        click.echo(f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate")
+    return status
+
+
+def _same_places(arguments: Sequence[str]) -> list[str]:
+    """Return those of a command's options that another one needs to find the same jobs."""
+    kept: list[str] = []
+    for option, value in itertools.pairwise((*arguments, "")):
+        if option in ("-i", "--inventory", "--inventory-file") or (
+            option in ("-e", "--extra-vars") and (value.startswith("@") or "bench_home" in value)
+        ):
+            kept += [option, value]
+    return kept
+
+
+def _checkout(file: str, named: Path | None) -> Path:
+    own = Path(__file__).resolve().parents[3]
+    for folder in (named,) if named is not None else (Path(), own):
+        if (folder / file).is_file() and (folder / "ansible.cfg").is_file():
+            return folder
+    raise ToolError(f"{named or Path.cwd()} holds no {file}: name a checkout of Rackproof with --checkout")
+
+
+def _path_of(folder: Path, file: str) -> str:
+    return file if folder == Path() else str(folder.resolve() / file)
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise ToolError(f"{name} is not installed beside this Python: type `make venv` in the checkout")
+    return found
+
+
+def _own_name() -> str:
+    """Return how this machine finds this program, so that what is advised can be typed."""
+    if shutil.which("rackproof"):
+        return "rackproof"
+    path = Path(sys.executable).with_name("rackproof")
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    environment = {**os.environ}
+    programs = str(Path(sys.executable).parent)
+    environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    if folder != Path():
+        environment.setdefault("ANSIBLE_CONFIG", str(folder.resolve() / "ansible.cfg"))
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+        is_utf8 = locale.nl_langinfo(locale.CODESET) == "UTF-8"
+    except locale.Error:
+        is_utf8 = False
+    # Ansible refuses to start in a locale that is not UTF-8 or was never generated.
+    return environment if is_utf8 else environment | {"LC_ALL": "C.UTF-8"}
+
+
+def _has_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _let_signals_in() -> None:
+    """Unblock, in the new process, what is blocked in this one."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+class _Follower:
+    """A playbook from its start to its end, and what is shown of it meanwhile."""
+
+    def __init__(self, playbook: Playbook, view: LiveLines, *, quiet: bool) -> None:
+        self._playbook = playbook
+        self._view = view
+        self._is_quiet = quiet
+        self._moves = quiet and _has_terminal()
+        self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._drawn: list[str] = []
+
+    def run(self) -> tuple[int, bool]:
+        """Return the exit status as a shell has it, and whether a signal asked for the end."""
+        # Before the reader starts: a signal that another thread takes would not be waited for here.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        was_interrupted = False
+        try:
+            child, descriptors = self._start()
+            reader = threading.Thread(target=self._read, args=(descriptors,), daemon=True)
+            reader.start()
+            while child.poll() is None:
+                came = signal.sigtimedwait(_SIGNALS, _TICK_S)
+                if came is not None:
+                    was_interrupted = True
+                    self._pass_on(child, came)
+                self._show()
+            # What the playbook left behind may hold a pipe open.
+            reader.join(_LAST_WORDS_S)
+            self._show()
+        finally:
+            self._erase()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        status = child.returncode
+        return (128 - status if status < 0 else status), was_interrupted
+
+    @staticmethod
+    def _pass_on(child: subprocess.Popen[bytes], came: signal.struct_siginfo) -> None:
+        # A terminal's Ctrl-C has reached the playbook already: twice would cut short how it ends its workers.
+        if came.si_signo != signal.SIGINT or came.si_code <= 0:
+            child.send_signal(came.si_signo)
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], dict[int, str]]:
+        """Start the playbook; return it, and what comes by which descriptor."""
+        argv, environment = self._playbook.argv, {**self._playbook.environment}
+        if not self._is_quiet:
+            return subprocess.Popen(argv, env=environment, preexec_fn=_let_signals_in), {}  # noqa: S603
+        reads, writes = os.pipe()
+        environment |= {
+            "ANSIBLE_STDOUT_CALLBACK": "rackproof_events",
+            "ANSIBLE_NOCOLOR": "1",
+            "RACKPROOF_EVENTS_DESCRIPTOR": str(writes),
+            "RACKPROOF_COLUMNS": str(terminal_width()),
+        }
+        child = subprocess.Popen(  # noqa: S603  (no shell)
+            argv,
+            env=environment,
+            preexec_fn=_let_signals_in,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(writes,),
+        )
+        os.close(writes)
+        if child.stdout is None or child.stderr is None:
+            raise AssertionError("both are pipes")
+        return child, {reads: "event", child.stdout.fileno(): "output", child.stderr.fileno(): "error"}
+
+    def _read(self, descriptors: Mapping[int, str]) -> None:
+        """Put lines into the queue until all have ended: an event before what was printed after it."""
+        rest = dict.fromkeys(descriptors, b"")
+        for descriptor in rest:
+            os.set_blocking(descriptor, False)
+        while rest:
+            select.select(list(rest), [], [])
+            for descriptor in list(rest):
+                try:
+                    data = os.read(descriptor, _BLOCK)
+                except BlockingIOError:
+                    continue
+                *lines, rest[descriptor] = (rest[descriptor] + data).split(b"\n")
+                if not data:
+                    lines = [rest.pop(descriptor)]
+                for line in lines if data or lines[0] else ():
+                    self._lines.put((descriptors[descriptor], line.decode(errors="replace")))
+
+    def _show(self) -> None:
+        if not self._is_quiet:
+            return
+        now = time.monotonic()
+        lines: list[str] = []
+        while not self._lines.empty():
+            kind, line = self._lines.get()
+            lines += self._taken_in(kind, line, now)
+        if not self._moves:
+            lines += self._view.long_steps(now)
+        size = shutil.get_terminal_size()
+        rows = max(size.lines - _ROWS_LEFT, 1)
+        drawn = self._view.lines(size.columns - 1, rows, now) if self._moves else []
+        if lines or drawn != self._drawn:
+            self._erase()
+            # One write: a terminal shows no half of it.
+            sys.stdout.write("".join(f"{line}\n" for line in (*lines, *drawn)))
+            sys.stdout.flush()
+            self._drawn = drawn
+
+    def _taken_in(self, kind: str, line: str, now: float) -> list[str]:
+        if kind == "error":
+            return self._view.add_error(line, now)
+        if kind == "output":
+            return self._view.add_output(line, now)
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return []
+        return self._view.add_event(event, now) if isinstance(event, dict) else []
+
+    def _erase(self) -> None:
+        """Take the nodes' lines away."""
+        if self._drawn:
+            sys.stdout.write(f"\x1b[{len(self._drawn)}A\x1b[J")
+            sys.stdout.flush()
+            self._drawn = []
+
+
+bench_command = playbook_command(
+    "bench",
+    "bench.yml",
+    "Benchmark a machine or a rack and judge the result.",
+    "rackproof bench -l localhost",
+)
+provision_command = playbook_command(
+    "provision",
+    "provision.yml",
+    "Turn bare nodes into cluster nodes.",
+    "rackproof provision -l RACK --check --diff",
+)
+validate_command = playbook_command(
+    "validate",
+    "validate.yml",
+    "Find the bad nodes of a fleet.",
+    "rackproof validate -l RACK",
+)
+stop_command = playbook_command(
+    "stop",
+    "playbooks/stop.yml",
+    "End the benchmark jobs that run on nodes.",
+    "rackproof stop -l RACK",
+)

@@ -1,0 +1,32 @@
+"""Whether this machine has what its nodes are reached by, before the first of them is tried."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
+
+
+def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) -> None:
+    """Check that there is an ssh client where a host is reached by one.
+
+    Args:
+        hosts: Variables of the hosts, as they are written.
+        connection: The connection of hosts that name none: the command line's.
+
+    Raises:
+        RackproofError: There is none; the message names a host and what to install.
+    """
+    if shutil.which("ssh") or os.environ.get("ANSIBLE_SSH_EXECUTABLE"):
+        return
+    for host, variables in hosts.items():
+        kind = str(variables.get("ansible_connection", connection))
+        if kind in ("ssh", "smart") and not variables.get("ansible_ssh_executable"):
+            raise RackproofError(
+                f"{sanitize(host, 100)} is reached by ssh, and this machine has no ssh client: install "
+                "openssh-client (apt-get install openssh-client), then start the same command again"
+            )

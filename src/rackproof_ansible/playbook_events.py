@@ -1,0 +1,82 @@
+"""What a playbook does, as JSON lines for the command that started it: nothing that is shown, no secret.
+
+A line is an object with ``kind``: ``task`` (a host begins a step), ``end`` (it ended it), ``job`` (a
+supervised job runs or has ended), ``note`` (a message of a task) or ``diff``. ``rackproof.cli.live_lines``
+reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MESSAGE_CHARACTERS = 4000
+"""The most of one message; a node may answer with megabytes."""
+_WORDLESS = "non-zero return code"
+_PRINTING = ("debug", "assert")
+_SILENT_ASSERT = "All assertions passed"
+
+
+class EventWriter:
+    """Writes events to a descriptor that was inherited; without one, or when its reader is gone, to nothing.
+
+    Args:
+        descriptor: Of a pipe; negative where there is none.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Write one event. A reader that is gone ends no playbook: its nodes would be left half done."""
+        if self._descriptor < 0:
+            return
+        data = json.dumps({"kind": kind, **fields}, default=str).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            self._descriptor = -1
+
+
+def failure_text(result: Mapping[str, Any]) -> str:
+    """Return why a task failed, of a loop its first item that did. No I/O."""
+    items = result.get("results")
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, Mapping) and item.get("failed"):
+            return failure_text(item)
+    message = message_text(result.get("msg"))
+    if message and not message.startswith(_WORDLESS):
+        return message[:MESSAGE_CHARACTERS]
+    # A program's own last words say more than that its exit status was not 0.
+    for stream in ("stderr", "stdout", "module_stderr", "module_stdout"):
+        lines = str(result.get(stream) or "").strip().splitlines()
+        if lines:
+            return lines[-1][:MESSAGE_CHARACTERS]
+    return message or "failed"
+
+
+def spoken_text(action: str, result: Mapping[str, Any]) -> str:
+    """Return what a task that ended well has to say: of those alone that are there to print. No I/O."""
+    text = message_text(result.get("msg"))
+    is_spoken = action.rpartition(".")[2] in _PRINTING and text != _SILENT_ASSERT
+    return text[:MESSAGE_CHARACTERS] if is_spoken else ""
+
+
+def message_text(message: object) -> str:
+    """Return a message of one or several lines as a text. No I/O."""
+    if isinstance(message, list | tuple):
+        return "\n".join(str(line) for line in message)
+    return "" if message is None else str(message)
+
+
+def jobs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """Yield of each job in a result its id, the node of a delegated task, and whether it runs. No I/O."""
+    items = result.get("results")
+    for one in (result, *(items if isinstance(items, list) else ())):
+        job = one.get("job") if isinstance(one, Mapping) else None
+        if isinstance(job, Mapping) and isinstance(job.get("id"), str):
+            delegated = one.get("_ansible_delegated_vars") or {}
+            yield job["id"], str(delegated.get("ansible_delegated_host", "")), job.get("phase") == "running"

@@ -1,0 +1,164 @@
+"""One line for each node: out of events, bounded, clean, and what is printed after Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rackproof.cli.live_lines import LiveLines, interruption_lines
+from rackproof.core.text import width
+
+
+def task(host: str, name: str = "bench : Plan the runs", path: str = "roles/bench/tasks/plan.yml:3") -> Any:
+    return {"kind": "task", "host": host, "task": name, "path": path}
+
+
+@pytest.fixture
+def view() -> LiveLines:
+    view = LiveLines("bench", moves=True)
+    for host in ("n1", "node-2"):
+        view.add_event(task(host), 10)
+    return view
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (task("n1"), "n1      plan · Plan the runs · 5 s"),
+        (task("n1", path="roles/bench/tasks/main.yml:9"), "n1      bench · Plan the runs · 0 s"),
+        (task("n1", "ofed : Install it", "r/ofed/tasks/doca.yml:9"), "n1      ofed · Install it · 0 s"),
+        ({"kind": "end", "host": "n1", "state": "ok"}, "n1      plan · Plan the runs"),
+        (
+            {"kind": "end", "host": "n1", "state": "unreachable"},
+            "n1      plan · Plan the runs · unreachable",
+        ),
+    ],
+)
+def test_a_line_has_stage_step_and_time(view: LiveLines, event: Any, line: str) -> None:
+    view.add_event(event, 15)
+    assert view.lines(80, 10, 15) == [line, "node-2  plan · Plan the runs · 5 s"]
+
+
+def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> None:
+    progress = "run-1 · n1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
+    assert view.add_output(progress, 11) == []
+    assert view.lines(80, 10, 12)[0] == "n1      run-1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
+    view.add_event(task("n1", "bench : Record the run"), 13)
+    assert "epoch" not in view.lines(80, 10, 13)[0]
+    # Of a node that is not known, and a table's row: printed as it is.
+    for line in ("run-1 · n9 · epoch 1/3", "  ? unproven   toy"):
+        assert view.add_output(line, 12) == [line]
+
+
+def test_without_a_terminal_nothing_is_held_back() -> None:
+    view = LiveLines("bench", moves=False)
+    view.add_event(task("n1"), 0)
+    assert view.add_output("run-1 · n1 · epoch 1/3", 1) == ["run-1 · n1 · epoch 1/3"]
+
+
+def test_a_long_step_is_named_once_for_all_nodes_and_then_less_often(view: LiveLines) -> None:
+    assert view.long_steps(20) == []
+    assert view.long_steps(26) == ["n1,node-2 · plan · Plan the runs · 16.0 s"]
+    assert view.long_steps(50) == []
+    assert len(view.long_steps(60)) == 1
+    view.add_event({"kind": "end", "host": "n1", "state": "ok"}, 61)
+    assert view.long_steps(10_000) == ["node-2 · plan · Plan the runs · 2 h 46 min"]
+
+
+def test_a_failure_is_printed_with_its_reason_and_a_note_as_it_is(view: LiveLines) -> None:
+    ended = {
+        "kind": "end",
+        "host": "n1",
+        "state": "failed",
+        "task": "a : Mount it",
+        "text": "no\n\x1b[31mroom",
+    }
+    assert view.add_event(ended, 11) == ["n1: failed: Mount it: no", "  room"]
+    assert view.add_event({"kind": "note", "host": "n1", "text": "n1: 3 jobs"}, 11) == ["n1: 3 jobs"]
+    assert view.add_event({"kind": "note", "host": "n1", "text": "ended"}, 11) == ["n1: ended"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (
+            [
+                "[WARNING]: Could not match supplied host pattern, ignoring: x",
+                "[ERROR]: … leaves us with no ",
+            ],
+            "x: no host and no group",
+        ),
+        (["[ERROR]: Specified inventory … leaves us with no "], "an empty group of the inventory"),
+        (["[ERROR]: the playbook: n1 could not be found"], "hosts are named by -l n1"),
+    ],
+)
+def test_what_ansible_prints_of_a_mistake_gets_a_next_step(lines: list[str], shown: str) -> None:
+    view = LiveLines("bench", moves=True)
+    end = "hosts to target."
+    printed = [
+        one
+        for line in lines
+        for one in view.add_error(line.replace("no ", "no " + end, 1) if line.endswith("no ") else line, 0)
+    ]
+    assert len(printed) == 1
+    assert shown in printed[0]
+
+
+def test_after_ctrl_c_ansibles_own_word_is_left_out(view: LiveLines) -> None:
+    assert view.add_error("[ERROR]: User interrupted execution", 1) == []
+    assert view.add_error("[WARNING]: something else", 1) == ["[WARNING]: something else"]
+
+
+def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
+    for node in ("n1", "n2", "n2"):
+        view.add_event({"kind": "job", "host": "n1", "id": "run-1", "on": node, "runs": True}, 1)
+    assert view.running_jobs == {"run-1": ["n1", "n2"]}
+    lines = interruption_lines(
+        "bench", "rackproof bench -l n1", "rackproof stop", view.nodes, view.running_jobs
+    )
+    assert lines == [
+        "Interrupted. run-1 still runs on n[1-2].",
+        "Go on where it was:    rackproof bench -l n1",
+        "End what runs:         rackproof stop -l n1,n2",
+    ]
+    view.add_event({"kind": "job", "host": "n1", "id": "run-1", "on": "n1", "runs": False}, 1)
+    assert view.running_jobs == {}
+
+
+def test_an_interruption_without_jobs_names_the_nodes() -> None:
+    lines = interruption_lines("provision", "rackproof provision", "rackproof stop", ("n1", "n2"), {})
+    assert lines[0] == "Interrupted. No job of it runs. What it had begun on n[1-2] is left as it is."
+    assert lines[-1].endswith("rackproof status")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("Idle? then `rackproof accept plan-1`.", True),
+        ("n1: failed: x; rackproof explain n1", False),
+        ("next: rackproof status", True),
+        ("results of rackproof", False),
+    ],
+)
+def test_a_command_to_type_is_seen(line: str, named: bool) -> None:
+    view = LiveLines("bench", moves=True)
+    view.add_output(line, 0)
+    assert view.named_program is named
+
+
+KEYS = st.sampled_from(("kind", "host", "task", "path", "state", "text", "id", "on", "runs"))
+KINDS = st.sampled_from(("task", "end", "job", "note", "diff", "failed"))
+EVENTS = st.dictionaries(KEYS, st.one_of(KINDS, st.text(), st.none(), st.integers()))
+
+
+@given(st.lists(EVENTS, max_size=20), st.integers(1, 200), st.integers(1, 30))
+def test_no_event_breaks_the_view_or_moves_the_cursor(events: list[Any], columns: int, rows: int) -> None:
+    view = LiveLines("bench", moves=True)
+    printed = [line for event in events for line in view.add_event(event, 1)]
+    drawn = view.lines(columns, rows, 2)
+    assert len(drawn) <= max(rows, 2)
+    assert all(width(line) <= columns for line in drawn)
+    assert all(letter.isprintable() for line in (*printed, *drawn) for letter in line)

@@ -1,0 +1,167 @@
+"""``rackproof bench`` and the like as processes: what is passed on, exit statuses, signals, terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rackproof.cli import playbooks
+
+FAKE = """#!{python}
+import json, os, signal, sys, time
+arguments = sys.argv[1:]
+events = int(os.environ.get("RACKPROOF_EVENTS_DESCRIPTOR", -1))
+
+def write(**event):
+    os.write(events, json.dumps(event).encode() + b"\\n")
+
+def end(number, frame):
+    print("signal", number, flush=True)
+    sys.exit(99)
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, end)
+print("given", arguments[1:], flush=True)
+if events >= 0:
+    write(kind="task", host="n1", task="bench : Follow the job", path="follow.yml:1")
+    write(kind="job", host="n1", id="run-1", on="n1", runs="wait" in arguments)
+print("\\x1b[2Jrun-1 \\u00b7 n1 \\u00b7 epoch 1/3", flush=True)
+while "wait" in arguments:
+    time.sleep(0.1)
+os.kill(os.getpid(), 9) if "die" in arguments else sys.exit(int(arguments[-1]))
+"""
+MAIN = """import sys
+from rackproof.cli.main import main
+from rackproof.cli import playbooks
+fake = sys.argv.pop(1)
+playbooks._program = lambda name: fake
+main(prog_name="rackproof")
+"""
+
+
+@pytest.fixture
+def command(root: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """Return the command line of ``rackproof`` with a fake of ansible-playbook."""
+    fake = tmp_path / "fake"
+    fake.write_text(FAKE.format(python=sys.executable))
+    fake.chmod(0o755)
+    return lambda *arguments: [sys.executable, "-c", MAIN, str(fake), *arguments]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "given"),
+    [
+        (("-l", "n1", "-e", "a=b", "--check", "0"), 0, ["-l", "n1", "-e", "a=b", "--check", "0"]),
+        (("--forks", "3", "4"), 4, ["--forks", "3", "4"]),
+        (("--", "--flush-cache", "2"), 2, ["--flush-cache", "2"]),
+        (("die",), 137, ["die"]),
+    ],
+)
+def test_options_are_passed_on_and_the_status_is_the_playbooks(
+    root: Path, command: Callable[..., list[str]], arguments: tuple[str, ...], status: int, given: list[str]
+) -> None:
+    done = subprocess.run(command("bench", *arguments), cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert done.stdout == f"given {given}\nrun-1 · n1 · epoch 1/3\n"
+
+
+def test_v_shows_ansibles_own_output(root: Path, command: Callable[..., list[str]]) -> None:
+    done = subprocess.run(command("bench", "-v", "0"), cwd=root, capture_output=True, text=True, check=False)
+    assert done.stdout == "given ['-v', '0']\n\x1b[2Jrun-1 · n1 · epoch 1/3\n"
+
+
+@contextmanager
+def interrupted(command: list[str], root: Path, number: int) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command,
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    ) as child:
+        assert child.stdout is not None
+        # Both lines: the signal has a handler by then, and the job is known.
+        for _ in range(2):
+            child.stdout.readline()
+        child.send_signal(number)
+        yield child
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_passed_on_once_and_what_runs_is_named(
+    root: Path, command: Callable[..., list[str]], number: int
+) -> None:
+    with interrupted(command("bench", "-l", "n1", "-i", "my hosts", "wait"), root, number) as child:
+        assert child.stdout is not None
+        assert child.stdout.read().splitlines() == [
+            f"signal {int(number)}",
+            "Interrupted. run-1 still runs on n1.",
+            "Go on where it was:    rackproof bench -l n1 -i 'my hosts' wait",
+            "End what runs:         rackproof stop -i 'my hosts' -l n1",
+        ]
+    assert child.returncode == 99
+
+
+def test_a_terminals_lines_are_renewed_and_taken_away(root: Path, command: Callable[..., list[str]]) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("bench", "0"), cwd=root, stdout=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as child:
+        os.close(theirs)
+        shown = b""
+        while data := read_or_end(ours):
+            shown += data
+    os.close(ours)
+    assert child.returncode == 0
+    text = shown.decode().replace("\r", "")
+    assert "\x1b[2J" not in text
+    assert "n1  run-1 · epoch 1/3\n" in text
+    assert text.endswith("\x1b[1A\x1b[J")
+
+
+def read_or_end(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # nobody has the other side any more
+        return b""
+
+
+def test_a_folder_without_the_playbook_and_a_checkout_elsewhere(
+    command: Callable[..., list[str]], tmp_path: Path, root: Path
+) -> None:
+    lacking = command("bench", "--checkout", str(tmp_path), "0")
+    done = subprocess.run(lacking, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "holds no bench.yml" in done.stderr) == (1, True)
+    done = subprocess.run(command("stop", "0"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    environment = playbooks._environment(root)
+    assert environment["ANSIBLE_CONFIG"] == str(root / "ansible.cfg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["-l", "n1", "-e", "suite=x", "--check"], []),
+        (
+            ["-i", "a", "-e", "@v.yml", "-e", "bench_home=/x"],
+            ["-i", "a", "-e", "@v.yml", "-e", "bench_home=/x"],
+        ),
+    ],
+)
+def test_stop_gets_the_options_by_which_it_finds_the_same_jobs(arguments: list[str], kept: list[str]) -> None:
+    assert playbooks._same_places(arguments) == kept
+
+
+@pytest.mark.parametrize("name", ["bench", "provision", "validate", "stop", "reimage"])
+def test_each_playbook_of_a_command_is_there(root: Path, name: str) -> None:
+    assert (root / ("playbooks/stop.yml" if name == "stop" else f"{name}.yml")).is_file()

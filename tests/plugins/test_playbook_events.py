@@ -1,0 +1,88 @@
+"""What a playbook reports to the command that started it, and the ssh client that it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.errors import RackproofError
+from rackproof_ansible.connections import check_ssh_client
+from rackproof_ansible.playbook_events import EventWriter, failure_text, jobs_of, spoken_text
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"msg": "no room"}, "no room"),
+        ({"msg": ["one", "two"]}, "one\ntwo"),
+        ({"msg": "non-zero return code", "stderr": "a\nmount: busy\n"}, "mount: busy"),
+        ({"msg": "non-zero return code", "stderr": "", "stdout": "x"}, "x"),
+        ({"msg": "non-zero return code"}, "non-zero return code"),
+        ({"msg": "One or more items failed", "results": [{}, {"failed": True, "msg": "n2"}]}, "n2"),
+        ({}, "failed"),
+        ({"msg": "x" * 9000}, "x" * 4000),
+    ],
+)
+def test_why_a_task_failed(result: dict[str, Any], text: str) -> None:
+    assert failure_text(result) == text
+
+
+@pytest.mark.parametrize(
+    ("action", "message", "text"),
+    [
+        ("ansible.builtin.debug", ["a", "b"], "a\nb"),
+        ("assert", "All assertions passed", ""),
+        ("ansible.builtin.assert", "toys: pass", "toys: pass"),
+        ("ansible.builtin.command", "secret", ""),
+    ],
+)
+def test_only_what_is_there_to_print_is_reported(action: str, message: object, text: str) -> None:
+    assert spoken_text(action, {"msg": message}) == text
+
+
+def test_jobs_of_a_task_and_of_its_items() -> None:
+    running, ended = {"id": "a", "phase": "running"}, {"id": "b", "phase": "ended"}
+    items = [{"job": running, "_ansible_delegated_vars": {"ansible_delegated_host": "n2"}}, {"job": 3}, "x"]
+    assert list(jobs_of({"job": ended, "results": items})) == [("b", "", False), ("a", "n2", True)]
+    assert list(jobs_of({"job": {"id": 3}})) == []
+
+
+def test_a_reader_that_is_gone_stops_nothing() -> None:
+    reads, writes = os.pipe()
+    events = EventWriter(writes)
+    events.write("task", host="n1", path=Path("x"))
+    assert json.loads(os.read(reads, 1000)) == {"kind": "task", "host": "n1", "path": "x"}
+    os.close(reads)
+    events.write("task", host="n1")
+    events.write("task", host="n1")
+    os.close(writes)
+
+
+@pytest.mark.parametrize(
+    ("variables", "connection", "is_refused"),
+    [
+        ({}, "ssh", True),
+        ({"ansible_connection": "ssh"}, "local", True),
+        ({"ansible_connection": "local"}, "ssh", False),
+        ({}, "local", False),
+        ({"ansible_ssh_executable": "/opt/ssh"}, "ssh", False),
+    ],
+)
+def test_a_missing_ssh_client_is_named_where_one_is_needed(
+    variables: dict[str, Any],
+    connection: str,
+    is_refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("ANSIBLE_SSH_EXECUTABLE", raising=False)
+    if not is_refused:
+        check_ssh_client({"n1": variables}, connection)
+        return
+    with pytest.raises(RackproofError, match="n1 is reached by ssh.*apt-get install openssh-client"):
+        check_ssh_client({"n1": variables}, connection)
