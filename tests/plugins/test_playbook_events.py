@@ -84,5 +84,5 @@ def test_a_missing_ssh_client_is_named_where_one_is_needed(
     if not is_refused:
         check_ssh_client({"n1": variables}, connection)
         return
-    with pytest.raises(RackproofError, match="n1 is reached by ssh.*apt-get install openssh-client"):
+    with pytest.raises(RackproofError, match=r"n1 is reached by ssh.*apt-get install openssh-client"):
         check_ssh_client({"n1": variables}, connection)

@@ -28,7 +28,7 @@ class MlperfHpcParser(MllogParser):
     """Reads the events; where this format is asked for by name, its end is judged."""
 
     format: ClassVar[str] = "mlperf_hpc"
-    description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score --usage hpc` alone"
+    description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score DIR --usage hpc` alone"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
@@ -71,7 +71,7 @@ def named_by_suite(log: ParsedLog) -> ParsedLog:
         return log
     message = (
         f"a log of MLPerf HPC ({benchmark}), not of MLPerf Training: "
-        "score it with `rackproof score --usage hpc` and the --ruleset of its round"
+        "score it with `rackproof score DIR --usage hpc` and the --ruleset of its round"
     )
     source = Source(file=log.file or None)
     finding = Finding(code="other_suite", message=message, verdict=Verdict.UNPROVEN, source=source)

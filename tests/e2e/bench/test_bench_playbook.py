@@ -375,7 +375,7 @@ def test_after_ctrl_c_what_is_advised_can_be_typed(bench: Bench) -> None:
         for what in ("Go on where it was", "End what runs")
     )
     for command, status, said in (
-        (end, 0, "-toy-.*: ended"),
+        (end, 0, "-toy-.* was ended"),
         (end, 0, "no job runs"),
         (again, 2, "unproven"),
     ):
