@@ -6,7 +6,8 @@ A runtime is a folder beside this program:
     requirements.txt          pinned and complete, with hashes: nothing else is fetched
     requirements-cuda.txt     optional, where those want more than that: CUDA's libraries, for torch
     requirements-no-deps.txt  optional, installed last, without what these need
-    runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk
+    runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk;
+                              libraries of the system, each with its package of Debian and Ubuntu
 
 An interpreter that the operator names is used as it is, once it has shown that it can import the modules.
 Otherwise a virtual environment is made; a marker with the checksum of the files of requirements makes a
@@ -105,9 +106,43 @@ def check_modules(python, modules, check="import {}"):
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             if "cannot open shared object file" in last:
-                what = "install that library (MXNet needs the packages libgomp1 and libquadmath0)"
-                stop(f"{python} cannot import {module} ({last}); {what}, then start again")
+                stop(f"{python} cannot import {module} ({last}); install that library, then start again")
             stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
+
+
+def loads(library):
+    """Return whether the system has a shared library; a process of its own, which may crash."""
+    command = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({library!r})"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def provide_libraries(libraries, runtime):
+    """Install what the system lacks, as root; else end with the line to type. Before anything is fetched.
+
+    Args:
+        libraries: Name of a library to its package.
+        runtime: Name of the runtime, for messages.
+    """
+    lacking = sorted(package for library, package in libraries.items() if not loads(library))
+    if not lacking:
+        return
+    command = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends"]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"installing {' '.join(lacking)}", flush=True)
+        for before in ([], ["apt-get", "-q", "update"]):
+            # A fresh machine has no lists of packages.
+            if before:
+                subprocess.run(before, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            subprocess.run(
+                [*command, *lacking], stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )  # fmt: skip
+            if all(loads(library) for library in libraries):
+                return
+    stop(
+        f"{runtime} needs libraries that this system lacks: type: sudo apt-get install {' '.join(lacking)}, "
+        "then start again"
+    )
 
 
 def checksum_of(runtime):
@@ -218,6 +253,7 @@ def make(folder, needs, requirements, checksum, runtime):
     On a failure nothing of it stays: a disk that it filled is free again.
     """
     interpreter = find_interpreter(parse_version(needs["oldest"]), parse_version(needs["newest"]))
+    provide_libraries(needs.get("libraries", {}), runtime)
     clear(folder, needs.get("minimum_bytes", 0))
     try:
         install(interpreter, folder, requirements, runtime)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any
 
 from rackproof.jobs.bench import tasks
@@ -23,6 +25,7 @@ class ActionModule(RackproofAction):
             },
             resume=options["resume"],
             dry_run=self.check_mode,
+            workloads=Path(inspect.getfile(type(self))).resolve().parents[2] / "workloads",
         )
         self.show_line(outcome.description)
         plain = outcome.model_dump(mode="json")

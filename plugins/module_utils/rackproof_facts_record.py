@@ -14,7 +14,9 @@ from ansible.module_utils.rackproof_tools import (
     FILE_BYTES,
     VERSION_TOOLS,
     ask,
+    asks,
     dmi,
+    find,
     list_folder,
     locked_memory_bytes,
     read,
@@ -34,6 +36,8 @@ TOOLS = {
     **VERSION_TOOLS,
     "ldconfig": ["ldconfig", "-p"],
 }
+# What runtimes want of the system: workloads/*/runtime.json.
+RUNTIME_LIBRARIES = ("libgomp.so.1", "libquadmath.so.0")
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
 FILES = {
     "os_release": "/etc/os-release",
@@ -142,11 +146,17 @@ def infiniband(root="/sys/class/infiniband"):
     return devices
 
 
+def interpreters_there():
+    """Return the versions of Python that a runtime can be made with, as far as their names show them."""
+    own = "{}.{}".format(*sys.version_info[:2])
+    return sorted({own, *(f"3.{minor}" for minor in range(8, 20) if find(f"python3.{minor}"))})
+
+
 def gather(options):
     """Return the raw facts; the tools run at the same time."""
     timeout_s = options["tool_timeout_s"]
     with ThreadPoolExecutor(8) as pool:
-        asked = {name: pool.submit(ask, argv, timeout_s) for name, argv in TOOLS.items()}
+        asked = {name: pool.submit(asks(argv), argv, timeout_s) for name, argv in TOOLS.items()}
         interpreters = {
             name: pool.submit(interpreter, str(path), options["packages"].get(name, []), 3 * timeout_s)
             for name, path in options["pythons"].items()
@@ -170,6 +180,8 @@ def gather(options):
         "dmi": dmi(DMI),
         "tools": tools,
         "libraries": libraries(listed),
+        "loadable": {name: f"\t{name} " in listed for name in RUNTIME_LIBRARIES} if listed else {},
+        "interpreters": interpreters_there(),
         "infiniband": infiniband(),
         "pythons": pythons,
         "paths": {path: space(path) for path in options["paths"]},

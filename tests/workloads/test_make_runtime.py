@@ -343,7 +343,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_made(runtime: Runt
 def test_shipped_runtimes_say_what_they_need_and_pin_it(root: Path, name: str) -> None:
     folder = root / "workloads" / name
     needs = json.loads((folder / "runtime.json").read_text())
-    assert set(needs) == {"oldest", "newest", "imports", "minimum_bytes"}
+    assert set(needs) - {"libraries"} == {"oldest", "newest", "imports", "minimum_bytes"}
     assert needs["minimum_bytes"] > 10**8
     for file in folder.glob("requirements*.txt"):
         pinned = re.sub(r"(?m)^#.*\n", "", file.read_text()).replace("\\\n", " ").splitlines()
@@ -436,3 +436,28 @@ def test_a_place_that_cannot_be_written_is_named(runtime: Runtime) -> None:
     said = runtime.refusal()
     assert str(runtime.folder.parent) in said
     assert "another bench_home" in said
+
+
+@pytest.mark.parametrize("installs", [True, False], ids=["installed", "not installed"])
+def test_a_library_that_the_system_lacks_comes_before_anything_is_built(
+    runtime: Runtime, tmp_path: Path, installs: bool
+) -> None:
+    runtime.write(libraries={str(tmp_path / "libthere.so.9"): "there9"})
+    asked = tmp_path / "asked"
+    apt = program(tmp_path / "fakes" / "apt-get", f'echo "$@" >> {asked}')
+    loaded = next(
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc" in line
+    )
+    if installs:
+        program(apt, f'echo "$@" >> {asked}; cp {loaded} {tmp_path}/libthere.so.9')
+    runtime.environment["PATH"] = f"{apt.parent}:{os.environ['PATH']}"
+    child = runtime.start()
+    _, said = child.communicate()
+    if os.geteuid() == 0:
+        assert "install -y -q --no-install-recommends there9" in asked.read_text()
+    if installs and os.geteuid() == 0:
+        assert child.returncode == 0, said
+        return
+    assert child.returncode != 0
+    assert said.strip().endswith("type: sudo apt-get install there9, then start again")
+    assert not runtime.folder.exists()

@@ -22,7 +22,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench import node_setup, planning
+from rackproof.jobs.bench import node_setup, planning, runtime_needs
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.machine_use import busy_reason, read_machine_use, runs_elsewhere
@@ -189,6 +189,7 @@ def plan_runs(
     answered: Mapping[str, NodeAnswer],
     resume: bool,
     dry_run: bool,
+    workloads: Path | None = None,
 ) -> PlanOutcome:
     """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
 
@@ -198,6 +199,7 @@ def plan_runs(
         answered: What is known of each node that answered.
         resume: Whether an interrupted plan of the same request goes on.
         dry_run: Keep nothing.
+        workloads: Folder of the workloads on this machine, for what their runtimes need.
 
     Raises:
         BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
@@ -218,6 +220,8 @@ def plan_runs(
     description = planning.describe_plan(made)
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
+    lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
+    description = "\n".join([description, *lacking])
     return PlanOutcome(
         plan=made,
         resumed=resumed,
@@ -300,6 +304,25 @@ def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     for run in runs:
         workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
     return tuple(workers)
+
+
+def _lacking_for_runtimes(
+    runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], workloads: Path
+) -> list[str]:
+    """Return what nodes lack for the runtimes of the runs, a line each."""
+    places = {
+        (node, run.runtime): None
+        for run in runs
+        for node in run.nodes
+        if run.runtime and node in answered and run.runtime not in answered[node].pythons
+    }
+    needs = runtime_needs.read_needs(workloads, {runtime for _, runtime in places})
+    return [
+        line
+        for node, runtime in places
+        if runtime in needs
+        for line in runtime_needs.describe_lacking(node, runtime, needs[runtime], answered[node].facts)
+    ]
 
 
 def _runtimes(

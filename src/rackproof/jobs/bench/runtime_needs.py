@@ -1,0 +1,90 @@
+"""What a node lacks of what the environments of its runs are made of, before anything is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rackproof.core.text import sanitize
+from rackproof.core.untrusted import mapping_at
+
+
+@dataclass(frozen=True)
+class RuntimeNeeds:
+    """What a runtime wants of the system.
+
+    Attributes:
+        oldest, newest: Bounds of the interpreter's version.
+        libraries: Name of a shared library to the package of Debian and Ubuntu that has it.
+    """
+
+    oldest: tuple[int, int]
+    newest: tuple[int, int]
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
+    """Read the needs of runtimes; one without a file, as of a definition's own, has none.
+
+    Args:
+        workloads: The folder of the workloads on this machine.
+        names: Names of runtimes.
+    """
+    needs = {}
+    for name in names:
+        try:
+            content = json.loads((workloads / name / "runtime.json").read_text())
+            needs[name] = RuntimeNeeds(
+                _version(content["oldest"]), _version(content["newest"]), dict(content.get("libraries", {}))
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return needs
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mapping[str, Any]) -> list[str]:
+    """Return a line for each thing that a node lacks for a runtime; nothing of what is not answered. No I/O.
+
+    Args:
+        node: Its name.
+        runtime: The runtime's name.
+        needs: What the runtime wants.
+        facts: The node's raw answer: ``loadable`` are libraries, ``interpreters`` versions of Python.
+    """
+    lines = []
+    found = facts.get("interpreters")
+    versions = f"{'.'.join(map(str, needs.oldest))} to {'.'.join(map(str, needs.newest))}"
+    if isinstance(found, list) and not any(_fits(one, needs) for one in found):
+        has = sanitize(", ".join(map(str, found)), 100) or "none"
+        lines.append(
+            f"  {node}: {runtime} needs Python {versions}, and has {has}: install one with venv, or name an "
+            "interpreter in bench_pythons"
+        )
+    packages = lacking_packages(needs, facts)
+    if packages:
+        lines.append(
+            f"  {node}: {runtime} needs libraries that are not there: as root a run installs them, otherwise "
+            f"type: sudo apt-get install {' '.join(packages)}"
+        )
+    return lines
+
+
+def lacking_packages(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> Sequence[str]:
+    """Return the packages whose libraries the node does not have. No I/O."""
+    there = mapping_at(facts, "loadable")
+    return sorted(package for library, package in needs.libraries.items() if there.get(library) is False)
+
+
+def _fits(version: object, needs: RuntimeNeeds) -> bool:
+    try:
+        return needs.oldest <= _version(str(version)) <= needs.newest
+    except ValueError:
+        return False

@@ -1,0 +1,54 @@
+"""What a node lacks for the environments of its runs is known before anything is made."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.jobs.bench.runtime_needs import RuntimeNeeds, describe_lacking, lacking_packages, read_needs
+
+NEEDS = RuntimeNeeds((3, 10), (3, 11), {"libgomp.so.1": "libgomp1", "libquadmath.so.0": "libquadmath0"})
+WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadmath.so.0": True}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        ({}, []),
+        ({"interpreters": ["3.9", "3.11"]}, []),
+        ({"interpreters": ["3.13"]}, ["n1: mxnet needs Python 3.10 to 3.11, and has 3.13"]),
+        ({"interpreters": ["\x1b[2J", 3]}, ["needs Python"]),
+        ({"interpreters": []}, ["needs Python"]),
+        ({"loadable": {"libgomp.so.1": False}}, ["sudo apt-get install libgomp1"]),
+        (
+            {"loadable": {"libgomp.so.1": False, "libquadmath.so.0": False}, "interpreters": ["3.12"]},
+            ["needs Python", "sudo apt-get install libgomp1 libquadmath0"],
+        ),
+        ({"loadable": "all", "interpreters": "3.11"}, []),
+    ],
+)
+def test_each_thing_that_lacks_is_a_line(facts: dict[str, Any], named: list[str]) -> None:
+    lines = describe_lacking("n1", "mxnet", NEEDS, {**WHOLE, **facts})
+    assert len(lines) == len(named)
+    assert all(text in line for text, line in zip(named, lines, strict=True))
+    assert all(line.isprintable() for line in lines)
+
+
+def test_the_needs_of_the_shipped_runtimes_and_of_none(root: Path) -> None:
+    needs = read_needs(root / "workloads", ["mxnet", "torch", "nothing"])
+    assert set(needs) == {"mxnet", "torch"}
+    assert needs["mxnet"] == NEEDS
+    assert not lacking_packages(needs["torch"], {"loadable": {"libgomp.so.1": False}})
+
+
+def test_the_module_looks_for_every_library_that_a_runtime_needs(root: Path) -> None:
+    names = [path.parent.name for path in root.glob("workloads/*/runtime.json")]
+    needed = {
+        library for each in read_needs(root / "workloads", names).values() for library in each.libraries
+    }
+    module = (root / "plugins/module_utils/rackproof_facts_record.py").read_text()
+    named = next(line for line in module.splitlines() if line.startswith("RUNTIME_LIBRARIES = "))
+    assert needed == set(ast.literal_eval(named.partition(" = ")[2]))
