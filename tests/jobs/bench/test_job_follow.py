@@ -289,6 +289,34 @@ def test_expected_end(
     assert estimate.left_s(at) == (None if left is None else pytest.approx(left))
 
 
+@pytest.mark.parametrize(
+    ("expected_s", "at", "left"),
+    [
+        (None, 30, 90),  # twelve epochs at this pace
+        (60, 30, 30),  # three were enough before
+        (60, 61, 59),  # this one takes longer
+        (500, 30, 90),  # never later than the last epoch
+    ],
+)
+def test_a_job_that_ends_at_a_target_ends_as_such_jobs_did(
+    expected_s: float | None, at: float, left: float
+) -> None:
+    estimate = Estimate(expected_s)
+    for elapsed_s, fraction in ((0, 0.0), (30, 0.25)):
+        estimate.observe(elapsed_s, fraction)
+    assert estimate.left_s(at, may_end_early=True) == pytest.approx(left)
+
+
+def test_without_an_earlier_job_the_last_epoch_is_the_latest_end() -> None:
+    clock = Clock()
+    shown = printer(clock)
+    shown.progress_line(LoggedProgress(epoch=1, epochs=12, target=0.99, fraction=0.0), 0, 1)
+    clock.now += 30
+    line = shown.progress_line(LoggedProgress(epoch=3, epochs=12, target=0.99, fraction=0.25), 30, 2)
+    assert line is not None
+    assert line.endswith("ends at the latest about 12:01:30 (in 1 min 30 s)")
+
+
 def test_lines_of_a_training() -> None:
     clock = Clock()
     shown = printer(clock, expected_s=60)
@@ -333,7 +361,8 @@ def test_lines_of_a_training() -> None:
         f"{head} · train · epoch 1/12 · step 10/5,628 · 14.0 s elapsed · ends about 12:00:46 (in 46.0 s)",
         f"{head} · train · epoch 2/12 · loss 0.0412 · 19.0 s elapsed · ends about 12:00:45 (in 45.0 s)",
         f"{head} · train · epoch 3/12 · step 1,400/5,628 · loss 0.0312 · accuracy 0.9871 (target 0.99)"
-        " · 98,123 samples/s · 29.0 s elapsed · ends about 12:00:45 (in 45.0 s)",
+        # It ends when the target is reached, and such jobs took a minute.
+        " · 98,123 samples/s · 29.0 s elapsed · ends about 12:00:31 (in 31.0 s)",
     ]
     assert shown.lines == len(lines)
 

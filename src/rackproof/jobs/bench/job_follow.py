@@ -258,8 +258,22 @@ class Estimate:
         elif fraction > self._last[1]:
             self._last = (elapsed_s, fraction)
 
-    def left_s(self, elapsed_s: float) -> float | None:
-        """Return the expected seconds to the end, negative when overdue, None if unknown."""
+    def left_s(self, elapsed_s: float, *, may_end_early: bool = False) -> float | None:
+        """Return the expected seconds to the end, negative when overdue, None if unknown.
+
+        Args:
+            elapsed_s: Seconds since the job started.
+            may_end_early: Whether it ends when a target is reached: its last epoch is then the latest end,
+                and how long such jobs took before, as long as it has not taken longer, the likely one.
+        """
+        left = self._left_by_pace(elapsed_s)
+        usual = None if self.expected_s is None else self.expected_s - elapsed_s
+        if left is None or (may_end_early and usual is not None and 0 < usual < left):
+            return usual
+        return left
+
+    def _left_by_pace(self, elapsed_s: float) -> float | None:
+        """Return the seconds to the last step at the present pace, None if too little was seen."""
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
             # Start-up is not a part of the pace: measured between two points where there are two. Below a
@@ -267,7 +281,7 @@ class Estimate:
             pace = (until - since) / (high - low) if high - low >= 0.01 else until / high
             if high - low >= 0.01 or high >= 0.02:
                 return (1 - high) * pace - (elapsed_s - until)
-        return None if self.expected_s is None else self.expected_s - elapsed_s
+        return None
 
 
 class ProgressPrinter:
@@ -333,7 +347,10 @@ class ProgressPrinter:
             parts.append(f"{warning} (stopped at {duration(hang_s)})" if hang_s else warning)
             # A job that is silent for hours does not need a line every ten seconds to say so.
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
-        parts += [f"{duration(elapsed_s)} elapsed", *self._end(elapsed_s)]
+        parts += [
+            f"{duration(elapsed_s)} elapsed",
+            *self._end(elapsed_s, may_end_early=progress.target is not None),
+        ]
         return self._line(parts)
 
     def connection_lost(self, reason: str) -> str | None:
@@ -388,12 +405,15 @@ class ProgressPrinter:
             parts.append(sanitize(progress.message, 120))
         return parts
 
-    def _end(self, elapsed_s: float) -> list[str]:
-        left = self._estimate.left_s(elapsed_s)
+    def _end(self, elapsed_s: float, *, may_end_early: bool) -> list[str]:
+        left = self._estimate.left_s(elapsed_s, may_end_early=may_end_early)
         if left is None:
             return []
         if left <= 0:
             return [f"expected to end {duration(-left)} ago"] if left < -1 else []
         when = self._wall() + timedelta(seconds=left)
         # From twenty hours on, a time of day alone could be today's or tomorrow's.
-        return [f"ends about {when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}} (in {duration(left)})"]
+        moment = f"{when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}"
+        # Without an earlier job that reached the target, only the last epoch is known.
+        is_latest = may_end_early and self._estimate.expected_s is None
+        return [f"{'ends at the latest' if is_latest else 'ends'} about {moment} (in {duration(left)})"]
