@@ -13,6 +13,7 @@ from ansible.module_utils.rackproof_tools import (
     CLOCK,
     VERSION_TOOLS,
     ask,
+    ask_again,
     dmi,
     in_container,
     list_folder,
@@ -121,7 +122,7 @@ def driver(timeout_s):
     answers = {}
     for name, argv in DRIVER.items():
         stuck = any(answer["status"] == "hung" for answer in answers.values())
-        answers[name] = {"status": "not_asked"} if stuck else ask(argv, timeout_s)
+        answers[name] = {"status": "not_asked"} if stuck else ask_again(argv, timeout_s)
     return answers
 
 

@@ -15,6 +15,7 @@ from ansible.module_utils.rackproof_dpkg import architecture, interrupted, kerne
 from ansible.module_utils.rackproof_tools import (
     CLOCK,
     ask,
+    asks,
     in_container,
     list_folder,
     read,
@@ -260,7 +261,7 @@ def gather(options):
     asked.update({name: [str(part) for part in argv] for name, argv in options["commands"].items()})
     with ThreadPoolExecutor(12) as pool:
         sources = {name: pool.submit(ask, argv, timeout_s) for name, argv in SOURCES.items()}
-        running = {name: pool.submit(ask, argv, timeout_s) for name, argv in asked.items()}
+        running = {name: pool.submit(asks(argv), argv, timeout_s) for name, argv in asked.items()}
         # getent, and not the resolver itself: only a process can be bounded in time.
         names = {
             name: pool.submit(ask, ["getent", "ahosts", "--", name], timeout_s) for name in options["resolve"]

@@ -26,7 +26,10 @@ options:
     choices: [record, provision, health]
     required: true
   tool_timeout_s:
-    description: Seconds that each tool may take; by default 20, for V(health) 15.
+    description:
+      - Seconds that each tool may take; by default 60, for V(health) 30.
+      - nvidia-smi is asked again where it took long, and may then take three times as long; but not one that
+        cannot be killed, which is stuck in the driver.
     type: float
   paths:
     description:
@@ -268,9 +271,9 @@ SPEC = {
 }
 # The options of each subset and their defaults: they depend on the subset, so the specification has none.
 DEFAULTS = {
-    "record": {"tool_timeout_s": 20, "paths": [], "pythons": {}, "packages": {}},
+    "record": {"tool_timeout_s": 60, "paths": [], "pythons": {}, "packages": {}},
     "provision": {
-        "tool_timeout_s": 20,
+        "tool_timeout_s": 60,
         "paths": ["/", "/var"],
         "commands": {},
         "files": [],
@@ -278,7 +281,7 @@ DEFAULTS = {
         "controller_epoch": None,
     },
     "health": {
-        "tool_timeout_s": 15,
+        "tool_timeout_s": 30,
         "paths": ["/", "/var"],
         "since": 0,
         "units": [

@@ -62,7 +62,7 @@ options:
   command_timeout_s:
     description: Seconds that one call of C(scontrol) or C(squeue) may take.
     type: float
-    default: 30
+    default: 60
 attributes:
   check_mode:
     description: Reports what would be changed, does not wait.
@@ -565,7 +565,7 @@ def main():
             "timeout_s": {"type": "int", "default": 0},
             "poll_s": {"type": "float", "default": 5},
             "strict": {"type": "bool", "default": True},
-            "command_timeout_s": {"type": "float", "default": 30},
+            "command_timeout_s": {"type": "float", "default": 60},
         },
         supports_check_mode=True,
     )

@@ -25,6 +25,8 @@ ALL_HOSTS = 200
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "bench_sku_gpus": (0, 1024),
     "bench_follow_every_s": (1, 3600),
+    "bench_tool_timeout_s": (1, 600),
+    "provision_tool_timeout_s": (1, 600),
     "bench_repeats": (0, 1000),
     "bench_hang_s": (0, 10**7),
     "bench_queue_s": (1, 10**7),
@@ -32,7 +34,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "bench_meet_port": (1, 65_535),
     "bench_imagenet_resize": (0, 8192),
     "bench_imagenet_quality": (1, 100),
-    "validate_tool_timeout_s": (1, 3600),
+    "validate_tool_timeout_s": (1, 600),
     "validate_node_timeout_s": (1, 86_400),
     "validate_max_drain_fraction": (0, 1),
     "validate_false_alarms_per_1000_node_nights": (1e-6, 1000),

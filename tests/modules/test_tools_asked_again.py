@@ -1,0 +1,63 @@
+"""A tool of the GPUs' driver that is late is asked again; one that is stuck in the kernel is not."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from plugins.module_utils import rackproof_tools as tools
+
+
+def answered(seconds: float, status: str = "ok", **more: Any) -> dict[str, Any]:
+    return {"status": status, "seconds": seconds, **more}
+
+
+HUNG, STUCK = answered(30, "hung"), answered(32, "hung", stuck=True)
+GONE = {"status": "absent"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "counts", "limits"),
+    [
+        ([answered(1)], 0, [30]),
+        ([answered(9), answered(1)], 1, [30, 90]),
+        ([answered(9), answered(20)], 0, [30, 90]),
+        ([HUNG, answered(60)], 1, [30, 90]),
+        ([HUNG, HUNG], 1, [30, 90]),
+        # What gets worse is no mere lateness.
+        ([answered(9), HUNG], 1, [30, 90]),
+        ([answered(9), answered(1, "failed")], 1, [30, 90]),
+        ([STUCK], 0, [30]),
+        ([GONE], 0, [30]),
+        ([answered(9, "no_driver")], 0, [30]),
+    ],
+)
+def test_one_late_answer_is_no_fault(
+    answers: list[dict[str, Any]], counts: int, limits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def ask(argv: list[str], timeout_s: float) -> dict[str, Any]:
+        asked.append(timeout_s)
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(tools, "ask", ask)
+    assert tools.asks(["nvidia-smi", "-q"])(["nvidia-smi", "-q"], 30) is answers[counts]
+    assert asked == limits
+
+
+def test_other_tools_are_asked_once() -> None:
+    assert tools.asks(["lscpu"]) is tools.ask
+
+
+def test_what_cannot_be_killed_is_stuck() -> None:
+    class Child:
+        pid = 2**22 + 1  # beyond every process id: nothing is signalled
+        returncode = None
+
+        def wait(self, timeout: float) -> None:
+            raise subprocess.TimeoutExpired("nvidia-smi", timeout)
+
+    assert not tools.killed(Child())
