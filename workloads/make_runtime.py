@@ -6,7 +6,8 @@ A runtime is a folder beside this program:
     requirements.txt          pinned and complete, with hashes: nothing else is fetched
     requirements-cuda.txt     optional, where those want more than that: CUDA's libraries, for torch
     requirements-no-deps.txt  optional, installed last, without what these need
-    runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk;
+    runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk,
+                              and cuda_bytes more where CUDA's libraries are wanted;
                               libraries of the system, each with its package of Debian and Ubuntu
 
 An interpreter that the operator names is used as it is, once it has shown that it can import the modules.
@@ -170,11 +171,16 @@ def clear(folder, minimum_bytes):
     if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
         stop(f"{folder} holds {strange[0]}, so it is no virtual environment; choose another bench_home")
     shutil.rmtree(folder)
+    check_free(folder, minimum_bytes)
+
+
+def check_free(folder, minimum_bytes, what="", instead=""):
+    """End with a message unless the disk of a folder has room for what comes next."""
     free = shutil.disk_usage(os.path.dirname(folder)).free
     if free < minimum_bytes:
         stop(
-            f"{folder}: {free / 1e9:.1f} GB free, at least {minimum_bytes / 1e9:.1f} GB needed; "
-            "make room, or choose another bench_home"
+            f"{folder}: {free / 1e9:.1f} GB free, at least {minimum_bytes / 1e9:.1f} GB needed{what}; "
+            f"make room, or choose another bench_home{instead}"
         )
 
 
@@ -210,7 +216,7 @@ def explain(status, said, folder, runtime):
     )
 
 
-def install(python, folder, requirements, runtime):
+def install(python, folder, requirements, runtime, cuda_bytes=0):
     """Make the virtual environment; the caller has emptied the folder and takes it away on a failure.
 
     Args:
@@ -218,6 +224,7 @@ def install(python, folder, requirements, runtime):
         folder: Absolute path.
         requirements: The files of requirements.
         runtime: Name of the runtime, for messages.
+        cuda_bytes: Free disk that CUDA's libraries need, where they are wanted.
     """
     print(f"making {folder} with {python}", flush=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
@@ -231,6 +238,14 @@ def install(python, folder, requirements, runtime):
             and subprocess.run([*pip, "check"], capture_output=True, check=False).returncode == 0
         ):
             continue
+        if path.endswith(CUDA):
+            # Known here alone: a build for the CPU wants none of them.
+            check_free(
+                folder,
+                cuda_bytes,
+                " for CUDA's libraries",
+                ", or a package index that has a build for the CPU",
+            )
         done = subprocess.run(
             [
                 *pip, "install", "--quiet", "--disable-pip-version-check", "--no-input",
@@ -256,7 +271,7 @@ def make(folder, needs, requirements, checksum, runtime):
     provide_libraries(needs.get("libraries", {}), runtime)
     clear(folder, needs.get("minimum_bytes", 0))
     try:
-        install(interpreter, folder, requirements, runtime)
+        install(interpreter, folder, requirements, runtime, needs.get("cuda_bytes", 0))
         check_modules(os.path.join(folder, "bin", "python"), needs["imports"])
         with open(os.path.join(folder, MARKER), "w", encoding="ascii") as marker:
             marker.write(checksum)

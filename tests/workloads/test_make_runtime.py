@@ -339,11 +339,21 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_made(runtime: Runt
     assert not runtime.folder.exists()
 
 
+@pytest.mark.slow
+def test_a_disk_without_room_for_cudas_libraries_is_found_before_they_are_fetched(runtime: Runtime) -> None:
+    runtime.write("first==1.0\n", cuda="second==1.5\n", cuda_bytes=10**18)
+    assert "GB needed for CUDA's libraries" in runtime.refusal()
+    assert not runtime.folder.exists()
+    # What wants none of them needs no room for them.
+    runtime.write(COMPLETE, cuda="second==1.5\n", cuda_bytes=10**18)
+    assert runtime()["changed"]
+
+
 @pytest.mark.parametrize("name", ["torch", "mxnet", "tensorflow"])
 def test_shipped_runtimes_say_what_they_need_and_pin_it(root: Path, name: str) -> None:
     folder = root / "workloads" / name
     needs = json.loads((folder / "runtime.json").read_text())
-    assert set(needs) - {"libraries"} == {"oldest", "newest", "imports", "minimum_bytes"}
+    assert set(needs) - {"libraries", "cuda_bytes"} == {"oldest", "newest", "imports", "minimum_bytes"}
     assert needs["minimum_bytes"] > 10**8
     for file in folder.glob("requirements*.txt"):
         pinned = re.sub(r"(?m)^#.*\n", "", file.read_text()).replace("\\\n", " ").splitlines()
