@@ -35,7 +35,8 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     # Only its page has a place of its own; a run of the history alone has no folder.
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
-    print_or_write(render([run for run, _ in runs], form, title, _page_links(runs, output)), output)
+    page = render([run for run, _ in runs], form, title, _page_links(runs, output), folder)
+    print_or_write(page, output)
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rackproof.core.records import Run
+from rackproof.core.records import Run, Verdict
+from rackproof.core.text import sanitize
 from rackproof.report.terminal import terminal_table
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "write_run_reports",
 ]
 
+_LOG_END_LINES = 20
+_LOG_END_BYTES = 16 * 1024
 FORMATS = ("html", "md", "junit", "json")
 _NAMES = {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
 
@@ -37,6 +40,7 @@ def render(
     form: str,
     title: str = "Runs",
     link: Callable[[Run], str] | None = None,
+    folder: Path | None = None,
 ) -> bytes:
     """Return a report of one run (its own page) or of several (the plan's).
 
@@ -45,6 +49,7 @@ def render(
         form: One of :data:`FORMATS`.
         title: Heading of a plan's report.
         link: Gives the relative link from a plan's page to a run's.
+        folder: The folder of the one run, from which its page has the end of the log.
 
     Raises:
         ValueError: The form is unknown.
@@ -52,7 +57,9 @@ def render(
     if form == "html":
         from rackproof.report.html import plan_page, run_page
 
-        return (run_page(runs[0]) if len(runs) == 1 else plan_page(runs, title, link)).encode()
+        if len(runs) == 1:
+            return run_page(runs[0], read_log_end(runs[0], folder) if folder else ()).encode()
+        return plan_page(runs, title, link).encode()
     if form == "md":
         return render_markdown(runs, title).encode()
     if form == "junit":
@@ -69,6 +76,23 @@ def render(
     raise ValueError(f"no report format {form!r}; there are {', '.join(FORMATS)}")
 
 
+def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
+    """Return the last lines of the log of a run that is no pass, clean; none of another one."""
+    if run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN) or not run.logs:
+        return ()
+    path = folder / run.logs[0].path
+    try:
+        # A record may name any path; only what is kept with the run is shown.
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return ()
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))
+            lines = stream.read(_LOG_END_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(sanitize(line, 300, newlines=True) for line in lines[-_LOG_END_LINES:])
+
+
 def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
     """Write report.html, report.md and report.junit.xml of a run into its folder.
 
@@ -78,7 +102,10 @@ def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
     Raises:
         OSError: The folder cannot be written.
     """
-    return {form: _write(folder / name, render([run], form, run.title)) for form, name in _NAMES.items()}
+    return {
+        form: _write(folder / name, render([run], form, run.title, folder=folder))
+        for form, name in _NAMES.items()
+    }
 
 
 def write_plan_reports(
@@ -87,6 +114,7 @@ def write_plan_reports(
     title: str,
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
+    left_out: Sequence[str] = (),
 ) -> dict[str, Path]:
     """Write the reports of several runs: overall verdict, all runs, sweep table and curves.
 
@@ -96,6 +124,7 @@ def write_plan_reports(
         title: Heading.
         link: Gives the relative link from this page to a run's own.
         missing: What the plan asked for and did not get, in words; it makes the whole unproven.
+        left_out: What its nodes cannot run, in words; that is no fault.
 
     Returns:
         The files by form: ``html``, ``md``, ``junit``.
@@ -109,7 +138,7 @@ def write_plan_reports(
 
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "html": plan_page(runs, title, link, missing).encode(),
+        "html": plan_page(runs, title, link, missing, left_out).encode(),
         "md": plan_markdown(runs, title, link, missing).encode(),
         "junit": junit(runs, title, missing),
     }

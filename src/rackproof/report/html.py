@@ -44,8 +44,13 @@ def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 
-def run_page(run: Run) -> str:
-    """Return the HTML page of one run."""
+def run_page(run: Run, log_end: Sequence[str] = ()) -> str:
+    """Return the HTML page of one run.
+
+    Args:
+        run: The run.
+        log_end: Last lines of its log, clean, where they explain a failure.
+    """
     return (
         environment()
         .get_template("run.html.j2")
@@ -63,6 +68,7 @@ def run_page(run: Run) -> str:
             judgements=view.judgement_table(run),
             drawn=_draw(charts.run_charts(run)),
             findings=view.finding_table(run),
+            log_end="\n".join(log_end),
             facts=view.fact_pairs(run),
             nodes=view.node_table(run),
             gpus=view.gpu_table(run),
@@ -80,8 +86,9 @@ def plan_page(
     title: str,
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
+    left_out: Sequence[str] = (),
 ) -> str:
-    """Return the HTML page of several runs: overall verdict, runs, sweep and study tables, curves."""
+    """Return the HTML page of several runs: overall verdict, runs, what was left out, tables and curves."""
     verdict = view.overall(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
@@ -98,6 +105,7 @@ def plan_page(
             meaning=view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""),
             reasons=view.plan_reasons(runs, missing),
             overview=view.overview_table(runs, link),
+            left_out=[sanitize(one, 400) for one in left_out],
             # A single point would only repeat the overview.
             sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
             study=study.tables(runs, link),

@@ -567,6 +567,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
             made.title,
             link=lambda run: f"../{run.run_id}/report.html",
             missing=[*missing, *failures],
+            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in made.skipped],
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error

@@ -1,0 +1,58 @@
+"""The page of a run that is no pass has the end of its log, clean; a plan's page what was left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.records import LogFile, Run, Verdict
+from rackproof.report import read_log_end, render, write_plan_reports
+from rackproof.report.html import plan_page
+
+
+def failed(path: str = "logs/log.txt", verdict: Verdict = Verdict.FAIL) -> Run:
+    log = LogFile(path=path, format="mllog", sha256="0" * 64, size_bytes=1)
+    return Run(run_id="run-1", benchmark="toy", verdict=verdict, logs=(log,))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run/logs").mkdir(parents=True)
+    (tmp_path / "secret.txt").write_text("of another file")
+    lines = [f"line {number}" for number in range(5000)]
+    (tmp_path / "run/logs/log.txt").write_text(
+        "\n".join([*lines, "  Error: <b>no</b> \x1b[2Jroom", "x" * 9999])
+    )
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_only_a_run_that_is_no_pass_has_it(folder: Path, verdict: Verdict) -> None:
+    lines = read_log_end(failed(verdict=verdict), folder)
+    assert bool(lines) is (verdict in (Verdict.FAIL, Verdict.UNPROVEN))
+    if lines:
+        assert len(lines) == 20
+        assert lines[-2] == "Error: <b>no</b> room"
+        assert len(lines[-1]) == 300
+
+
+def test_the_page_shows_it_as_text(folder: Path) -> None:
+    page = render([failed()], "html", folder=folder).decode()
+    assert "Error: &lt;b&gt;no&lt;/b&gt; room" in page
+    assert "The end of the log" not in render([failed()], "html").decode()
+
+
+@pytest.mark.parametrize("path", ["../secret.txt", "/etc/hostname", "logs", "logs/gone.txt", "logs/link"])
+def test_what_is_not_kept_with_the_run_is_not_shown(folder: Path, path: str) -> None:
+    (folder / "logs/link").symlink_to(folder.parent / "secret.txt")
+    assert read_log_end(failed(path), folder) == ()
+
+
+def test_what_a_plan_left_out_is_on_its_page(tmp_path: Path) -> None:
+    left_out = ["gemm on n1: needs 2 GPUs, <1> there"]
+    write_plan_reports([failed()], tmp_path, "toys", left_out=left_out)
+    page = (tmp_path / "report.html").read_text()
+    assert "Left out" in page
+    assert "gemm on n1: needs 2 GPUs, &lt;1&gt; there" in page
+    assert "Left out" not in plan_page([failed()], "toys")
