@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from rackproof.jobs.bench.runtime_needs import RuntimeNeeds, describe_lacking, lacking_packages, read_needs
+from rackproof.jobs.bench.runtime_needs import (
+    RuntimeNeeds,
+    describe_lacking,
+    packages_of_lacking_libraries,
+    read_needs,
+)
 
 NEEDS = RuntimeNeeds((3, 10), (3, 11), {"libgomp.so.1": "libgomp1", "libquadmath.so.0": "libquadmath0"})
 WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadmath.so.0": True}}
@@ -41,7 +46,7 @@ def test_the_needs_of_the_shipped_runtimes_and_of_none(root: Path) -> None:
     needs = read_needs(root / "workloads", ["mxnet", "torch", "nothing"])
     assert set(needs) == {"mxnet", "torch"}
     assert needs["mxnet"] == NEEDS
-    assert not lacking_packages(needs["torch"], {"loadable": {"libgomp.so.1": False}})
+    assert not packages_of_lacking_libraries(needs["torch"], {"loadable": {"libgomp.so.1": False}})
 
 
 def test_the_module_looks_for_every_library_that_a_runtime_needs(root: Path) -> None:

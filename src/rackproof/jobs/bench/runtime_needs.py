@@ -68,7 +68,7 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
             f"  {node}: {runtime} needs Python {versions}, and has {has}: install one with venv, or name an "
             "interpreter in bench_pythons"
         )
-    packages = lacking_packages(needs, facts)
+    packages = packages_of_lacking_libraries(needs, facts)
     if packages:
         lines.append(
             f"  {node}: {runtime} needs libraries that are not there: as root a run installs them, otherwise "
@@ -77,7 +77,7 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
     return lines
 
 
-def lacking_packages(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> Sequence[str]:
+def packages_of_lacking_libraries(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> Sequence[str]:
     """Return the packages whose libraries the node does not have. No I/O."""
     there = mapping_at(facts, "loadable")
     return sorted(package for library, package in needs.libraries.items() if there.get(library) is False)
