@@ -234,21 +234,42 @@ NVIDIA_SMI_XML = b"""\
 <uuid>GPU-00000000-0000-4000-8000-000000000001</uuid>
 <vbios_version>96.00</vbios_version>
 <fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
-<temperature><gpu_temp>31 C</gpu_temp></temperature>
-<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity></volatile></ecc_errors>
-<remapped_rows><remapped_row_pending>No</remapped_row_pending>
+<temperature><gpu_temp>31 C</gpu_temp><gpu_temp_tlimit>52 C</gpu_temp_tlimit>
+<memory_temp>40 C</memory_temp></temperature>
+<ecc_errors><volatile><sram_correctable>0</sram_correctable>
+<sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+<sram_uncorrectable_secded>0</sram_uncorrectable_secded>
+<dram_correctable>0</dram_correctable><dram_uncorrectable>0</dram_uncorrectable></volatile>
+<aggregate><sram_correctable>0</sram_correctable>
+<sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+<sram_uncorrectable_secded>0</sram_uncorrectable_secded>
+<dram_correctable>0</dram_correctable><dram_uncorrectable>0</dram_uncorrectable>
+<sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
+<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending></ecc_errors>
+<remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
+<remapped_row_pending>No</remapped_row_pending>
 <remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<gpu_power_readings><current_power_limit>700.00 W</current_power_limit></gpu_power_readings>
+<gpu_power_readings><current_power_limit>700.00 W</current_power_limit>
+<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
 <performance_state>P0</performance_state>
 <gpu_recovery_action>None</gpu_recovery_action>
 <mig_mode><current_mig>Disabled</current_mig></mig_mode>
-<pci><pci_bus>00</pci_bus></pci>
-<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
+<pci><pci_bus>00</pci_bus><pci_gpu_link_info>
+<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
+<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
+</pci_gpu_link_info></pci>
+<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
+<clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>
+<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
+<clocks_event_reason_hw_thermal_slowdown>Not Active</clocks_event_reason_hw_thermal_slowdown>
+<clocks_event_reason_hw_power_brake_slowdown>Not Active</clocks_event_reason_hw_power_brake_slowdown>
+<clocks_event_reason_sw_thermal_slowdown>Not Active</clocks_event_reason_sw_thermal_slowdown>
+</clocks_event_reasons>
 <utilization><gpu_util>0 %</gpu_util></utilization>
-<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>
+<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
 <retired_pages><pending_retirement>N/A</pending_retirement></retired_pages>
 <clocks><sm_clock>1980 MHz</sm_clock></clocks>
-<fabric><state>N/A</state><status>N/A</status></fabric>
+<fabric><state>N/A</state><status>N/A</status><health><summary>N/A</summary></health></fabric>
 <processes>
 </processes>
 </gpu>
@@ -288,14 +309,18 @@ GPU 00000000:00:06.0
         Tx Throughput                     : 1058 KB/s
     Clocks Event Reasons
         Idle                              : Active
+        SW Power Cap                      : Not Active
         HW Slowdown                       : Not Active
             HW Thermal Slowdown           : Not Active
+            HW Power Brake Slowdown       : Not Active
+        SW Thermal Slowdown               : Not Active
     FB Memory Usage
         Total                             : 143771 MiB
         Reserved                          : 616 MiB
         Used                              : 3 MiB
     ECC Mode
         Current                           : Enabled
+        Pending                           : Enabled
     ECC Errors
         Volatile
             SRAM Correctable              : 0
@@ -304,8 +329,14 @@ GPU 00000000:00:06.0
             DRAM Correctable              : 0
             DRAM Uncorrectable            : 0
         Aggregate
+            SRAM Correctable              : 0
             SRAM Uncorrectable Parity     : 0
+            SRAM Uncorrectable SEC-DED    : 0
+            DRAM Correctable              : 0
+            DRAM Uncorrectable            : 0
             SRAM Threshold Exceeded       : No
+        Channel Repair Pending            : No
+        TPC Repair Pending                : No
     Retired Pages
         Pending Page Blacklist            : N/A
     Utilization
@@ -313,6 +344,8 @@ GPU 00000000:00:06.0
     Fabric
         State                             : N/A
         Status                            : N/A
+        Health
+            Summary                       : N/A
     Remapped Rows
         Correctable Error                 : 0
         Uncorrectable Error               : 0
@@ -322,10 +355,12 @@ GPU 00000000:00:06.0
         GPU Current Temp                  : 31 C
         GPU T.Limit Temp                  : 52 C
         GPU Shutdown T.Limit Temp         : -8 C
+        Memory Current Temp               : 40 C
     GPU Power Readings
         Average Power Draw                : 76.61 W
         Instantaneous Power Draw          : 77.49 W
         Current Power Limit               : 700.00 W
+        Default Power Limit               : 700.00 W
     Clocks
         Graphics                          : 1980 MHz
         SM                                : 1980 MHz

@@ -12,6 +12,7 @@ import pytest
 from rackproof import logs
 from rackproof.core.records import Verdict
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
+from rackproof.logs.gpu_description import PARTS
 
 from .log_samples import NVIDIA_SMI_TEXT, NVIDIA_SMI_XML, TOPO
 
@@ -329,7 +330,7 @@ def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
         table("clocks_event_reasons.sw_power_cap", "Active"),
         table("clocks_event_reasons.supported", "0x00000000000001FF"),
         table("temperature.gpu, power.draw [W]", "31, [N/A]"),
-        table("temperature.gpu.tlimit", "-1"),
+        table("temperature.gpu.tlimit", "6"),
         table("temperature.gpu, power.management", "31, Enabled"),
         # A query that was started once more, into the same file.
         (LOOP := table("timestamp, temperature.gpu", "2026/01/31 12:00:00.000, 31"))
@@ -393,7 +394,6 @@ def test_a_pcie_link_that_is_slow_under_load_is_found_in_the_xml() -> None:
 
 
 CURRENT = f"Current{' ' * 19}: "
-ECC_MODE = "    ECC Mode\n        Current                           : Enabled\n    MIG Mode\n"
 
 
 @pytest.mark.parametrize(
@@ -407,14 +407,159 @@ ECC_MODE = "    ECC Mode\n        Current                           : Enabled\n 
             UNPROVEN,
             "pcie_width_unproven",
         ),
-        ("  : Enabled\n    MIG", "  : Disabled\n    MIG", FAIL, "ecc_off"),
+        (
+            "ECC Mode\n        Current                           : Enabled",
+            "ECC Mode\n        Current  : Disabled",
+            FAIL,
+            "ecc_off",
+        ),
+        ("52 C", "-1 C", FAIL, "temperature"),
+        ("52 C", "5 C", DEGRADED, "temperature"),
+        ("0 %", "-5 %", UNPROVEN, "impossible_value"),
+        ("0 %", "150 %", UNPROVEN, "impossible_value"),
+        ("143771 MiB", "0 MiB", UNPROVEN, "impossible_value"),
     ],
 )
 def test_a_bad_value_of_the_text(old: str, new: str, verdict: Verdict, code: str) -> None:
-    text = NVIDIA_SMI_TEXT.decode().replace("    MIG Mode\n", ECC_MODE, 1)
+    text = NVIDIA_SMI_TEXT.decode()
     assert judged(text) == (PASS, set())
     assert old in text
     assert judged(text.replace(old, new, 1)) == (verdict, {code})
+
+
+# What a description of a GPU lacks: a part that every driver prints, or a reading that its neighbours have.
+
+
+def test_a_line_taken_out_of_the_text_never_hides_what_it_said() -> None:
+    """Every line that a check reads: set to a fault it is none, and so it is no pass without it."""
+    lines = NVIDIA_SMI_TEXT.decode().splitlines(keepends=True)
+    judging = (
+        "Pending",
+        "Failure Occurred",
+        "Uncorrectable",
+        "Exceeded",
+        "Recovery",
+        "T.Limit Temp   ",
+        "State",
+        "Status",
+        "Slowdown  ",
+        "GPU Current Temp",
+        "Memory Current",
+        "Limit    ",
+        "Total",
+        "Width",
+        "Max  ",
+    )
+    taken = [at for at, line in enumerate(lines) if any(word in line for word in judging)]
+    # Not judged: what waits for MIG, and two limits of a sensor.
+    passing = {
+        lines[at].strip().split("  ")[0]
+        for at in taken
+        if judged("".join(lines[:at] + lines[at + 1 :]))[0] == PASS
+    }
+    assert len(taken) > 30
+    assert passing <= {"Pending", "GPU Shutdown T.Limit Temp"}
+
+
+PRINTED = {
+    path.rpartition("/")[2]
+    for part in PARTS
+    for path in part.paths
+    if sum(f"<{one}>" in XML for one in part.tags) == 1 and part.since_driver < 590
+    if f"<{path.rpartition('/')[2]}>" in XML and not part.section.startswith("power_readings")
+}
+
+
+@pytest.mark.parametrize("tag", sorted(PRINTED))
+def test_no_part_of_the_xml_is_taken_out_of_all_gpus_unnoticed(tag: str) -> None:
+    verdict, codes = judged(re.sub(rf"(?s)<{tag}>.*?</{tag}>", "", XML))
+    assert verdict is not PASS
+    assert codes & {"cut_off", "gpu_lost", "damaged_xml"}
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "gpu_temp",
+        "gpu_temp_tlimit",
+        "memory_temp",
+        "state",
+        "remapped_row_failure",
+        "sram_threshold_exceeded",
+        "current_link_width",
+        "current_power_limit",
+    ],
+)
+def test_a_gpu_lacks_a_reading_that_the_other_has(tag: str) -> None:
+    text = with_value(tag, "N/A")
+    assert judged(text) == (UNPROVEN, {"gpu_readings_missing"})
+    # Where no GPU has it, the driver or the model has none.
+    assert judged(re.sub(rf"<{tag}>[^<]*</{tag}>", f"<{tag}>N/A</{tag}>", XML))[0] == PASS
+
+
+THRESHOLD = "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"
+FABRIC = "fabric.clusterUuid, fabric.cliqueId, fabric.state"
+
+
+@pytest.mark.parametrize(
+    ("columns", "healthy", "faulty", "verdict", "code"),
+    [
+        (THRESHOLD, "No", "Yes", FAIL, "ecc_uncorrected"),
+        (THRESHOLD, "No", "Maybe", UNPROVEN, "gpu_value_unknown"),
+        ("retired_pages.pending", "No", "Yes", FAIL, "remap_pending"),
+        ("fabric.health.summary", "Healthy", "Unhealthy", FAIL, "fabric_unhealthy"),
+        ("fabric.health.bandwidth", "Full", "Degraded", UNPROVEN, "gpu_value_unknown"),
+        ("fabric.health.route_unhealthy", "False", "True", UNPROVEN, "gpu_value_unknown"),
+        ("temperature.gpu.tlimit", "40", "-1", FAIL, "temperature"),
+        ("temperature.gpu.tlimit", "40", "[N/A]", UNPROVEN, "gpu_readings_missing"),
+        (FABRIC, "a, 1, Completed", "a, 2, Completed", FAIL, "fabric_split"),
+        ("remapped_rows.failure", "No", "[N/A]", UNPROVEN, "gpu_readings_missing"),
+        ("fabric.state", "Completed", "[N/A]", UNPROVEN, "gpu_readings_missing"),
+        ("ecc.errors.corrected.aggregate.dram", "0", "20000001", DEGRADED, "ecc_dram_correctable"),
+        ("ecc.errors.corrected.aggregate.sram", "0", "10001", DEGRADED, "ecc_sram_correctable"),
+        ("remapped_rows.uncorrectable", "0", "-5", UNPROVEN, "impossible_value"),
+        ("remapped_rows.histogram.low", "0", "nan", UNPROVEN, "impossible_value"),
+        ("memory.total [MiB]", "143771 MiB", "[N/A]", UNPROVEN, "gpu_readings_missing"),
+    ],
+)
+def test_a_table_is_judged_as_the_xml_is(
+    columns: str, healthy: str, faulty: str, verdict: Verdict, code: str
+) -> None:
+    assert judged(table(columns, healthy, healthy)) == (PASS, set())
+    assert judged(table(columns, healthy, faulty)) == (verdict, {code})
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "verdict", "code"),
+    [
+        ("cliqueId", "7", FAIL, "fabric_split"),
+        ("clusterUuid", "11110000-0000-0000-0000-000000000000", FAIL, "fabric_split"),
+        ("gpu_temp_tlimit", "0 C", FAIL, "temperature"),
+        ("gpu_temp_tlimit", "5 C", DEGRADED, "temperature"),
+        ("gpu_util", "101 %", UNPROVEN, "impossible_value"),
+    ],
+)
+def test_a_gpu_of_the_xml_that_no_sound_machine_has(
+    tag: str, value: str, verdict: Verdict, code: str
+) -> None:
+    assert judged(with_value(tag, value)) == (verdict, {code})
+
+
+def test_drivers_since_610_have_the_power_limits_one_deeper() -> None:
+    text = NVIDIA_SMI_TEXT.decode()
+    limits = "        Current Power Limit               : 700.00 W\n        Default Power Limit"
+    deeper = "        GPU Ceiling Power Limit\n" + limits.replace("        ", "            ", 1).replace(
+        "\n", "\n    "
+    )
+    deep = text.replace(limits, deeper).replace("GPU T.Limit Temp ", "GPU Current T.Limit Temp ")
+    assert judged(deep) == (PASS, set())
+    assert judged(deep.replace("700.00 W", "200.00 W", 1)) == (DEGRADED, {"power_limit"})
+    assert judged(deep.replace("52 C", "-1 C")) == (FAIL, {"temperature"})
+
+
+def test_two_gpus_at_one_address_are_one_or_two_lists() -> None:
+    first, second = re.findall(r'<gpu id="([^"]*)"', XML)
+    assert judged(XML.replace(second, first)) == (UNPROVEN, {"gpu_twice"})
 
 
 # What is missing, unlike the rest, or said by the table itself.

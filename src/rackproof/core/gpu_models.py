@@ -119,6 +119,10 @@ HOTTEST_GPU_C = 100.0
 """No model is specified for a GPU as hot as that."""
 HOTTEST_MEMORY_C = 95.0
 """From here on a GPU's memory is too hot, from ten degrees more it fails."""
+LEAST_MARGIN_C = 5.0
+"""A GPU that is nearer to the temperature at which it slows down lacks cooling; at 0 it does slow down."""
+MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
+"""More errors than ECC corrects in a sound GPU's life, as public health checks of fleets have them."""
 
 
 def expected_model(sku: str, given: str = "") -> str:

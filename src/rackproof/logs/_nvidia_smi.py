@@ -11,8 +11,11 @@ from datetime import UTC, datetime
 from rackproof.core.gpu_models import (
     HOTTEST_GPU_C,
     HOTTEST_MEMORY_C,
+    LEAST_MARGIN_C,
     MODELS_OF_DOMAINS,
     MODELS_WITH_ECC,
+    MOST_DRAM_CORRECTED,
+    MOST_SRAM_CORRECTED,
     has_own_links,
     is_one_of,
 )
@@ -22,8 +25,8 @@ from rackproof.logs._reading import Log, number
 MAX_GPUS = 1024
 COLDEST_C, HOTTEST_C = 0.0, 150.0
 """A GPU at work is warmer than the one; a sensor does not show more than the other."""
-_MOST_W = 5000.0
-"""No GPU draws as much."""
+_MOST = {"gpu_power": 5000.0, "utilisation": 100.0}
+"""No GPU draws as many watts, or is busier."""
 _BUSY_PERCENT = 10.0
 """A resting PCIe link is slow on purpose; from here on the GPU is at work."""
 _MEMORY_SHARE = 0.98
@@ -118,7 +121,9 @@ def is_possible(measurement: str, value: float) -> bool:
         return COLDEST_C < value <= HOTTEST_C
     if measurement == "gpu_temperature_margin":
         return -HOTTEST_C <= value <= HOTTEST_C
-    return 0 <= value <= _MOST_W if measurement == "gpu_power" else value >= 0
+    if measurement == "gpu_memory_total":
+        return value > 0
+    return 0 <= value <= _MOST.get(measurement, math.inf)
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,8 @@ class GpuReadings:
     generation_max: float | None = None
     utilisation: float | None = None
     temperature_c: float | None = None
+    margin_c: float | None = None
+    """What is left until the GPU slows down."""
     memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
@@ -150,8 +157,14 @@ class GpuReadings:
     spent_banks: float | None = None
     """Banks of memory that have no spare row left."""
     remapped_rows: float | None = None
+    sram_corrected: float | None = None
+    dram_corrected: float | None = None
+    """Errors that ECC corrected in the GPU's life."""
     fabric_state: str = ""
     fabric_status: str = ""
+    fabric: str = ""
+    """Cluster and clique of NVLink in which it is."""
+    bus_id: str = ""
 
 
 def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
@@ -162,6 +175,8 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
         fabric_code, words = fault
         log.find(fabric_code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
+    _judge_margin(log, gpu, at)
+    _judge_corrected(log, gpu, at)
     if gpu.temperature_c is not None and HOTTEST_GPU_C <= gpu.temperature_c <= HOTTEST_C:
         log.find("too_hot", f"{gpu.label}: at {gpu.temperature_c:g} °C", Verdict.FAIL, line=at)
     if gpu.memory_c is not None and gpu.memory_c >= HOTTEST_MEMORY_C:
@@ -172,6 +187,25 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
         log.find("pcie_generation", message, Verdict.FAIL, line=at)
     if "Disabled" in (gpu.ecc, gpu.ecc_next) and is_one_of(gpu.name, MODELS_WITH_ECC):
         _find_ecc_off(log, gpu, at)
+
+
+def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:
+    """Judge how near a GPU is to the temperature at which it slows down, as nights do."""
+    if gpu.margin_c is not None and gpu.margin_c <= LEAST_MARGIN_C:
+        verdict = Verdict.FAIL if gpu.margin_c <= 0 else Verdict.DEGRADED
+        message = f"{gpu.label}: {gpu.margin_c:g} °C left until it slows down"
+        log.find("temperature", message, verdict, line=at)
+
+
+def _judge_corrected(log: Log, gpu: GpuReadings, at: int | None) -> None:
+    """Judge how many errors ECC corrected, as nights do."""
+    for code, errors, most, memory in (
+        ("ecc_sram_correctable", gpu.sram_corrected, MOST_SRAM_CORRECTED, "SRAM"),
+        ("ecc_dram_correctable", gpu.dram_corrected, MOST_DRAM_CORRECTED, "DRAM"),
+    ):
+        if (errors or 0) > most:
+            message = f"{gpu.label}: {errors:g} correctable errors in {memory}, more than {most}"
+            log.find(code, message, Verdict.DEGRADED, line=at)
 
 
 _NO_RESOURCES = "Insufficient Resources"
@@ -247,6 +281,7 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
         _judge_width(log, gpu, at, alike)
         _judge_settings_beside(log, gpu, at, alike)
     _judge_serials(log, gpus)
+    _judge_places(log, gpus)
     find_mixed_models(log, (gpu.name for gpu, _at in gpus))
 
 
@@ -278,6 +313,18 @@ def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> 
         if gpu.serial in seen:
             find_twice(log, at, f"the serial number {gpu.serial}", gpu.label)
         seen.add(gpu.serial)
+
+
+def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
+    """Note GPUs of one address, and GPUs of one machine that are in different cliques of NVLink."""
+    seen: dict[str, str] = {}
+    for gpu, at in gpus:
+        # A query in a loop has a GPU in many rows.
+        if gpu.bus_id and seen.setdefault(gpu.bus_id, gpu.label) != gpu.label:
+            find_twice(log, at, f"the address {gpu.bus_id}", gpu.label)
+    if len(fabrics := sorted({gpu.fabric for gpu, _at in gpus} - {""})) > 1:
+        message = f"the GPUs are in {len(fabrics)} NVLink cliques (cluster/clique): {', '.join(fabrics[:3])}"
+        log.find("fabric_split", message, Verdict.FAIL)
 
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:

@@ -26,6 +26,7 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS
+from rackproof.logs.gpu_description import lacking_beside, missing_parts
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
@@ -134,9 +135,10 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts; drivers have moved it twice."""
+    """Return a GPU's power limit in watts; drivers have moved it three times."""
     for path in (
         "gpu_power_readings/current_power_limit",
+        "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
         "gpu_power_readings/power_limit",
         "power_readings/power_limit",
     ):
@@ -230,7 +232,7 @@ _WORDS: Mapping[str, frozenset[str]] = {
     "remapped_rows/remapped_row_failure": _YES_NO,
 }
 """Words that checks know, by path. Any other word is no good value until it is listed here."""
-_WELL = frozenset(
+WELL = frozenset(
     {
         *("", "No", "None", "False", "Full", "Not Supported"),
         "Requested functionality has been deprecated",
@@ -278,7 +280,7 @@ def _unknown_sections(gpu: _Element) -> Iterator[str]:
     has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
     for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
         for tag, text in _plain_children(gpu, section):
-            is_known = f"{section}/{tag}" in _WORDS or text in _WELL or leading(text) is not None
+            is_known = f"{section}/{tag}" in _WORDS or text in WELL or leading(text) is not None
             if not is_known and tag not in _LISTS:
                 yield f"{section}/{tag}: {text:.60}"
 
@@ -358,10 +360,10 @@ class NvidiaSmiXmlParser(_Whole):
             log.find(
                 "gpu_missing", f"{len(gpus)} GPUs described, {attached or 0:.0f} attached", Verdict.UNPROVEN
             )
-        driver = top.get("driver_version")
+        driver = _driver_number(top.get("driver_version"))
         seen: set[str] = set()
         for gpu, element in gpus:
-            if missing := missing_sections(element, driver):
+            if missing := missing_parts(element, driver):
                 message = f"GPU {gpu.index} {gpu.uuid}: its description is not whole: no {', '.join(missing)}"
                 log.find("cut_off", message, Verdict.UNPROVEN, line=element.line)
             if gpu.uuid in seen:
@@ -372,6 +374,12 @@ class NvidiaSmiXmlParser(_Whole):
         for one, line in readings:
             judge_gpu(log, one, line)
         judge_neighbours(log, readings)
+        for place, lacking in lacking_beside([element for _gpu, element in gpus]):
+            gpu, element = gpus[place]
+            message = (
+                f"GPU {gpu.index} {gpu.uuid}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
+            )
+            log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=element.line)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add measurements and findings of one GPU."""
@@ -454,6 +462,7 @@ def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
         generation_max=leading(element.get(f"{link}pcie_gen/max_link_gen")),
         utilisation=leading(element.get("utilization/gpu_util")),
         temperature_c=leading(element.get("temperature/gpu_temp")),
+        margin_c=leading(element.get("temperature/gpu_temp_tlimit")),
         memory_c=leading(element.get("temperature/memory_temp")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=_first_number(element, _DEFAULT_LIMITS),
@@ -463,10 +472,18 @@ def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
         serial=gpu.serial,
         spent_banks=_first_number(element, _SPENT_BANKS),
         remapped_rows=sum(_first_number(element, paths) or 0 for paths in _REMAPPED),
+        sram_corrected=leading(element.get("ecc_errors/aggregate/sram_correctable")),
+        dram_corrected=leading(element.get("ecc_errors/aggregate/dram_correctable")),
+        fabric=_fabric_of(element),
+        bus_id=gpu.bus_id,
     )
 
 
-_DEFAULT_LIMITS = ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")
+_DEFAULT_LIMITS = (
+    "gpu_power_readings/default_power_limit",
+    "gpu_power_readings/gpu_ceiling_power_limit/default_power_limit",
+    "power_readings/default_power_limit",
+)
 _SPENT_BANKS = (
     "remapped_rows/row_remapper_histogram/row_remapper_histogram_none",
     "remapped_rows/bank_remap_availability_histogram/none",
@@ -477,56 +494,27 @@ _REMAPPED = (
 )
 
 
+def _fabric_of(element: _Element) -> str:
+    """Return in which cluster and clique of NVLink a GPU is, empty where it is in none."""
+    words = [
+        next((text for path in paths if (text := element.get(path))), "")
+        for paths in (
+            ("fabric/clusterUuid", "fabric/clusteruuid"),
+            ("fabric/cliqueId", "fabric/cliqueid"),
+        )
+    ]
+    return "/".join(words) if all(words) else ""
+
+
 def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
     """Return the number at the first path that has one."""
     found = _first_value(element, paths)
     return found[0] if found else None
 
 
-@dataclass(frozen=True)
-class _Section:
-    """A part of a GPU's description that every driver from a version on prints, whatever the model."""
-
-    tags: tuple[str, ...]
-    since_driver: float = 0
-
-
-_SECTIONS = (
-    *(
-        _Section((tag,))
-        for tag in (
-            *(
-                "product_name",
-                "uuid",
-                "serial",
-                "vbios_version",
-                "performance_state",
-                "pci",
-                "fb_memory_usage",
-            ),
-            *("utilization", "ecc_mode", "ecc_errors", "retired_pages", "temperature", "clocks", "processes"),
-        )
-    ),
-    _Section(("clocks_event_reasons", "clocks_throttle_reasons")),
-    _Section(("gpu_power_readings", "power_readings")),
-    _Section(("mig_mode",), 510),
-    _Section(("remapped_rows",), 510),
-    _Section(("fabric",), 525),
-    _Section(("gpu_recovery_action",), 570),
-)
-"""Found in every answer of drivers 418 to 595, of GeForce, Quadro and data center GPUs, that was looked at.
-What a GPU does not have reads N/A there: a section that is missing was not printed, or taken out."""
-
-
-def missing_sections(gpu: _Element, driver: str) -> list[str]:
-    """Return which parts of a GPU's description are missing; a driver of no known version is a new one."""
-    version = leading(driver.replace(".", " ", 1).split(" ")[0]) if driver else None
-    tags = {child.tag for child in gpu.children}
-    return [
-        one.tags[0]
-        for one in _SECTIONS
-        if not tags & set(one.tags) and (version is None or version >= one.since_driver)
-    ]
+def _driver_number(driver: str) -> float | None:
+    """Return the first number of a driver's version, None where there is none."""
+    return leading(driver.replace(".", " ", 1).split(" ")[0]) if driver else None
 
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
@@ -544,7 +532,8 @@ _MORE_NUMBERS = (
     ("memory_temperature", ("temperature/memory_temp",)),
     ("gpu_memory_total", ("fb_memory_usage/total",)),
     ("gpu_power", ("gpu_power_readings/current_power_limit",)),
-    ("gpu_power", ("gpu_power_readings/default_power_limit",)),
+    ("gpu_power", _DEFAULT_LIMITS),
+    ("utilisation", ("utilization/gpu_util",)),
     ("pcie_link_width", ("pci/pci_gpu_link_info/link_widths/max_link_width",)),
 )
 """Numbers that are no measurement, and that cannot be any number either."""
@@ -635,6 +624,8 @@ _TEXT_TAGS: dict[str, dict[str, str]] = {
         "gpu_current_temp": "gpu_temp",
         "gpu": "gpu_temp",
         "gpu_t_limit_temp": "gpu_temp_tlimit",
+        # Since driver 610.
+        "gpu_current_t_limit_temp": "gpu_temp_tlimit",
         "memory_current_temp": "memory_temp",
     },
     "ecc_mode": {"current": "current_ecc", "pending": "pending_ecc"},

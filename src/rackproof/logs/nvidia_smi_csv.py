@@ -24,7 +24,7 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
-from rackproof.logs.nvidia_smi import recovery_verdict
+from rackproof.logs.nvidia_smi import WELL, is_fabric_unhealthy, recovery_verdict
 
 _LOWER = Direction.LOWER
 MAX_COLUMNS = 1000
@@ -45,10 +45,11 @@ _AS_MEASURED: Mapping[str, str] = {
     **{column: name for column, (name, _direction) in _MEASURED.items()},
     **dict.fromkeys(("power.draw.average", "power.draw.instant"), "gpu_power"),
     "temperature.gpu.tlimit": "gpu_temperature_margin",
+    "memory.total": "gpu_memory_total",
 }
 _NUMBER_COLUMN = re.compile(
-    r"(?:temperature|power\.(?!management)|clocks|utilization|memory|pcie\.link|ecc\.errors|enforced\.power)"
-    r"[a-z0-9_.]*"
+    r"(?:temperature|power\.(?!management)|clocks|utilization|memory|pcie\.link|ecc\.errors|enforced\.power"
+    r"|remapped_rows\.(?:correctable|uncorrectable|histogram))[a-z0-9_.]*"
 )
 """Columns whose cells are numbers, where the GPU has the reading."""
 _OTHER_LISTS = {
@@ -60,7 +61,7 @@ _OTHER_LISTS = {
 """Columns of lists that are not of GPUs, and what they are lists of."""
 _NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 _HEALTH_WORDS = re.compile(
-    r"ecc\.mode\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
+    r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
     r"|clocks_(?:event|throttle)_reasons\."
 )
 """Columns of words that show something of a GPU's state, besides those of numbers."""
@@ -124,6 +125,8 @@ class NvidiaSmiCsvParser(LogParser):
         self.shows_health = False
         self.gpus: dict[str, int] = {}
         """Rows of each GPU."""
+        self.filled: dict[str, tuple[str, set[str]]] = {}
+        """Product name of each GPU, and which judged columns it had a value in."""
         self.indexes: set[int] = set()
         self.counted: set[float] = set()
         """How many GPUs there are, by the table itself (column count)."""
@@ -214,6 +217,9 @@ class NvidiaSmiCsvParser(LogParser):
             self.indexes.add(int(index[:9]))
         if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
             self.counted.add(counted)
+        self.filled.setdefault(named, (values.get("name", ""), set()))[1].update(
+            name for name, text in values.items() if _JUDGED.match(name) and not _NOTHING.fullmatch(text)
+        )
         self.shows_health = self.shows_health or any(
             bool(_HEALTH_WORDS.match(name)) and not _NOTHING.fullmatch(text) for name, text in values.items()
         )
@@ -274,14 +280,14 @@ class NvidiaSmiCsvParser(LogParser):
     def _judge_words(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
         """Judge columns of words, as the XML has them: pending repairs, the recovery action, the infoROM."""
         log = self.log
-        if values.get("remapped_rows.pending") in _YES:
-            log.find("remap_pending", f"GPU {gpu}: a row remap waits for a reset", Verdict.FAIL, line=at)
-        if values.get("retired_pages.pending") in _YES:
-            log.find(
-                "remap_pending", f"GPU {gpu}: a page waits for a reset to be retired", Verdict.FAIL, line=at
-            )
-        if values.get("remapped_rows.failure") in _YES:
-            log.find("remap_failure", f"GPU {gpu}: a row could not be remapped", Verdict.FAIL, line=at)
+        for column, (code, fault) in _FAULTS.items():
+            cell = values.get(column, "N/A")
+            if cell in _YES:
+                log.find(code, f"GPU {gpu}: {fault}", Verdict.FAIL, line=at)
+            elif cell not in _NO and not _NOTHING.fullmatch(cell):
+                message = f"GPU {gpu}: a value that no check knows: {column} is {cell:.60}"
+                log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
+        self._judge_fabric_health(at, gpu, values)
         action = values.get("gpu_recovery_action", "")
         if not _NOTHING.fullmatch(action) and (verdict := recovery_verdict(action)):
             log.find("recovery_action", f"GPU {gpu}: the driver asks for: {action:.60}", verdict, line=at)
@@ -289,9 +295,32 @@ class NvidiaSmiCsvParser(LogParser):
             message = f"GPU {gpu}: its infoROM is corrupted: {INFOROM_REMEDY}"
             log.find("inforom_corrupted", message, Verdict.FAIL, line=at)
 
+    def _judge_fabric_health(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
+        """Judge the health of a GPU's NVLink fabric, and what it consists of."""
+        summary = _word(values, "fabric.health.summary")
+        if is_fabric_unhealthy(summary):
+            message = f"GPU {gpu}: fabric health is {summary:.40}"
+            self.log.find("fabric_unhealthy", message, Verdict.FAIL, line=at)
+            return
+        for column in values.keys() - {"fabric.health.summary"}:
+            if column.startswith("fabric.health.") and (cell := _word(values, column)) not in WELL:
+                message = f"GPU {gpu}: a value that no check knows: {column} is {cell:.60}"
+                self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
+
+    def _find_lacking(self) -> None:
+        """Note a GPU without a reading that a GPU beside it has, in a column that was asked for of both."""
+        there: dict[str, set[str]] = {}
+        for name, columns in self.filled.values():
+            there.setdefault(name, set()).update(columns)
+        for gpu, (name, columns) in self.filled.items():
+            if lacking := sorted(there[name] - columns):
+                message = f"GPU {gpu}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
+                self.log.find("gpu_readings_missing", message, Verdict.UNPROVEN)
+
     def finish(self) -> ParsedLog:
         """Return the values."""
         judge_neighbours(self.log, list(self.readings.items()))
+        self._find_lacking()
         if self.other_list:
             message = f"a list of {self.other_list}, which shows nothing of the GPUs' state"
             self.log.find("no_rows", message, Verdict.UNPROVEN)
@@ -331,7 +360,23 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 
-_YES = ("Yes", "1")
+_YES, _NO = ("Yes", "1"), ("No", "0")
+_FAULTS: Mapping[str, tuple[str, str]] = {
+    "remapped_rows.pending": ("remap_pending", "a row remap waits for a reset"),
+    "retired_pages.pending": ("remap_pending", "a page waits for a reset to be retired"),
+    "remapped_rows.failure": ("remap_failure", "a row could not be remapped"),
+    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": (
+        "ecc_uncorrected",
+        "SRAM error threshold exceeded",
+    ),
+}
+"""Columns of yes and no in which yes is a fault: its code, and what it means."""
+_JUDGED = re.compile(
+    r"temperature\.|ecc\.mode\.|ecc\.errors\.uncorrected|remapped_rows\.(?:pending|failure)|gpu_recovery_action"
+    r"|fabric\.(?:state|status|health\.summary)|power\.(?:default_)?limit|pcie\.link\.(?:gen|width)\.|mig\.mode"
+    r"|memory\.total|clocks_(?:event|throttle)_reasons\.active"
+)
+"""Columns that checks judge: what one GPU of a model has there, every other one in the machine has, too."""
 _BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
 
 
@@ -356,6 +401,7 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         generation_max=numbers.get("pcie.link.gen.max"),
         utilisation=numbers.get("utilization.gpu"),
         temperature_c=numbers.get("temperature.gpu"),
+        margin_c=numbers.get("temperature.gpu.tlimit"),
         memory_c=numbers.get("temperature.memory"),
         power_limit_w=numbers.get("power.limit"),
         power_default_w=numbers.get("power.default_limit"),
@@ -363,10 +409,14 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         mig=values.get("mig.mode.current", ""),
         compute_mode=values.get("compute_mode", ""),
         serial=_word(values, "serial", "gpu_serial"),
-        spent_banks=leading(values.get("remapped_rows.histogram.none", "")),
+        spent_banks=numbers.get("remapped_rows.histogram.none"),
         remapped_rows=sum(
-            leading(values.get(f"remapped_rows.{kind}", "")) or 0 for kind in ("correctable", "uncorrectable")
+            numbers.get(f"remapped_rows.{kind}", 0) for kind in ("correctable", "uncorrectable")
         ),
+        sram_corrected=numbers.get("ecc.errors.corrected.aggregate.sram"),
+        dram_corrected=numbers.get("ecc.errors.corrected.aggregate.dram"),
+        fabric="/".join(filter(None, (_word(values, column) for column in _FABRIC))),
+        bus_id=_word(values, "pci.bus_id", "gpu_bus_id"),
         fabric_state=_word(values, "fabric.state"),
         fabric_status=_word(values, "fabric.status"),
     )
@@ -378,10 +428,11 @@ def _word(values: Mapping[str, str], *columns: str) -> str:
     return next((cell for cell in cells if cell and not _NOTHING.fullmatch(cell)), "")
 
 
+_FABRIC = ("fabric.clusterUuid", "fabric.cliqueId")
 _LASTING = (
     *("name", "gpu_name", "ecc.mode.current", "ecc.mode.pending", "memory.total"),
     *("pcie.link.width.current", "pcie.link.width.max", "pcie.link.gen.max", "power.limit", "clocks.max.sm"),
-    *("mig.mode.current", "serial", "gpu_serial"),
+    *("mig.mode.current", "serial", "gpu_serial", "pci.bus_id", "gpu_bus_id", *_FABRIC),
 )
 """Columns that stay the same from row to row of a loop."""
 
@@ -401,4 +452,6 @@ def _lasting(readings: GpuReadings) -> GpuReadings:
         clock_max_mhz=readings.clock_max_mhz,
         mig=readings.mig,
         serial=readings.serial,
+        fabric=readings.fabric,
+        bus_id=readings.bus_id,
     )

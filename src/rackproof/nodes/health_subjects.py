@@ -10,7 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from rackproof.core.gpu_models import HOTTEST_GPU_C, HOTTEST_MEMORY_C
+from rackproof.core.gpu_models import (
+    HOTTEST_GPU_C,
+    HOTTEST_MEMORY_C,
+    LEAST_MARGIN_C,
+    MOST_DRAM_CORRECTED,
+    MOST_SRAM_CORRECTED,
+)
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.kernel_log import normalize_bus_id
@@ -155,7 +161,7 @@ class Limits:
     """The least share of its inodes that is free."""
     clock_s: float = 2
     """Seconds that the clock may differ."""
-    margin_c: float = 5
+    margin_c: float = LEAST_MARGIN_C
     """Degrees between a GPU and the temperature at which it slows down; 0 fails."""
     gpu_c: float = HOTTEST_GPU_C
     """Temperature of a GPU, in °C."""
@@ -165,9 +171,9 @@ class Limits:
     """The least share of the expected memory of the node."""
     loaded_percent: float = 10
     """Use of a GPU, in percent, from which its links have to run at full width and generation."""
-    sram_correctable: int = 10_000
+    sram_correctable: int = MOST_SRAM_CORRECTED
     """Corrected errors of SRAM since the driver was loaded."""
-    dram_correctable: int = 20_000_000
+    dram_correctable: int = MOST_DRAM_CORRECTED
     """Corrected errors of DRAM since the driver was loaded."""
     pcie_replays: int = 100
     """PCIe replays between two nights."""

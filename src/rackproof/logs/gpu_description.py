@@ -1,0 +1,172 @@
+"""What nvidia-smi's ``-q`` prints of every GPU, as a table, and what of that a description lacks. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rackproof.core.gpu_models import DRIVER_WITH_REPAIRS, MODELS_WITH_REPAIRS, is_one_of
+
+
+class Described(Protocol):
+    """A GPU's description, or a section of it."""
+
+    @property
+    def children(self) -> Sequence[object]:
+        """What stands below it."""
+
+    @property
+    def text(self) -> Sequence[str]:
+        """What stands in it."""
+
+    def find(self, path: str) -> Described | None:
+        """Return the first element at a path of tags."""
+
+    def get(self, path: str) -> str:
+        """Return the cleaned text at a path; "" for an absent element and for ``N/A``."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a GPU's description that every driver from a version on prints below a section.
+
+    ``tags`` are the names that drivers and notations have for it: one is enough. Without ``models`` it is
+    printed of every model. A section that reads N/A as a whole has no parts.
+    """
+
+    section: str
+    tags: tuple[str, ...]
+    since_driver: float = 0
+    models: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths at which it may stand."""
+        return tuple(f"{self.section}/{tag}" if self.section else tag for tag in self.tags)
+
+
+def _below(section: str, *names: str, since: float = 0, models: tuple[str, ...] = ()) -> tuple[Part, ...]:
+    """Return parts of one section; each name may have others behind a bar."""
+    return tuple(Part(section, tuple(name.split("|")), since, models) for name in names)
+
+
+def _reasons(section: str, prefix: str) -> tuple[Part, ...]:
+    names = ("hw_slowdown", "sw_power_cap", "sw_thermal_slowdown")
+    # In the text these two stand below hw_slowdown.
+    nested = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+    return _below(
+        section,
+        *(f"{prefix}{name}|{name}" for name in names),
+        *(f"{prefix}{name}|hw_slowdown/{name}" for name in nested),
+    )
+
+
+_LINK = "pci/pci_gpu_link_info"
+PARTS: tuple[Part, ...] = (
+    *_below(
+        "",
+        *("product_name", "uuid", "serial", "vbios_version", "performance_state", "pci", "fb_memory_usage"),
+        *("utilization", "ecc_mode", "ecc_errors", "retired_pages", "temperature", "clocks", "processes"),
+        "clocks_event_reasons|clocks_throttle_reasons",
+        "gpu_power_readings|power_readings",
+    ),
+    *_below("", "mig_mode", "remapped_rows", since=510),
+    *_below("", "fabric", since=525),
+    *_below("", "gpu_recovery_action", since=570),
+    *_below("pci", "pci_gpu_link_info"),
+    *_below(_LINK, "pcie_gen", "link_widths"),
+    *_below(f"{_LINK}/pcie_gen", "current_link_gen", "max_link_gen"),
+    *_below(f"{_LINK}/link_widths", "current_link_width", "max_link_width"),
+    *_reasons("clocks_event_reasons", "clocks_event_reason_"),
+    *_reasons("clocks_throttle_reasons", "clocks_throttle_reason_"),
+    *_below("fb_memory_usage", "total", "used"),
+    *_below("utilization", "gpu_util"),
+    *_below("mig_mode", "current_mig"),
+    *_below("ecc_mode", "current_ecc", "pending_ecc"),
+    *_below("ecc_errors", "volatile", "aggregate"),
+    *_below(
+        "ecc_errors",
+        *("channel_repair_pending", "tpc_repair_pending"),
+        since=DRIVER_WITH_REPAIRS,
+        models=MODELS_WITH_REPAIRS,
+    ),  # fmt: skip
+    *_below("ecc_errors", "unrepairable_memory", since=590, models=MODELS_WITH_REPAIRS),
+    *(
+        part
+        for section in ("ecc_errors/volatile", "ecc_errors/aggregate")
+        for part in _below(
+            section,
+            *("sram_correctable|single_bit", "dram_correctable|single_bit", "dram_uncorrectable|double_bit"),
+            # Up to driver 535 there was one count; since then there are two, and a threshold.
+            "sram_uncorrectable_parity|sram_uncorrectable|double_bit",
+            "sram_uncorrectable_secded|sram_uncorrectable|double_bit",
+        )
+    ),
+    *_below("ecc_errors/aggregate", "sram_threshold_exceeded|sram_uncorrectable|double_bit"),
+    *_below("retired_pages", "pending_retirement|pending_blacklist|pending_page_blacklist"),
+    *_below("remapped_rows", "remapped_row_pending", "remapped_row_failure"),
+    *_below("remapped_rows", "remapped_row_corr|correctable_error", "remapped_row_unc|uncorrectable_error"),
+    *_below("temperature", "gpu_temp", "memory_temp"),
+    *_below("temperature", "gpu_temp_tlimit", since=525),
+    *_below("gpu_power_readings", "current_power_limit|power_limit|gpu_ceiling_power_limit"),
+    *_below("gpu_power_readings", "default_power_limit|gpu_ceiling_power_limit"),
+    # Since driver 610 they stand one deeper.
+    *_below("gpu_power_readings/gpu_ceiling_power_limit", "current_power_limit", "default_power_limit"),
+    *_below("power_readings", "power_limit", "default_power_limit"),
+    *_below("clocks", "sm_clock"),
+    *_below("fabric", "state", "status"),
+    *_below("fabric", "health", since=570),
+)
+"""Found in every answer of drivers 418 to 610, of GeForce, Quadro and data center GPUs, that was looked at.
+What a GPU does not have reads N/A there: a part that is missing was not printed, or taken out."""
+
+_BESIDE = (
+    *("temperature/gpu_temp", "temperature/gpu_temp_tlimit", "temperature/memory_temp", "gpu_recovery_action"),
+    *("fabric/state", "fabric/status", "fabric/health/summary", "ecc_mode/current_ecc", "mig_mode/current_mig"),
+    *("fb_memory_usage/total", "ecc_errors/aggregate/sram_threshold_exceeded", "ecc_errors/unrepairable_memory"),
+    *("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending"),
+    *(f"{section}/{word}_uncorrectable{kind}" for section in ("ecc_errors/volatile", "ecc_errors/aggregate")
+      for word, kind in (("sram", ""), ("sram", "_parity"), ("sram", "_secded"), ("dram", ""))),
+    *("remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure"),
+    *(f"{_LINK}/pcie_gen/current_link_gen", f"{_LINK}/link_widths/current_link_width"),
+    *("gpu_power_readings/current_power_limit", "gpu_power_readings/default_power_limit", "clocks/sm_clock"),
+)  # fmt: skip
+"""Readings that checks judge: what one GPU of a model has, every other one in the machine has, too."""
+
+
+def _is_printed(gpu: Described, part: Part) -> bool:
+    section = gpu.find(part.section) if part.section else gpu
+    # A section that is missing is a part of its own; "N/A" in the place of one is the driver's word.
+    if section is None or (not section.children and "".join(section.text).strip()):
+        return True
+    return any(section.find(tag) for tag in part.tags)
+
+
+def missing_parts(gpu: Described, driver: float | None) -> list[str]:
+    """Return which parts of a GPU's description are missing.
+
+    Args:
+        gpu: The description.
+        driver: The first number of the driver's version; None, where it is not known, is a new one.
+    """
+    name = gpu.get("product_name")
+    return [
+        part.paths[0]
+        for part in PARTS
+        if (driver is None or driver >= part.since_driver)
+        and (not part.models or is_one_of(name, part.models))
+        and not _is_printed(gpu, part)
+    ]
+
+
+def lacking_beside(gpus: Sequence[Described]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the place of each GPU that lacks readings which another of its product name has, and which."""
+    there: dict[str, set[str]] = {}
+    read = [{path for path in _BESIDE if gpu.get(path)} for gpu in gpus]
+    names = [gpu.get("product_name") for gpu in gpus]
+    for name, paths in zip(names, read, strict=True):
+        there.setdefault(name, set()).update(paths)
+    for place, (name, paths) in enumerate(zip(names, read, strict=True)):
+        if lacking := [path for path in _BESIDE if path in there[name] - paths]:
+            yield place, lacking
