@@ -209,6 +209,16 @@ LINES = [
     ("nvme nvme0: Device not ready; aborting reset, CSTS=0x1", FAIL, "storage_error"),
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", FAIL, "storage_error"),
     ("nvme nvme1: I/O 512 QID 1 timeout, aborting", DEGRADED, "storage_error"),
+    ("megaraid_sas 0000:01:00.0: FW in FAULT state!!", FAIL, "storage_error"),
+    ("mpt3sas_cm0: fault_state(0x2810)!", FAIL, "storage_error"),
+    (
+        "EXT4-fs (nvme0n1p2): warning: mounting fs with errors, running e2fsck is recommended",
+        DEGRADED,
+        "storage_error",
+    ),
+    ("CIFS: VFS: \\\\\\\\srv has not responded in 180 seconds. Reconnecting...", DEGRADED, "storage_error"),
+    ("NVRM: GPU 0000:18:00.0 is already bound to nouveau.", FAIL, "gpu_driver_error"),
+    ("NVRM: GPU 0000:18:00.0 is already bound to vfio-pci.", FAIL, "gpu_driver_error"),
     (
         "blk_update_request: I/O error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0",
         FAIL,
@@ -541,3 +551,18 @@ def test_each_harmless_line_has_a_source_and_an_example() -> None:
 def test_no_text_breaks_the_reading_of_unknown_lines(text: str) -> None:
     for level in (None, False, True):
         unknown_error(text, level)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "systemd-journald[500]: Missed 12 kernel messages",
+        "systemd-journald[1]: Missed 1 kernel messages",
+        "systemd-journald[388]: /dev/kmsg buffer overrun, some messages lost.",
+    ],
+)
+def test_a_log_whose_lines_were_lost_is_not_whole(line: str) -> None:
+    whole = "[    0.000000] Linux version 6.8.0\n[    1.000000] pci 0000:18:00.0: enabled\n"
+    assert logs.parse(io.BytesIO(whole.encode()), format="xid").verdict is PASS
+    parsed = logs.parse(io.BytesIO(f"{whole}[    2.000000] {line}\n".encode()), format="xid")
+    assert (parsed.verdict, parsed.findings[0].code) == (UNPROVEN, "kernel_log_unknown")

@@ -15,7 +15,7 @@ import pytest
 from rackproof import logs
 from rackproof.core.records import Verdict
 from rackproof.logs._nccl_checks import count_sizes
-from tests.logs.log_samples import GPU_BURN, MXNET, NVBANDWIDTH, PERFTEST, TF_CNN, mllog, nccl_json
+from tests.logs.log_samples import GPU_BURN, MXNET, NCCL, NVBANDWIDTH, PERFTEST, TF_CNN, mllog, nccl_json
 
 REAL = Path(__file__).parents[1] / "data/real"
 PASS, UNPROVEN, FAIL = Verdict.PASS, Verdict.UNPROVEN, Verdict.FAIL
@@ -35,7 +35,6 @@ BURN = "tools/gpu_burn.log.xz"
 SIZES = "tools/ib_loopback_all_sizes.log"
 TF = "tf_cnn/resnet50-fp32-4gpu.log"
 DIGITS = "mxnet/mxnet_lenet_digits.log"
-BANDWIDTH = "tools/nvbandwidth_results.log"
 
 Change = Callable[[bytes], bytes]
 
@@ -329,7 +328,15 @@ TOOLS: list[tuple[bytes, Change, Verdict, str]] = [
     (read(TF), lines_with(b"images/sec: 1281.0"), UNPROVEN, "rows_missing"),
     (read(TF), lines_with(b"images/sec: 12", first=9, count=2), UNPROVEN, "rows_missing"),
     (read(TF), swap(rb"(?m)^50\t", b"20\t"), UNPROVEN, "rows_missing"),
+    (TF_CNN, lines_with(b"1\timages/sec: 325.8"), UNPROVEN, "rows_missing"),
+    (read(TF), lines_with(b"images/sec: ", count=2), UNPROVEN, "rows_missing"),
     (MXNET, lines_with(b"Epoch[0]", count=5), UNPROVEN, "rows_missing"),
+    (MXNET, lines_with(b"Epoch[1] Batch"), UNPROVEN, "rows_missing"),
+    (read(DIGITS), lines_with(b"Epoch[2] Batch", count=99), UNPROVEN, "rows_missing"),
+    (read(DIGITS), lines_with(b"Epoch[0] Batch", count=99), UNPROVEN, "rows_missing"),
+    (GPU_BURN, swap(rb"temps: 58 C", b"temps: 0 C"), UNPROVEN, "impossible_value"),
+    (GPU_BURN, swap(rb"38 C - 39 C", b"38 C - 0 C"), UNPROVEN, "impossible_value"),
+    (read(BURN), last_progress(swap(rb"temps: \d+ C", b"temps: 0 C")), UNPROVEN, "impossible_value"),
     (MXNET, swap(rb"Batch \[50-100\]", b"Batch [50-40]"), UNPROVEN, "rows_missing"),
     (read(DIGITS), lines_with(b"Epoch[3]", count=99), UNPROVEN, "rows_missing"),
     (read(DIGITS), lines_with(b"Epoch[2] Batch [5-10]"), UNPROVEN, "rows_missing"),
@@ -342,8 +349,32 @@ TOOLS: list[tuple[bytes, Change, Verdict, str]] = [
     (NVBANDWIDTH, without(b" 0       N/A", b" 790.00", b" 396.00"), UNPROVEN, "rows_missing"),
     (NVBANDWIDTH, swap(rb" 790\.00", b" 795.00"), UNPROVEN, "sum_mismatch"),
     (NVBANDWIDTH, swap(rb"         0         1\n", b"         0         2\n"), UNPROVEN, "rows_missing"),
-    (read(BANDWIDTH), without(b" 0    369.36", b"1985.60", b"934.81"), UNPROVEN, "rows_missing"),
+    (NVBANDWIDTH, lines_with(b"Device 1"), UNPROVEN, "devices_contradict"),
+    (NVBANDWIDTH, lines_with(b"Device 0"), UNPROVEN, "gpu_missing"),
+    (NVBANDWIDTH, lines_with(b"Device", count=2), UNPROVEN, "devices_contradict"),
+    (NVBANDWIDTH, swap(rb"Device 1: NVIDIA H200", b"Device 1: NVIDIA H100"), UNPROVEN, "gpus_unlike"),
 ]
+
+
+def unchecked(data: bytes, *places: int) -> bytes:
+    """Return a table of nccl-tests whose rows show N/A for wrong values, out of place (0), in place (1)."""
+
+    def row(found: re.Match[bytes]) -> bytes:
+        cells = [b"  N/A" if at in places else found[2 * at + 2] for at in (0, 1)]
+        return found[1] + cells[0] + found[3] + cells[1]
+
+    changed, count = re.subn(rb"(?m)^( +\d+ +\d+ +\w+ .*?)( +0)((?: +[\d.]+){3})( +0)(?= *$)", row, data)
+    assert count
+    return changed
+
+
+@pytest.mark.parametrize("data", [NCCL, NCCL.replace(b"validation: 1", b"validation: 4"), read(B200)])
+def test_values_that_were_to_be_checked_and_were_not_are_no_pass(data: bytes) -> None:
+    assert judged(data) == (PASS, set())
+    assert judged(unchecked(data, 0, 1)) == (UNPROVEN, {"not_checked"})
+    assert judged(unchecked(data, 0)) == (UNPROVEN, {"not_checked"})
+    # Some collectives are never checked in place.
+    assert judged(unchecked(data, 1)) == (PASS, set())
 
 
 @pytest.mark.parametrize(("data", "change", "verdict", "code"), TOOLS)
@@ -373,3 +404,16 @@ def test_a_training_that_goes_on_from_an_epoch_begins_with_it() -> None:
 def test_gpus_of_two_models_are_not_compared() -> None:
     mixed = GPU_BURN.replace(b"GPU 1: NVIDIA H200", b"GPU 1: NVIDIA A2").replace(b"(16842", b"(842")
     assert judged(mixed)[0] is PASS
+
+
+@pytest.mark.parametrize("name", [LORA, LLAMA, "mlperf-hard/5.1-crlf-dlrm_dcnv2.txt", FLUX])
+def test_a_log_without_most_of_its_evaluations_is_no_pass(name: str) -> None:
+    """One that is missing is a hole in the course; where nearly all are, the holes are the rule."""
+    data = read(name)
+    marks = re.findall(rb'(?m)^.*"key": "eval_accuracy".*\n', data)
+    for kept in (1, 2):
+        if kept < len(marks):
+            thin = data
+            for line in marks[:-kept]:
+                thin = thin.replace(line, b"", 1)
+            assert judged(thin)[0] is not PASS

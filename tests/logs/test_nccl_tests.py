@@ -230,7 +230,7 @@ OLD = """\
         ("bfloat16", ("8e-03", "0e+00"), PASS),
         ("double", ("4e-13", "0e+00"), PASS),
         ("int32", ("0e+00", "0e+00"), PASS),
-        ("float", ("  N/A", "  N/A"), PASS),
+        ("float", ("  N/A", "  N/A"), UNPROVEN),
         ("float", ("1e-03", "0e+00"), FAIL),
         ("half", ("0e+00", "2e+01"), FAIL),
         ("double", ("1e-07", "1e-07"), FAIL),
@@ -421,7 +421,7 @@ def test_a_busbw_that_does_not_follow_from_its_algbw_is_unproven(name: str, old:
     ("count", "verdict"), [(0, Verdict.PASS), (1, Verdict.UNPROVEN), (2, Verdict.UNPROVEN), (3, Verdict.PASS)]
 )
 def test_values_that_only_some_rows_of_a_place_checked_are_unproven(count: int, verdict: Verdict) -> None:
-    text = (REAL / "b200-8gpu-all_reduce.txt").read_text()
+    text = (REAL / "b200-8gpu-all_reduce.txt").read_text().replace(" validation: 1", "")
     (row,) = [line for line in text.splitlines() if line.lstrip().startswith("40160460")]
     rows = [row] * 3  # the same size, measured three times
     # Out of place, as a program without checks (-c 0) prints it.

@@ -96,12 +96,18 @@ BOTH_WAYS = bidirectional(READ_CE, "Read")
     ],
 )
 def test_both_directions_and_their_total_are_read(name: str, kind: str, gpus: int) -> None:
-    parsed = read(HEAD + ONE_WAY + bidirectional(name, kind, gpus) + LATENCY + "Waived: \n" + NOTE)
+    more = "".join(f"Device {at}: NVIDIA H200 (00000000:{at:02x}:00)\n" for at in range(2, gpus))
+    head = HEAD.replace("(00000000:43:00)\n", f"(00000000:43:00)\n{more}")
+    # The other two matrices are of two GPUs.
+    beside = ONE_WAY + LATENCY if gpus == 2 else ""
+    parsed = read(head + beside + bidirectional(name, kind, gpus) + "Waived: \n" + NOTE)
     assert parsed.verdict is PASS, codes(parsed)
     cells = gpus * (gpus - 1)
     for part, expected in ((f"{kind}1".lower(), 181.0), (f"{kind}2".lower(), 191.0), ("total", 372.0)):
         assert value(parsed, f"{name}_{part}", 1, 0) == expected
         assert sum(one.name == f"{name}_{part}" for one in parsed.measurements) == cells
+    if not beside:
+        return
     assert value(parsed, "device_to_device_memcpy_read_ce", 0, 1) == 370.1
     latency = parsed.measurement("device_to_device_latency_sm", row="1", column="0")
     assert latency is not None

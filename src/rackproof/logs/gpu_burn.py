@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rackproof.core.gpu_models import HOTTEST_GPU_C, physics_of
 from rackproof.core.records import Direction, ParsedLog, Verdict
-from rackproof.logs._nvidia_smi import HOTTEST_C, find_twice
+from rackproof.logs._nvidia_smi import COLDEST_C, HOTTEST_C, find_twice
 from rackproof.logs._reading import Log, LogParser, number
 
 _GPU = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
@@ -116,6 +116,9 @@ class GpuBurnParser(LogParser):
         for index, cell in enumerate(text.partition("temps:")[2].split(" - ")[:1024]):
             # "--" stands for what nvidia-smi did not tell.
             degrees = _TEMPERATURE.match(cell)
+            if degrees and not float(degrees[1]) > COLDEST_C:
+                message = f"GPU {index}: {cell.strip():.20}, which cannot be"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
             if degrees and float(degrees[1]) > self.hottest.get(index, (-1.0, at))[0]:
                 self.hottest[index] = (float(degrees[1]), at)
 

@@ -85,12 +85,8 @@ PARTS: tuple[Part, ...] = (
     *_below("mig_mode", "current_mig"),
     *_below("ecc_mode", "current_ecc", "pending_ecc"),
     *_below("ecc_errors", "volatile", "aggregate"),
-    *_below(
-        "ecc_errors",
-        *("channel_repair_pending", "tpc_repair_pending"),
-        since=DRIVER_WITH_REPAIRS,
-        models=MODELS_WITH_REPAIRS,
-    ),  # fmt: skip
+    *_below("ecc_errors", "channel_repair_pending", since=DRIVER_WITH_REPAIRS, models=MODELS_WITH_REPAIRS),
+    *_below("ecc_errors", "tpc_repair_pending", since=DRIVER_WITH_REPAIRS, models=MODELS_WITH_REPAIRS),
     *_below("ecc_errors", "unrepairable_memory", since=590, models=MODELS_WITH_REPAIRS),
     *(
         part
@@ -121,17 +117,30 @@ PARTS: tuple[Part, ...] = (
 """Found in every answer of drivers 418 to 610, of GeForce, Quadro and data center GPUs, that was looked at.
 What a GPU does not have reads N/A there: a part that is missing was not printed, or taken out."""
 
-_BESIDE = (
-    *("temperature/gpu_temp", "temperature/gpu_temp_tlimit", "temperature/memory_temp", "gpu_recovery_action"),
-    *("fabric/state", "fabric/status", "fabric/health/summary", "ecc_mode/current_ecc", "mig_mode/current_mig"),
-    *("fb_memory_usage/total", "ecc_errors/aggregate/sram_threshold_exceeded", "ecc_errors/unrepairable_memory"),
-    *("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending"),
-    *(f"{section}/{word}_uncorrectable{kind}" for section in ("ecc_errors/volatile", "ecc_errors/aggregate")
-      for word, kind in (("sram", ""), ("sram", "_parity"), ("sram", "_secded"), ("dram", ""))),
-    *("remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure"),
-    *(f"{_LINK}/pcie_gen/current_link_gen", f"{_LINK}/link_widths/current_link_width"),
-    *("gpu_power_readings/current_power_limit", "gpu_power_readings/default_power_limit", "clocks/sm_clock"),
-)  # fmt: skip
+_BESIDE: tuple[str, ...] = tuple(
+    f"{section}/{name}" if section else name
+    for section, names in (
+        ("", ("gpu_recovery_action",)),
+        ("temperature", ("gpu_temp", "gpu_temp_tlimit", "memory_temp")),
+        ("fabric", ("state", "status", "health/summary")),
+        ("ecc_mode", ("current_ecc",)),
+        ("mig_mode", ("current_mig",)),
+        ("fb_memory_usage", ("total",)),
+        (
+            "ecc_errors",
+            (
+                *("unrepairable_memory", "channel_repair_pending", "tpc_repair_pending"),
+                *("aggregate/sram_threshold_exceeded", "volatile/dram_uncorrectable"),
+                *(f"volatile/sram_uncorrectable{kind}" for kind in ("", "_parity", "_secded")),
+            ),
+        ),
+        ("remapped_rows", ("remapped_row_pending", "remapped_row_failure")),
+        (_LINK, ("pcie_gen/current_link_gen", "link_widths/current_link_width")),
+        ("gpu_power_readings", ("current_power_limit", "default_power_limit")),
+        ("clocks", ("sm_clock",)),
+    )
+    for name in names
+)
 """Readings that checks judge: what one GPU of a model has, every other one in the machine has, too."""
 
 

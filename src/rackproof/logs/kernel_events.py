@@ -105,6 +105,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"NVRM: knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
         r"NVRM: .{0,100}Memory Subsystem Error detected|"
         r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
+        r"NVRM: GPU \S{1,20} is already bound to |"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
         r"nvidia(?:-nvswitch)?: probe of \S+ failed|nvidia \S+: probe with driver nvidia failed",
     ),
@@ -168,10 +169,13 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"XFS \([^)]{1,40}\): .{0,120}(?:[Cc]orrupt|[Ss]hut(?:ting)? ?down|I/O [Ee]rror)|"
         r"no available path - failing I/O|access beyond end of device|"
         r"I/O error while (?:reading|writing)|BTRFS(?::)? (?:error|critical)|"
-        r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure",
+        r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure|"
+        # Controllers of disks whose firmware has stopped.
+        r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
     ),
     # A server of another machine, which may be back: that the mount works is a check of its own.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
+    ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),
     ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
     # A program's own fault ("traps: python[1] general protection fault ip:") is none of the kernel.
     (
@@ -236,6 +240,9 @@ FAULT_WORDS = (
     "failing i/o",
     "beyond end of",
     "not responding",
+    "cifs: ",
+    "megaraid",
+    "fault_state",
     "out of memory",
     "throttled",
     "segfault",

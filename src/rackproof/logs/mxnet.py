@@ -184,9 +184,25 @@ class MxnetParser(LogParser):
                 message = f"epoch {epoch} is missing, and epoch {self.last_epoch} is there"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
                 break
+        self._judge_batches(ended)
         for epoch, batches in self.batches.items():
             if problem := batches.problem(f"batches of epoch {epoch}"):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
+
+    def _judge_batches(self, ended: list[int]) -> None:
+        """Find an epoch with fewer progress lines than another: all have the same data."""
+        if len(self.batches) >= MAX_VALUES:
+            return
+        most = max((batches.last or 0 for batches in self.batches.values()), default=0)
+        # What is left over of an epoch may make the next one longer by a batch, and so by a line.
+        gap = max((batches.usual for batches in self.batches.values()), default=0)
+        for epoch in ended:
+            last = self.batches[epoch].last if epoch in self.batches else None
+            if (last is None and most) or (last is not None and last + gap < most):
+                shown = "no batch" if last is None else f"batches up to {last:g}"
+                message = f"epoch {epoch} shows {shown}, and another one some up to {most:g}"
+                self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
+                return
 
     def _measure_times(self, measurements: list[Measurement]) -> None:
         """Add the number of epochs, their time, start-up and the total."""

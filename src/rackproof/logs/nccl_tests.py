@@ -76,7 +76,7 @@ _RATIO_TOLERANCE = 0.03
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
-_NOT_VALIDATED = re.compile(r"\bvalidation: 0\b")
+_VALIDATION = re.compile(r"\bvalidation: (\d{1,9})\b")
 _FASTEST_GB_S = 10_000.0
 """No collective is as fast, between whatever GPUs."""
 _LINK_SHARE = 1.5
@@ -113,7 +113,7 @@ class BandwidthTable:
     """The collective that was named for this very table."""
     device: str = ""
     """Product name of a GPU."""
-    validates: bool = True
+    validates: bool | None = None
     off_count: int | None = None
     """Line of the first row whose count is not its size by its type."""
     candidates: tuple[str, ...] = ()
@@ -229,8 +229,8 @@ class LabelledLines:
     devices: Devices = field(default_factory=Devices)
     device: str = ""
     """Product name of a GPU."""
-    validates: bool = True
-    """Whether the program was asked to check its results."""
+    validates: bool | None = None
+    """Whether the program was asked to check its results; None where that is not stated."""
     concluded: str = ""
     """The collective of the last table."""
     ended: BandwidthTable | None = None
@@ -415,7 +415,8 @@ class NcclTestsParser(LogParser):
         step = _STEP.search(text)
         stream.factor = int(step[1]) if step and step[2] == "factor" else 0
         stream.step = int(step[1]) if step and step[2] == "bytes" else 0
-        stream.validates = _NOT_VALIDATED.search(text) is None
+        asked = _VALIDATION.search(text)
+        stream.validates = int(asked[1]) > 0 if asked else None
         self.log.tag("min_bytes", config[3])
         self.log.tag("max_bytes", config[4])
 
@@ -675,7 +676,10 @@ class NcclTestsParser(LogParser):
                 self.log.find("busbw_contradicts", message, Verdict.UNPROVEN)
         if self.unchecked:
             # Some collectives are never checked in place; then no row there is.
-            partly = any(table.checked & table.unchecked for table in names)
+            partly = any(
+                table.checked & table.unchecked or (table.validates and PLACES[0] in table.unchecked)
+                for table in names
+            )
             message = f"{self.unchecked} results were not checked for right values"
             self.log.find("not_checked", message, Verdict.UNPROVEN if partly else None)
 
@@ -690,7 +694,7 @@ class NcclTestsParser(LogParser):
         if table.off_count is not None and name == "all_reduce":
             message = "a row whose count is not its size by the bytes of its type"
             self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=table.off_count)
-        if not table.validates and table.checked:
+        if table.validates is False and table.checked:
             message = "wrong values are counted, though the program was asked for no validation"
             self.log.find("not_checked", message, Verdict.UNPROVEN)
 

@@ -14,6 +14,7 @@ import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import split_label
+from rackproof.logs._nvidia_smi import find_missing_indexes, find_mixed_models
 from rackproof.logs._reading import Log, LogParser, number, text_of
 
 _RUNNING = re.compile(r"^\s*Running ([A-Za-z0-9_]{1,100})\.?\s*$")
@@ -32,6 +33,8 @@ _FACT = re.compile(
     r"^\s*(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
 )
 _DEVICE = re.compile(r"^\s*Device (\d{1,4}): (.{1,100})$")
+_PROCESS = re.compile(r"^\s*Process +\d{1,6} \([^)]{1,100}\): device \d{1,4}: ")
+"""A run on several nodes lists its processes in place of devices."""
 _BETWEEN_GPUS = re.compile(r"(?:^|_)device_to_device_")
 """Tests with a row and a column for each GPU."""
 _WITH_HOST = re.compile(r"(?:^|_)(?:host|all)_")
@@ -75,8 +78,11 @@ class NvbandwidthParser(LogParser):
         self.total = 0.0
         self.sums = self.waived = 0
         self.noted = self.note_first = False
-        self.devices: set[str] = set()
-        """Numbers of the devices that the heading lists."""
+        self.devices: dict[str, str] = {}
+        """Product names of the devices that the heading lists, by number."""
+        self.of_processes = False
+        self.widest = 0
+        """Columns of the widest matrix that has one for each device."""
         self.absent: set[tuple[str, str]] = set()
         """Rows and columns of the present matrix whose cells are N/A."""
 
@@ -121,9 +127,12 @@ class NvbandwidthParser(LogParser):
                 # Another run begins in the same file, and has to have an end of its own.
                 self.noted = self.note_first = False
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
+        elif _PROCESS.match(text):
+            self.of_processes = True
         elif found := _DEVICE.match(text):
             if len(self.devices) < MAX_CELLS:
-                self.devices.add(found[1])
+                # Another run in the same file lists the same ones again.
+                self.devices[found[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", found[2])
             self.log.tag("device", found[2])
         else:
             return False
@@ -220,6 +229,8 @@ class NvbandwidthParser(LogParser):
     def _judge_rows(self, at: int) -> None:
         """Find a row or a column that is gone: both are numbered, and between GPUs there are as many."""
         rows, columns = self.row_names, self.columns
+        if self._is_by_device():
+            self.widest = max(self.widest, len(columns))
         numbered = [str(number) for number in range(max(len(rows), len(columns)))]
         # The rows of the bisection between nodes are named after two processes.
         if rows != numbered[: len(rows)] and "->" not in "".join(rows):
@@ -237,6 +248,14 @@ class NvbandwidthParser(LogParser):
         else:
             return
         self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
+
+    def _judge_devices(self) -> None:
+        """Find a list of devices with a hole, of several models, or other devices than there are columns."""
+        find_missing_indexes(self.log, "the list of devices", map(int, self.devices))
+        find_mixed_models(self.log, self.devices.values())
+        if self.widest > len(self.devices) and not self.of_processes:
+            message = f"{len(self.devices)} devices are listed, and a matrix has {self.widest} columns"
+            self.log.find("devices_contradict", message, Verdict.UNPROVEN)
 
     def _is_by_device(self) -> bool:
         """Return whether the present matrix has a column for each device of one node."""
@@ -360,6 +379,7 @@ class NvbandwidthParser(LogParser):
             proven = self.read_document(self.document)
         else:
             self.close()
+            self._judge_devices()
             proven = self.sums > 0 and self.noted
             if not self.noted:
                 message = "the closing note is missing"

@@ -73,6 +73,7 @@ class TfCnnParser(LogParser):
         self.totals = 0
         self.last_step_at = 0
         self.steps = Steps()
+        self.first_step: float | None = None
         self.slowest, self.fastest = math.inf, 0.0
         """These belong to the speeds that steps state."""
         self.clock: tuple[float, float, float, float] | None = None
@@ -182,6 +183,7 @@ class TfCnnParser(LogParser):
         if self.rank == self.first_rank:
             self.last_step_at = at
             self.steps.take(step, at)
+            self.first_step = step if self.first_step is None else self.first_step
             self.slowest, self.fastest = min(self.slowest, speed), max(self.fastest, speed)
             if found["time"]:
                 first = (step, float(found["time"])) if self.clock is None else self.clock[:2]
@@ -316,6 +318,10 @@ class TfCnnParser(LogParser):
             return  # several runs, whose steps begin again; or a step is known to be lost
         if problem := self.steps.problem("steps"):
             self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
+        if len(self.ranks) < 2 and (self.first_step or 0) > max(1.0, self.steps.usual):
+            # The program prints its first step, however seldom it prints the others.
+            message = f"the first step is {self.first_step:g}: those before it are missing"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
         asked, last = number(self.log.tags.get("num_batches")), self.steps.last
         if asked is not None and last is not None and not last <= asked < last + max(1.0, self.steps.usual):
             message = f"the last step is {last:g}, and {asked:g} batches were asked for"

@@ -35,6 +35,10 @@ _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
 """What the kernel itself writes, of which what happens to a node's programs is no fault of the node."""
+_LOST_LINES = re.compile(
+    r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
+)
+"""What journald writes where the kernel was faster than it."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -83,6 +87,9 @@ class XidParser(LogParser):
         """Read one line of the kernel's log."""
         if moment := _MOMENT.match(text):
             self.moment = moment
+        if _LOST_LINES.search(text):
+            message = "lines of the kernel's log were lost: faults in them are not seen"
+            self.log.find("kernel_log_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
         event = read_kernel_line(text)
         if event is None and _OF_KERNEL.search(text[:300].encode()):
             event = read_unknown_line(text, level_is_error(text), self.log.declared)

@@ -372,6 +372,21 @@ def test_a_run_is_no_faster_than_it_states(throughput: float | None, seconds: fl
     assert ("implausible_speed" in found_in([trace("a", seconds=seconds, throughput=throughput)])) is found
 
 
+@pytest.mark.parametrize("silent", [1, 2, 4])
+@pytest.mark.parametrize("name", ["throughput", "amount_kind"])
+def test_what_the_other_runs_state_is_asked_of_each(name: str, silent: int) -> None:
+    """A throughput that was taken out hid that a run is faster than it states."""
+    traces = [trace(str(at), start=at * 1000, seconds=600 + at, throughput=7.0) for at in range(9)]
+    assert not found_in(traces)
+    for one in traces[:silent]:
+        setattr(one, name, type(getattr(one, name))())
+    assert found_in(traces)["course_incomplete"] is Verdict.UNPROVEN
+    # Where most state none the code is one that does not.
+    for one in traces:
+        setattr(one, name, type(getattr(one, name))())
+    assert "course_incomplete" not in found_in(traces)
+
+
 @pytest.mark.parametrize(
     ("values", "same"),
     [

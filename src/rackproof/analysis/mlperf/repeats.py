@@ -233,6 +233,7 @@ def compare_runs(
     """
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
     findings += _node_count_findings(traces)
+    findings += _statement_findings(traces)
     findings += _unknown_gpu_findings(traces, gpus)
     scoring = [trace for trace in traces if trace.scores]
     for trace in scoring:
@@ -303,6 +304,20 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
         if usual is not None and trace.node_count != usual:
             ran = "no number of" if trace.node_count is None else str(trace.node_count)
             yield _unproven("nodes_differ", f"ran on {ran} nodes, the other runs on {usual}", trace.file)
+
+
+_STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluation is into the training"}
+"""What all runs of a result state, or none: no result of 659 of rounds 3.1 to 5.1 mixes."""
+
+
+def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs whose logs lack what the other runs' logs state, and what that would have shown."""
+    for name, words in _STATED.items():
+        silent = [trace for trace in traces if not getattr(trace, name)]
+        if 2 * len(silent) < len(traces):
+            for trace in silent:
+                message = f"does not state {words}, and the other runs do: lines are missing"
+                yield _unproven("course_incomplete", message, trace.file)
 
 
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:

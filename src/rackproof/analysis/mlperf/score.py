@@ -552,7 +552,13 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
     if not rcp.applies:
         return
     if rcp.passed is False:
-        yield Verdict.FAIL, f"convergence rejected: {rcp.message}"
+        mean, least = rcp.submission_mean, rcp.smallest_allowed
+        # The checker's own words are "RCP found", also of runs that it rejects.
+        too_fast = mean is not None and least is not None and mean < least
+        why = (
+            f"{mean:.4g} {rcp.unit} to converge, and {least:.4g} are the fewest" if too_fast else rcp.message
+        )
+        yield Verdict.FAIL, f"convergence rejected: {why}"
     elif rcp.passed is None and complete:
         # Of an incomplete set, the missing runs are the reason.
         yield Verdict.UNPROVEN, f"convergence not compared: {rcp.message}"
