@@ -12,8 +12,8 @@ description:
   - Runs on the host of Slurm's controller (O(drained=false)), whose user may start jobs with C(srun). Jobs
     are called C(rackproof-night), carry their programs along, are given nodes at once or not at all, and end
     by Slurm's time limit whatever becomes of this machine.
-  - First every idle node by itself, then pairs of nodes, so that over the nights each two of a rack meet; who
-    fails meets good partners, and suspects that are left are halved.
+  - First every idle node by itself, then pairs of nodes, so that over the nights each two of a rack are
+    measured; a node that fails gets good partners, and the remaining suspects are halved.
   - Writes the numbers as a run of benchmark C(probes) and everything else beside the night, for
     M(rackproof_validate_judge).
   - With O(drained=true) it measures the task's host itself, without Slurm, which gives a drained node no job.

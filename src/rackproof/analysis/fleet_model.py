@@ -204,7 +204,7 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
         kind = _compare_kind(table, np.flatnonzero(table.quantity == quantity), policy)
         if kind is not None:
             kinds.append(kind)
-    # Metrics first each by itself: they meet only in the evidence on their GPU and node.
+    # First each metric by itself: they are combined only in the evidence on their GPU and node.
     judged = np.zeros(len(table.value), bool)
     drops = np.full((len(table.value), 2), np.nan)
     for kind in kinds:

@@ -1,6 +1,6 @@
 """Runs of several sizes become a study: rates, scaling efficiency, accuracy, and what a bad point shows.
 
-Everything here is a pure function of records; :mod:`rackproof.report.study` makes the tables. Nothing here
+No I/O: everything here is a function of records; :mod:`rackproof.report.study` makes the tables. Nothing here
 gives a verdict: a run that shows a failure has a row, but no efficiency is computed from it.
 """
 

@@ -220,7 +220,7 @@ def compare(first: Run, second: Run) -> Comparison:
     """Compare two runs.
 
     Measurements are matched by name and labels; those left over once more without the UUIDs of GPUs,
-    so that GPU 0 of one node meets GPU 0 of another. A match must be unique on both sides.
+    so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on both sides.
     """
     left, right = list(first.measurements), list(second.measurements)
     # Exact matches first: they take their measurements out, so that the rest can be unique without UUIDs.

@@ -1,4 +1,4 @@
-"""The system description ``systems/<system>.json``: from facts, never invented. Pure but for one file."""
+"""The system description ``systems/<system>.json``: from facts, never invented. No I/O but for one file."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def quantity_of(
         point: Canonical parameters, the point of the matrix.
         metric: Name of the measurement.
         labels: Canonical labels as in :class:`rackproof.store.history.identity.Place`.
-        unit: Numbers in different units never meet.
+        unit: Numbers in different units are never compared.
         direction: ``higher`` or ``lower`` is better; no part of the identity.
     """
     return Quantity(

@@ -1,4 +1,4 @@
 """A fleet's night: its numbers judged against floors, own history and fleet (``nights``).
 
-Thresholds are linted by ``thresholds``; ``pairing`` plans which nodes meet in which night.
+Thresholds are linted by ``thresholds``; ``pairing`` plans the pairs of nodes of each night.
 """

@@ -32,7 +32,9 @@ from rackproof.store.probe_results import PairResult, ProbeNight
 
 
 def pair_group(target: ProbeTarget) -> str:
-    """Return the rack and SKU of a node: only nodes of one kind meet, and only their pairs are compared."""
+    """Return the rack and SKU of a node: only nodes of one kind are paired, and only their pairs
+    are compared.
+    """
     return f"{target.rack}/{target.sku}"
 
 
@@ -79,7 +81,9 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of nodes without a partner of the round: each meets the node that it met longest ago."""
+    """Return pairs of nodes without a partner of the round: each gets the node that it was paired
+    with longest ago.
+    """
     pairs = []
     while len(free) > 1:
         first, *rest = free
@@ -112,12 +116,12 @@ def measure_pairs(
     past: Sequence[ProbeNight],
     jobs: JobRunner,
 ) -> FabricMeasurements:
-    """Let the nodes of each rack meet in pairs; nothing where the plan has no fabric probe.
+    """Measure the nodes of each rack in pairs; nothing where the plan has no fabric probe.
 
     Args:
         plan: How.
         targets: Every node that has a snapshot.
-        able: Nodes that may meet tonight.
+        able: Nodes that may be paired tonight.
         past: What earlier nights measured, newest first.
         jobs: Runs jobs.
 
@@ -179,7 +183,7 @@ class _PairRunner:
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
-        """Let pairs meet, suspects a second and a third time, and halve the suspects that are left.
+        """Measure pairs, suspects a second and a third time, and halve the remaining suspects.
 
         Args:
             pairs: Tonight's.
@@ -208,7 +212,8 @@ class _PairRunner:
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # Not to have met is not evidence against them: a node that is not proven stays a suspect.
+            # A pair that was not measured is not evidence against its nodes: a node that is not
+            # proven stays a suspect.
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:

@@ -58,7 +58,7 @@ def second_partners(
     Args:
         suspects: Nodes of pairs that failed.
         good: Nodes of pairs that passed tonight.
-        met: Pairs that have met tonight.
+        met: Pairs that were measured tonight.
     """
     known = _partners_by_node(met)
     wanted = sorted(set(suspects))

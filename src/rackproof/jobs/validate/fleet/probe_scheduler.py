@@ -1,8 +1,8 @@
-"""A night's measurements of its own: which idle nodes are measured, and what came of it.
+"""Schedule a night's own measurements: choose the idle nodes to measure, and collect the results.
 
-First every node by itself, and whose numbers are bad once more; then pairs, so that over the nights each two
-nodes of a rack meet; who fails meets a partner that is known to be good before it is called bad, and where
-that does not decide, the suspects are halved. Pure but for the jobs.
+First every node is measured by itself, and again if its numbers are bad; then pairs, so that over the nights
+each two nodes of a rack are measured. A node that fails gets a known-good partner before it is called bad;
+where that does not decide, the suspects are halved. No I/O but for the jobs.
 """
 
 from __future__ import annotations
