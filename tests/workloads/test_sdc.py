@@ -296,6 +296,32 @@ def test_an_sm_that_was_not_met_leaves_its_paths_unproven(
     assert not names & {"fewest_launches", "smallest_rate"}
 
 
+HELD = """
+import json
+from pathlib import Path
+program.CpuPaths.software = "x"
+known = json.loads(Path(__file__).with_name("golden.json").read_text())
+program.sdc_answers.read_golden = lambda: {("cpu", "x", path): digest for path, digest in known.items()}
+"""
+
+
+@pytest.mark.torch
+def test_answers_of_a_device_alone_are_held_against_the_table(
+    root: Path, torch_python: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "golden.json"
+    table.write_text("{}")
+    alone = with_fault(torch_python, root, tmp_path, "probe_sdc", HELD, key="sdc_answer")
+    known = {one["path"]: one["digest"] for one in alone}
+    assert set(known) == set(PATHS)
+    # One is another answer, one has no row: nothing is measured of it.
+    del known["fp64"]
+    table.write_text(json.dumps({**known, "fp8": "b" * 64}))
+    measured = with_fault(torch_python, root, tmp_path, "probe_sdc", HELD)
+    odd = {one["labels"]["path"]: one["value"] for one in measured if one["name"] == "odd_answers"}
+    assert odd == {**dict.fromkeys(known, 0), "fp8": 1}
+
+
 FAULTY = """
 if RANK == 0:
     import sdc_paths

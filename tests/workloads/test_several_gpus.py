@@ -19,8 +19,10 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadc
 SHORT = ("--device", "cpu", "--seconds", "0.1")
 
 
-def with_fault(python: str, root: Path, folder: Path, program: str, fault: str, *words: str) -> list[Any]:
-    """Return the measurements of a program with a fault in it, which RANK knows."""
+def with_fault(
+    python: str, root: Path, folder: Path, program: str, fault: str, *words: str, key: str = "measurement"
+) -> list[Any]:
+    """Return the measurements, or other events, of a program with a fault in it, which RANK knows."""
     script = folder / "faulty.py"
     script.write_text(
         f"import os, sys\nsys.path.insert(0, {str(root / 'workloads')!r})\n"
@@ -34,7 +36,7 @@ def with_fault(python: str, root: Path, folder: Path, program: str, fault: str, 
         [python, str(script), *SHORT, *words], capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.returncode == 0, done.stderr
-    return values(done.stdout, "measurement")
+    return values(done.stdout, key)
 
 
 def of_ranks(measured: list[Any], name: str, **labels: str) -> dict[str, float]:
