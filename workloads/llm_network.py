@@ -104,6 +104,18 @@ def _turned(values: Any, cosine: Any, sine: Any) -> Any:
     return turned.to(values.dtype)
 
 
+def attend(query: Any, key: Any, value: Any) -> Any:
+    """Return what each token takes from itself and those before it, batch x tokens x heads x width."""
+    attended = functional.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        is_causal=True,
+        enable_gqa=key.shape[2] < query.shape[2],
+    )
+    return attended.transpose(1, 2)
+
+
 class Block(nn.Module):
     """A layer: attention and SwiGLU, each behind a norm and beside the residual stream."""
 
@@ -127,14 +139,9 @@ class Block(nn.Module):
         normed = functional.rms_norm(stream, (width,), self.norms[0], EPSILON)
         parts = self.qkv(normed).view(batch, tokens, shape.heads + 2 * shape.groups, shape.head_width)
         query, key, value = parts.split((shape.heads, shape.groups, shape.groups), 2)
-        attended = functional.scaled_dot_product_attention(
-            _turned(query, cosine, sine).transpose(1, 2),
-            _turned(key, cosine, sine).transpose(1, 2),
-            value.transpose(1, 2),
-            is_causal=True,
-            enable_gqa=shape.groups < shape.heads,
-        )
-        stream = stream + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
+        attended = attend(_turned(query, cosine, sine), _turned(key, cosine, sine), value)
+        attended = attended.reshape(batch, tokens, width)
+        stream = stream + self.out(attended)
         normed = functional.rms_norm(stream, (width,), self.norms[1], EPSILON)
         gate, up = self.gate_up(normed).chunk(2, -1)
         return stream + self.down(functional.silu(gate) * up)

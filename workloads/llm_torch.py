@@ -2,9 +2,10 @@
 """Train a Llama-shaped network on random tokens: speed, and whether every bit of the loss comes again.
 
 One process per GPU. Weights and tokens come from the seed; nothing is downloaded. The first steps are
-trained twice from the same weights, and each loss of the second time is compared bit by bit with the
-first time's. Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent,
-124 time limit, 128+N stopped by signal N.
+trained twice from the same weights by kernels that give the same bits again, and each loss of the second
+time is compared with the first time's. Then speed is measured, with the fastest kernels. Exit status:
+0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 124 time limit, 128+N stopped by
+signal N.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ if common.IS_RANK:
     import llm_network
     import torch
     from torch import nn
+    from torch._inductor import config as inductor
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.parallel import DistributedDataParallel
 
 PARALLEL = ("ddp", "fsdp", "replicas")
-ATTENTIONS = ("flash", "cudnn")
+WARM_UP_STEPS = 5
+"""Steps between those that are trained twice and those that are measured: other kernels are compiled."""
+KEPT_SHARE = 1 / 16
+"""FSDP keeps weights gathered between forward and backward where they take no more of a GPU's memory."""
 QUEUED_STEPS = 2
 """Steps that the host may be ahead of the GPU."""
 TIMEOUT_S = 600.0
@@ -59,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--size", choices=tuple(llm_shapes.SHAPES), help="default: 1b, on the CPU tiny")
     add("--layers", type=common._count, help="in the place of the size's own")
     add("--sequence", type=common._count, help="tokens of a sequence (default: 4096, of tiny 64)")
-    add("--batch", type=common._count, help="sequences of a GPU's step (default: 4, of 8b 2)")
+    add("--batch", type=common._count, help="sequences of a GPU's step (default: 8, of 8b and tiny 4)")
     add("--dtype", choices=("bf16", "fp8"), default="bf16", help="of layers' products (default: %(default)s)")
     add("--mode", choices=("pretrain", "lora"), default="pretrain", help="what learns (default: %(default)s)")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
@@ -71,15 +77,14 @@ def parser() -> argparse.ArgumentParser:
         help="with several: ddp, fsdp, or replicas, each by itself on the same data (default: %(default)s)",
     )
     add("--steps", type=common._count, default=40, help="steps measured (default: %(default)s)")
-    add("--repeat", type=common._count, default=6, help="steps trained twice first (default: %(default)s)")
+    add("--repeat", type=common._count, default=8, help="steps trained twice first (default: %(default)s)")
     add("--compile", choices=("auto", "off", "on"), default="auto", help="auto: on GPUs, where it works")
     add("--recompute", choices=("on", "off"), default="off", help="layers computed twice, to save memory")
-    add("--attention", choices=ATTENTIONS, default="flash", help="kernels of GPUs (default: %(default)s)")
     add(
-        "--deterministic",
-        choices=("on", "off"),
-        default="on",
-        help="only kernels that give the same bits again (default: %(default)s)",
+        "--attention",
+        choices=("auto", "flash", "cudnn"),
+        default="auto",
+        help="kernels of the measured steps; auto: cuDNN's on Hopper, where they work, otherwise flash",
     )
     add("--seed", type=int, default=1, help="seed (default: %(default)s)")
     common.add_time_limit(arguments)
@@ -104,7 +109,7 @@ def complete(options: argparse.Namespace) -> None:
     """Fill in the sizes that were not given: a CPU has to end in seconds."""
     options.size = options.size or ("tiny" if options.gpus == 0 else "1b")
     options.sequence = options.sequence or (64 if options.size == "tiny" else 4096)
-    options.batch = options.batch or (2 if options.size == "8b" else 4)
+    options.batch = options.batch or (8 if options.size == "1b" else 4)
 
 
 def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
@@ -131,6 +136,11 @@ def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
     return ((drawn % vocabulary) >> shifts).view(*shape)
 
 
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return the GPU's compute capability."""
+    return torch.cuda.get_device_capability(device)
+
+
 def compiles(device: torch.device) -> str:
     """Return why torch.compile does not work here, empty if it does.
 
@@ -155,10 +165,13 @@ class Trainer:
         self.options, self.rank, self.device = options, rank, device
         self.shape = llm_shapes.shape_of(options.size, options.layers)
         self.exchanges = rank.count > 1 and options.parallel != "replicas"
-        if device.type == "cuda":
-            self.set_kernels()
+        if options.dtype == "fp8" and device.type == "cuda" and capability(device) < (8, 9):
+            raise Refusal(common.EXIT_USAGE, "--dtype fp8: this GPU has no products in fp8")
+        self.notes: dict[str, str] = {}
+        self.kernels: Any = contextlib.nullcontext()
+        self.demand_same_bits(True)
         self.compile = self.choose_compile()
-        total = options.repeat + options.steps
+        total = options.repeat + WARM_UP_STEPS + options.steps
         torch.manual_seed(options.seed)
         first = rank.index if self.exchanges else 0
         tokens = (total, options.batch, options.sequence + 1)
@@ -170,57 +183,104 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.learning, lr=rate, betas=(0.9, 0.95), fused=True)
         self.losses = torch.zeros(total, device=device)
 
-    def set_kernels(self) -> None:
-        """Choose the kernels of attention, and such as give the same bits again."""
-        options = self.options
-        if options.dtype == "fp8" and torch.cuda.get_device_capability(self.device) < (8, 9):
-            raise Refusal(common.EXIT_USAGE, "--dtype fp8: this GPU has no products in fp8")
-        if options.deterministic == "on":
-            torch.use_deterministic_algorithms(True)
-            # Memory that is not written yet would be filled: it is only for finding mistakes.
-            torch.utils.deterministic.fill_uninitialized_memory = False
-        flash = options.attention == "flash"
-        torch.backends.cuda.enable_flash_sdp(flash)
-        torch.backends.cuda.enable_cudnn_sdp(not flash)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
-        # Without this one a kernel that refuses is an error, and not a slow speed.
-        torch.backends.cuda.enable_math_sdp(torch.cuda.get_device_capability(self.device) < (8, 0))
+    def demand_same_bits(self, demand: bool) -> None:
+        """Allow only kernels that give the same bits again, or all; what was compiled before is forgotten."""
+        if self.device.type != "cuda":
+            return
+        torch.use_deterministic_algorithms(demand)
+        # Memory that is not written yet would be filled: it is only for finding mistakes.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        # Since PyTorch 2.10: no choice of kernels by time where it could change a result.
+        if hasattr(inductor, "deterministic"):
+            inductor.deterministic = demand
+        flash = [SDPBackend.FLASH_ATTENTION]
+        if capability(self.device) < (8, 0):
+            flash = [SDPBackend.MATH]
+        self.kernels = sdpa_kernel(flash)
+        if not demand:
+            self.notes["attention"] = self.choose_attention()
+            if self.notes["attention"] == "cudnn":
+                self.kernels = sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *flash], set_priority=True)
+            torch._dynamo.reset()
 
-    def choose_compile(self) -> bool:
-        """Return whether layers are compiled: on all ranks or on none."""
-        wanted = self.options.compile
-        if wanted == "off" or (wanted == "auto" and self.device.type != "cuda"):
-            self.notes = {"compile": "off"}
-            return False
-        if self.options.deterministic == "on":
-            from torch._inductor import config
+    def choose_attention(self) -> str:
+        """Return which kernels of attention the measured steps use, the same on all ranks.
 
-            # Since PyTorch 2.10: no choice of kernels by time where it could change a result.
-            if hasattr(config, "deterministic"):
-                config.deterministic = True
-        failed = compiles(self.device)
-        flag = torch.tensor(float(failed == ""), device=self.device)
+        cuDNN's are nearly twice as fast on Hopper, and slower elsewhere. They do not give the same bits again
+        (PyTorch 2.11), so the steps that are compared use flash attention.
+
+        Raises:
+            Refusal: ``--attention cudnn`` does not work here.
+        """
+        wanted = self.options.attention
+        if wanted == "flash" or (wanted == "auto" and capability(self.device)[0] != 9):
+            return "flash"
+        failed = self.try_cudnn()
+        if self.agree(failed == ""):
+            return "cudnn"
+        if wanted == "cudnn":
+            raise Refusal(common.EXIT_ERROR, f"--attention cudnn: {failed or 'not on another rank'}")
+        return "flash"
+
+    def try_cudnn(self) -> str:
+        """Return why cuDNN's attention refuses this network's, empty if it does not."""
+        shape, options = self.shape, self.options
+        heads = shape.heads + 2 * shape.groups
+        parts = torch.zeros(
+            (options.batch, options.sequence, heads, shape.head_width),
+            device=self.device,
+            dtype=torch.bfloat16,
+            requires_grad=True,
+        )
+        query, key, value = parts.split((shape.heads, shape.groups, shape.groups), 2)
+        attend = torch.compile(llm_network.attend) if self.compile else llm_network.attend
+        try:
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                attend(query.clone(), key.clone(), value).sum().backward()
+            torch.cuda.synchronize()
+        except Exception as error:
+            return (str(error).strip().splitlines() or ["unknown"])[0][:200]
+        return ""
+
+    def agree(self, mine: bool) -> bool:
+        """Return whether the statement holds on every rank."""
+        flag = torch.tensor(float(mine), device=self.device)
         if self.rank.count > 1:
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
-        if flag.item() == 0 and wanted == "on":
-            raise Refusal(common.EXIT_ERROR, f"--compile on: {failed or 'another rank cannot compile'}")
-        self.notes = {"compile": "on" if flag.item() else "off"}
-        if flag.item() == 0:
-            self.notes["not_compiled_because"] = failed or "another rank cannot compile"
         return bool(flag.item())
+
+    def choose_compile(self) -> bool:
+        """Return whether layers are compiled: on all ranks or on none.
+
+        Raises:
+            Refusal: ``--compile on`` does not work here.
+        """
+        wanted = self.options.compile
+        self.notes["compile"] = "off"
+        if wanted == "off" or (wanted == "auto" and self.device.type != "cuda"):
+            return False
+        failed = compiles(self.device)
+        if self.agree(failed == ""):
+            self.notes["compile"] = "on"
+            return True
+        if wanted == "on":
+            raise Refusal(common.EXIT_ERROR, f"--compile on: {failed or 'another rank cannot compile'}")
+        self.notes["not_compiled_because"] = failed or "another rank cannot compile"
+        return False
 
     def build(self) -> Any:
         """Return the network, ready for training: compiled, and sharded or replicated."""
         options = self.options
         sharded = self.exchanges and options.parallel == "fsdp"
         mesh = init_device_mesh(self.device.type, (self.rank.count,)) if sharded else None
+        reshard = self.device.type != "cuda" or self.too_large_to_keep()
 
         def finish(block: nn.Module) -> nn.Module:
             if self.compile:
                 # One by one: all have the same code, and gradients are exchanged while others are computed.
                 block.compile(fullgraph=True, dynamic=False)
             layer = llm_network.Layer(block, options.recompute == "on")
-            return fully_shard(layer, mesh=mesh) if sharded else layer
+            return fully_shard(layer, mesh=mesh, reshard_after_forward=reshard) if sharded else layer
 
         loss_step = llm_network.loss_and_gradient
         if self.compile:
@@ -247,6 +307,11 @@ class Trainer:
             )
         return model
 
+    def too_large_to_keep(self) -> bool:
+        """Return whether FSDP has to let go of gathered weights after the forward pass of each layer."""
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        return 2 * self.shape.parameters > KEPT_SHARE * memory
+
     def local(self) -> list[Any]:
         """Return what this rank holds of each weight that learns."""
         return [one.to_local() if hasattr(one, "to_local") else one for one in self.learning]
@@ -263,7 +328,7 @@ class Trainer:
     def repeat_first_steps(self, log: Log) -> int:
         """Train the first steps twice from the same weights; return in how many the loss differs."""
         steps = self.options.repeat
-        with torch.no_grad():
+        with torch.no_grad(), self.kernels:
             kept = [one.to("cpu", copy=True) for one in self.local()]
             for index in range(steps):
                 self.step_with_gradients(index, log, "first steps")
@@ -289,13 +354,22 @@ class Trainer:
 
     def measure(self, log: Log) -> tuple[float, list[float]]:
         """Train the steps that are measured; return the seconds of all, and those of each."""
+        self.demand_same_bits(False)
+        with self.kernels:
+            for index in range(WARM_UP_STEPS):
+                self.step(self.options.repeat + index)
+            return self.measure_warm(log)
+
+    def measure_warm(self, log: Log) -> tuple[float, list[float]]:
+        """Train the steps that are measured, with all that they need compiled and the GPU warm."""
         options = self.options
+        first = options.repeat + WARM_UP_STEPS
         self.meet()
         marks: list[Any] = [self.mark()]
         waiting: deque[Any] = deque()
         began = time.perf_counter()
         for done in range(1, options.steps + 1):
-            self.step(options.repeat + done - 1)
+            self.step(first + done - 1)
             marks.append(self.mark())
             waiting.append(marks[-1])
             if self.device.type == "cuda" and len(waiting) > QUEUED_STEPS:
@@ -359,10 +433,12 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
             common.EXIT_NON_FINITE,
             f"the loss of step {at + 1} is {losses[at]} on rank {rank.index}: suspect the hardware",
         )
-    bits = trainer.losses.view(torch.int32).tolist()
+    bits = trainer.losses[: options.repeat].view(torch.int32).tolist()
     every = exchanged([took, bits], rank)
     found = common.choose_gpus(options.gpus)
     kind = {"dtype": options.dtype, "compile": trainer.notes["compile"]}
+    if found:
+        kind["attention"] = trainer.notes["attention"]
     labels = common.device_labels(found, rank)
     if not found:
         labels["rank"] = str(rank.index)
@@ -401,14 +477,14 @@ def log_times(times: list[float], losses: list[float], log: Log) -> None:
 
 
 def log_curve(trainer: Trainer, log: Log, losses: list[float], labels: dict[str, str]) -> None:
-    """Log the losses and a digest of their bits, with all that may change them."""
+    """Log the losses, and a digest of the bits of the steps that were trained twice."""
     options, rank = trainer.options, trainer.rank
-    held = array.array("f", losses)
+    held = array.array("f", losses[: options.repeat])
     found = common.choose_gpus(options.gpus)
     alike = [found[rank.local].name if found else torch.backends.cpu.get_cpu_capability()]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
-    names = ("size", "layers", "sequence", "batch", "dtype", "mode", "parallel", "attention", "recompute")
-    alike += [f"{name} {getattr(options, name)}" for name in (*names, "repeat", "steps", "seed")]
+    names = ("size", "layers", "sequence", "batch", "dtype", "mode", "parallel", "recompute")
+    alike += [f"{name} {getattr(options, name)}" for name in (*names, "repeat", "seed")]
     alike += [f"compile {trainer.notes['compile']}", f"rank {rank.index} of {rank.count}"]
     digest = hashlib.sha256(held.tobytes()).hexdigest()
     log.event("loss_curve", {"digest": digest, "alike": ", ".join(alike), "labels": labels})

@@ -107,8 +107,8 @@ def test_it_trains_and_repeats_every_bit(root: Path, torch_python: str, options:
     kind = "fp8" if "fp8" in options else "bf16"
     assert [one["labels"] for one in speeds] == [{"dtype": kind, "compile": "off", "device": "cpu"}]
     assert "torch" in values(done.stdout, "facts")[0]
-    # The first steps are trained twice, and count once.
-    assert len(values(done.stdout, "tracked_stats")) == 10
+    # Two that are trained twice and count once, five that warm up.
+    assert len(values(done.stdout, "tracked_stats")) == 15
 
 
 def curve(root: Path, python: str, *options: str) -> str:
@@ -243,8 +243,48 @@ assert not torch.equal(tokens, llm_torch.random_tokens((3, 1000), 32000, 2))
 """
 
 
+CHOICES = """
+from types import SimpleNamespace
+import common, llm_torch
+
+def trainer(**options):
+    made = SimpleNamespace(options=SimpleNamespace(**options), device=SimpleNamespace(type="cuda"), notes={})
+    made.agree = lambda mine: mine
+    return made
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except common.Refusal as refusal:
+        return str(refusal)
+
+def attention(wanted, capability, failed=""):
+    llm_torch.capability = lambda device: capability
+    made = trainer(attention=wanted)
+    made.try_cudnn = lambda: failed
+    return llm_torch.Trainer.choose_attention(made)
+
+# cuDNN's attention on Hopper alone, and where it fails only an explicit wish is refused.
+assert attention("auto", (9, 0)) == attention("cudnn", (10, 0)) == "cudnn"
+assert attention("auto", (9, 0), "no") == attention("auto", (10, 0)) == attention("flash", (9, 0)) == "flash"
+assert refused(attention, "cudnn", (9, 0), "no kernel") == "--attention cudnn: no kernel"
+
+def compiled(wanted, failed):
+    llm_torch.compiles = lambda device: failed
+    made = trainer(compile=wanted)
+    return llm_torch.Trainer.choose_compile(made), made.notes
+
+# Without a C compiler it trains uncompiled and says so, unless --compile on was given.
+assert compiled("auto", "") == (True, {"compile": "on"})
+assert compiled("auto", "no gcc") == (False, {"compile": "off", "not_compiled_because": "no gcc"})
+assert compiled("off", "") == (False, {"compile": "off"})
+assert refused(compiled, "on", "no gcc") == "--compile on: no gcc"
+"""
+
+
 @pytest.mark.torch
-def test_its_arithmetic(root: Path, torch_python: str) -> None:
+@pytest.mark.parametrize("code", [ARITHMETIC, CHOICES], ids=["arithmetic", "choices"])
+def test_its_parts(root: Path, torch_python: str, code: str) -> None:
     code = (
         "import os\nos.environ['RACKPROOF_WORKLOAD_RANK'] = '0'\nTOKENS = [5533, 0, 2656, 147, 405, 917]\n"
         + ARITHMETIC

@@ -35,6 +35,11 @@ def good(asked: str) -> list[Measurement]:
         names = ("unstable_values", "odd_products", "disputed_products")
         found = [one for name in names for dtype in ("fp32", "bf16") for one in of_gpus(name, 0, dtype=dtype)]
         return found + of_gpus("compared_with", 3, "GPUs")
+    if asked == "llm":
+        found = [*of_gpus("loss_repeat_differs", 0), *of_gpus("loss_odd_steps", 0), *of_gpus("mfu", 0.5)]
+        found += of_gpus("tokens_per_second_per_gpu", 60_000, "tokens/s", compile="on")
+        figures = {"loss_fall": 3.1, "step_time_deviation": 0.007}
+        return [*found, *(Measurement(name=name, value=one, unit="1") for name, one in figures.items())]
     if asked == "peer-bandwidth":
         return [
             Measurement(name=name, value=value, unit=unit, labels={"from": one, "to": other})
@@ -109,7 +114,9 @@ def verdict(
     return outcome.verdict, " ".join(outcome.reasons)
 
 
-@pytest.mark.parametrize("asked", ["collectives", "straggler", "gpu-agreement", "peer-bandwidth", "sdc"])
+@pytest.mark.parametrize(
+    "asked", ["collectives", "straggler", "gpu-agreement", "llm", "peer-bandwidth", "sdc"]
+)
 def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
     assert verdict(root, asked, good(asked))[0] is Verdict.PASS
 
@@ -163,6 +170,13 @@ def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
         ("sdc", {"name": "lost_blocks", "gpu": UUIDS[3], "path": "fp8"}, 2, "fail", UUIDS[3]),
         ("sdc", {"name": "wrong_copied_words", "from": UUIDS[1]}, None, "unproven", "9 of 12"),
         ("sdc", {"name": "wrong_copied_words", "from": UUIDS[1], "to": UUIDS[3]}, 7, "fail", UUIDS[3]),
+        ("llm", {"name": "loss_repeat_differs", "gpu": UUIDS[2]}, 1, "fail", UUIDS[2]),
+        ("llm", {"name": "loss_repeat_differs", "gpu": UUIDS[2]}, None, "unproven", "3 of the 4"),
+        ("llm", {"name": "loss_odd_steps", "gpu": UUIDS[1]}, 7, "fail", UUIDS[1]),
+        ("llm", {"name": "loss_fall"}, 0, "fail", "loss_fall"),
+        ("llm", {"name": "loss_fall"}, None, "unproven", "loss_fall"),
+        ("llm", {"name": "mfu", "gpu": UUIDS[0]}, 1.02, "fail", UUIDS[0]),
+        ("llm", {"name": "tokens_per_second_per_gpu", "gpu": UUIDS[3]}, None, "unproven", "3 of the 4"),
         ("peer-bandwidth", {"name": "wrong_values", "from": UUIDS[1], "to": UUIDS[3]}, 1, "fail", UUIDS[3]),
         (
             "peer-bandwidth",
@@ -191,7 +205,8 @@ def test_copies_at_once_of_some_pairs_alone_prove_nothing(root: Path) -> None:
         assert verdict(root, "peer-bandwidth", [*good("peer-bandwidth"), *copies[1:]])[0] is Verdict.UNPROVEN
 
 
-def test_where_references_are_required_collectives_need_them(root: Path) -> None:
-    assert verdict(root, "collectives", good("collectives"), require=True)[0] is Verdict.UNPROVEN
+def test_where_references_are_required_speeds_need_them(root: Path) -> None:
+    for asked in ("collectives", "llm"):
+        assert verdict(root, asked, good(asked), require=True)[0] is Verdict.UNPROVEN
     for asked in ("straggler", "gpu-agreement"):
         assert verdict(root, asked, good(asked), require=True)[0] is Verdict.PASS
