@@ -436,7 +436,8 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
     bits = trainer.losses[: options.repeat].view(torch.int32).tolist()
     every = exchanged([took, bits], rank)
     found = common.choose_gpus(options.gpus)
-    kind = {"dtype": options.dtype, "compile": trainer.notes["compile"]}
+    size = f"{options.size}/{options.layers}" if options.layers else options.size
+    kind = {"size": size, "dtype": options.dtype, "compile": trainer.notes["compile"]}
     if found:
         kind["attention"] = trainer.notes["attention"]
     labels = common.device_labels(found, rank)
@@ -516,6 +517,17 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Do what a rank does; where memory is too small, say what makes it fit."""
+    try:
+        work_on(options, rank, log)
+    except torch.cuda.OutOfMemoryError as error:
+        said = str(error).strip().split(". ")[0]
+        raise Refusal(
+            common.EXIT_ERROR, f"{said}: lower --batch or --layers, or set --recompute on"
+        ) from error
+
+
+def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Do what a rank does."""
     complete(options)
     device = torch.device("cpu")

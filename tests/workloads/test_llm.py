@@ -105,7 +105,9 @@ def test_it_trains_and_repeats_every_bit(root: Path, torch_python: str, options:
     assert all(one["value"] == 0 for one in measured if one["name"] == "loss_repeat_differs")
     speeds = [one for one in measured if one["name"] == "tokens_per_second"]
     kind = "fp8" if "fp8" in options else "bf16"
-    assert [one["labels"] for one in speeds] == [{"dtype": kind, "compile": "off", "device": "cpu"}]
+    assert [one["labels"] for one in speeds] == [
+        {"size": "tiny", "dtype": kind, "compile": "off", "device": "cpu"}
+    ]
     assert "torch" in values(done.stdout, "facts")[0]
     # Two that are trained twice and count once, five that warm up.
     assert len(values(done.stdout, "tracked_stats")) == 15
@@ -145,6 +147,14 @@ def step(trainer, index):
     if index == 1 and RANK == 1:
         with program.torch.no_grad():
             trainer.model.head.view(program.torch.int16)[7, 7] ^= 1 << 12
+    real(trainer, index)
+program.Trainer.step = step
+""",
+    "out of memory": """
+real = program.Trainer.step
+def step(trainer, index):
+    if RANK == 2:
+        raise program.torch.cuda.OutOfMemoryError("Tried to allocate 8 GiB. GPU 0 has 79 GiB.")
     real(trainer, index)
 program.Trainer.step = step
 """,
@@ -189,11 +199,20 @@ def test_a_wrong_bit_is_found_and_its_rank_named(
 
 
 @pytest.mark.torch
-def test_a_loss_that_is_no_number_ends_the_run(root: Path, torch_python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("not a number", 3, "the loss of step 7 is nan on rank 1"),
+        ("out of memory", 1, "Tried to allocate 8 GiB: lower --batch or --layers, or set --recompute on"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why(
+    root: Path, torch_python: str, tmp_path: Path, fault: str, status: int, reason: str
+) -> None:
     (tmp_path / "workloads").mkdir()
-    done = with_fault(torch_python, root, tmp_path, "not a number")
-    assert done.returncode == 3
-    assert "the loss of step 7 is nan on rank 1" in str(ending(done.stdout))
+    done = with_fault(torch_python, root, tmp_path, fault)
+    assert done.returncode == status
+    assert reason in str(ending(done.stdout))
 
 
 ARITHMETIC = """
