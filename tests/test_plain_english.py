@@ -56,8 +56,6 @@ LONGEST_CELL = 150
 GENERATED = re.compile(r"<!-- (?:generated|proven)\b.*?<!-- end.*? -->", re.DOTALL)
 # Neither the target of a link nor a path is read as text.
 TARGET = re.compile(r"(?<=\])\([^)\s]*\)|`[^`\s]*/[^`\s]*`")
-# Pages that still have longer lines; none may be added.
-PAGES_WITH_LONG_LINES = frozenset({"docs/using/benchmarks.md", "docs/using/cli.md"})
 
 
 def too_long(text: str) -> Iterator[tuple[int, int]]:
@@ -77,7 +75,6 @@ def test_lines_and_cells_of_pages_are_short(root: Path) -> None:
         for page in pages(root)
         # The READMEs of roles are generated as a whole.
         if not (name := str(page.relative_to(root))).startswith("roles/")
-        and name not in PAGES_WITH_LONG_LINES
         for line, length in too_long(page.read_text())
     ]
     assert not found
