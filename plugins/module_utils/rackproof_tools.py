@@ -26,7 +26,7 @@ LAST_WAIT_S = 2.0
 UNHURRIED_S = 2.0
 """A tool of the driver that takes longer is asked again: a busy machine is not a driver about to hang."""
 PATIENCE = 3
-"""How many times as long the second answer may take."""
+"""Factor by which the second answer may take longer."""
 EXTRA_PATH = (
     "/usr/local/cuda/bin",
     "/usr/local/sbin",

@@ -1,4 +1,4 @@
-"""Whether this machine has what its nodes are reached by, before the first of them is tried."""
+"""Check that this machine has the programs that reach its nodes, before the first is tried."""
 
 from __future__ import annotations
 

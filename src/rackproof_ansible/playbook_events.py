@@ -1,4 +1,4 @@
-"""What a playbook does, as JSON lines for the command that started it: nothing that is shown, no secret.
+"""Report a playbook's steps as JSON lines to the command that started it: no shown text, no secret.
 
 A line is an object with ``kind``: ``task`` (a host begins a step), ``end`` (it ended it), ``job`` (a
 supervised job runs or has ended), ``note`` (a message of a task) or ``diff``. ``rackproof.cli.live_lines``

@@ -307,7 +307,7 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluation is into the training"}
-"""What all runs of a result state, or none: no result of 659 of rounds 3.1 to 5.1 mixes."""
+"""Values that all runs of a result state, or none: no result of 659 of rounds 3.1 to 5.1 mixes."""
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:

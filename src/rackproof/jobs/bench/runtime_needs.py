@@ -1,4 +1,4 @@
-"""What a node lacks of what the environments of its runs are made of, before anything is made."""
+"""Find what a node lacks for the environments of its runs, before anything is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rackproof.core.untrusted import mapping_at
 
 @dataclass(frozen=True)
 class RuntimeNeeds:
-    """What a runtime wants of the system.
+    """Requirements of a runtime on the system.
 
     Attributes:
         oldest, newest: Bounds of the interpreter's version.
