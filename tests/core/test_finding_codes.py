@@ -18,6 +18,7 @@ from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_OF_ROUND_06
 from rackproof.logs import fault_texts
 from rackproof.logs.kernel_events import ACTIONS, Kind
 from rackproof.logs.nvidia_smi import _XML_FAULTS
+from rackproof.logs.nvidia_smi_csv import _FAULTS as _CSV_FAULTS
 from rackproof.nodes import health_checks, slurm_states
 from rackproof.nodes.health_subjects import Action, Confidence
 from rackproof.nodes.night_evidence import GPU_EVIDENCE, NODE_EVIDENCE, PORT_EVIDENCE, TOOL_EVIDENCE
@@ -37,6 +38,8 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/logs/_mlperf.py", "code"): lambda: ["negative_time", "no_time"],
     ("rackproof/logs/_reading.py", "code"): lambda: fault_texts.MEANING,
     ("rackproof/logs/nvidia_smi.py", "code"): lambda: [code for _, code, _, _ in _XML_FAULTS],
+    ("rackproof/logs/nvidia_smi_csv.py", "code"): lambda: [code for code, _ in _CSV_FAULTS.values()],
+    ("rackproof/logs/_nvidia_smi.py", "code"): lambda: ["ecc_sram_correctable", "ecc_dram_correctable"],
     ("rackproof/logs/xid.py", "event.name"): lambda: KERNEL_KINDS | {"xid_*", "sxid_*"},
     ("rackproof/logs/xid.py", "f'sxid_{code}'"): lambda: ["sxid_*"],
     ("rackproof/nodes/kernel_log.py", "event.name"): lambda: KERNEL_KINDS | {"sxid_*"},

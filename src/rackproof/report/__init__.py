@@ -83,7 +83,7 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
     path = folder / run.logs[0].path
     try:
         # A record may name any path; only what is kept with the run is shown.
-        if not path.resolve().is_relative_to(folder.resolve()):
+        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
             return ()
         with path.open("rb") as stream:
             stream.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, play, state_in_slurm
+from tests.e2e.rack.rack_faults import reboot
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 NODES = PROVISIONED
@@ -48,6 +49,8 @@ def test_a_driver_goes_over_a_rack_in_use_and_a_bad_node_stops_it(
         assert typed in " ".join(done.stdout.split())
     finally:
         driver("fault", bad, "ecc-uncorrectable", "--off")
+        # What the kernel logged of it ends with the boot.
+        reboot(rack, [bad])
         rack(CONTROLLER, f"scancel {job}")
     done = play(root, "provision.yml", NODES, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:]
