@@ -107,3 +107,35 @@ def test_programs_on_nodes_fetch_from_the_web_alone(root: Path, address: str) ->
     with pytest.raises(writer["WriteError"]):
         writer["fetch"](address, pause=0)
     assert writer["report"](address, {}) is False
+
+
+FACT_AS_VARIABLE = re.compile(
+    r"(?<!ansible_facts\.)(?<!ansible\.builtin\.)\b"
+    r"(?:getent_(?:passwd|group|shadow|hosts)|ansible_(?:distribution|hostname|architecture|kernel|mounts)\w*)\b"
+)
+
+
+def test_no_role_reads_a_fact_as_a_variable(root: Path) -> None:
+    """ansible.cfg keeps facts from becoming variables, which a node could replace."""
+    found = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for folder in ("roles", "playbooks", "molecule")
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in (".yml", ".j2")
+        for line in path.read_text().splitlines()
+        if FACT_AS_VARIABLE.search(line)
+    ]
+    assert not found, "write ansible_facts.NAME"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("x: \"{{ getent_passwd['u'] }}\"", True),
+        ('x: "{{ ansible_distribution_release }}"', True),
+        ("x: \"{{ ansible_facts.getent_passwd['u'] }}\"", False),
+        ('x: "{{ ansible_facts.distribution }}"', False),
+    ],
+)
+def test_facts_are_found(line: str, found: bool) -> None:
+    assert bool(FACT_AS_VARIABLE.search(line)) is found
