@@ -19,6 +19,10 @@ FEWEST_RUNS = 5
 """Runs that a spread is taken from: of five values the range holds nine tenths of what comes next."""
 TIGHTEST = 0.03
 """No bound is closer: power, clocks and cooling of healthy GPUs differ by so much from host to host."""
+TIGHTEST_OF_FEW = 0.05
+"""The same for runs of one or two machines: a third pair of H100 was 3.4 % below two that differed by 0.1 %."""
+MACHINES = 3
+"""Machines from which on the spread holds differences between machines."""
 WIDEST = 0.15
 """A figure that needs a wider bound finds no fault worth finding."""
 FASTER = 0.25
@@ -65,7 +69,7 @@ def propose_references(
     Args:
         runs: Runs of healthy machines of one SKU. A run that a finding or judgement speaks against is left
             out; one that only lacks references is not.
-        bound: Demand this bound, a fraction; None takes twice the spread, at least :data:`TIGHTEST`.
+        bound: Demand this bound, a fraction; None takes twice the spread, at least :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
 
     Returns:
@@ -141,7 +145,8 @@ def _proposed(
     low, high, middle = min(values), max(values), median(values)
     # Around 0 there is no fraction: as noisy as can be.
     spread = (high - low) / middle if middle > 0 else 1.0
-    bound = asked if asked is not None else max(TIGHTEST, math.ceil(200 * spread - 1e-9) / 100)
+    tightest = tightest_bound(len(sources[1]))
+    bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
     # The healthy value that has the longest way to the bound.
     higher = direction is Direction.HIGHER
     loss = 1 - middle * (1 - bound) / (high or 1) if higher else middle * (1 + bound) / (low or 1) - 1
@@ -160,17 +165,24 @@ def _proposed(
         spread=spread,
         bound=bound,
         smallest_loss=loss,
-        objection=_objection(len(sources[0]), spread, bound, asked, fewest_runs),
+        objection=_objection(len(sources[0]), spread, tightest, bound, asked, fewest_runs),
     )
 
 
-def _objection(runs: int, spread: float, bound: float, asked: float | None, fewest_runs: int) -> str:
+def tightest_bound(machines: int) -> float:
+    """Return the closest bound, a fraction, that runs of so many machines allow where none is demanded."""
+    return TIGHTEST if machines >= MACHINES else TIGHTEST_OF_FEW
+
+
+def _objection(
+    runs: int, spread: float, tightest: float, bound: float, asked: float | None, fewest_runs: int
+) -> str:
     if runs < fewest_runs:
         return f"{runs} sound runs, {fewest_runs} are needed: run it {fewest_runs - runs} more times"
     if asked is not None and asked < 2 * spread:
         return (
             f"healthy values differ by {spread:.1%}: a bound of {asked:.1%} is within twice that, and would "
-            f"call healthy machines bad; {max(TIGHTEST, 2 * spread):.1%} is the closest"
+            f"call healthy machines bad; {max(tightest, 2 * spread):.1%} is the closest"
         )
     if bound > WIDEST:
         return f"healthy values differ by {spread:.1%}: too much to judge by; keep it as a figure"
