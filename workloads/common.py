@@ -514,7 +514,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path)
         for index, rank in enumerate(ranks):
             status = rank.poll()
             if status:
-                return _explain(index, status, folder)
+                return _explain(*_first_to_fail(ranks, index, status, folder), folder)
         if all(rank.returncode == 0 for rank in ranks):
             return 0, ""
         now = time.monotonic()
@@ -527,6 +527,22 @@ def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path)
         got = signal.sigtimedwait(_WATCHED, min(deadline - now, over - now, 5.0))
         if got is not None and got.si_signo != signal.SIGCHLD:
             return 128 + got.si_signo, f"stopped by {signal.Signals(got.si_signo).name}"
+
+
+def _first_to_fail(
+    ranks: list[subprocess.Popen[bytes]], index: int, status: int, folder: Path
+) -> tuple[int, int]:
+    """Return the rank that wrote its reason first, and its exit status, where one has ended badly.
+
+    Others end because they lost it, and may be gone before it is.
+    """
+    reasons = sorted(folder.glob("reason-*"), key=lambda path: path.stat().st_mtime_ns)
+    if status < 0 or not reasons:
+        return index, status
+    first = int(reasons[0].name.partition("-")[2])
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        ranks[first].wait(_GRACE_S)
+    return (first, ranks[first].returncode) if ranks[first].returncode else (index, status)
 
 
 def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
