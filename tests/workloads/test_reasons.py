@@ -1,4 +1,4 @@
-"""The reason for the end of a run: of ranks that ended, that of the first to fail, not of one without its peer."""
+"""The reason for the end of a run: that of the first rank to fail, not that of one without its peer."""
 
 from __future__ import annotations
 
