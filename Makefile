@@ -78,8 +78,11 @@ molecule: venv  ## One role's scenarios on the test rack (SCENARIO=upgrade); nee
 	@$(RACK) up --nodes $(SCENARIO_NODES)
 	@$(MAKE) --no-print-directory $(addprefix scenario-,$(or $(SCENARIO),$(SCENARIOS)))
 
+# Molecule keeps all scenarios' inventory in one file: side by side, one read it while another wrote it.
 scenario-%: venv
-	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test -s $* --destroy=never
+	@mkdir -p .rackproof/molecule/$*
+	PATH="$(CURDIR)/$(BIN):$$PATH" MOLECULE_EPHEMERAL_DIRECTORY="$(CURDIR)/.rackproof/molecule/$*" \
+	  molecule test -s $* --destroy=never
 
 nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/using/fleet.md (2 min)
 	$(BIN)/python tests/perf/prove_nights.py --docs docs/using/fleet.md
