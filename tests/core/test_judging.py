@@ -95,21 +95,23 @@ def test_a_reference_that_nothing_could_fail_proves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("value", "warn", "expected"),
+    ("value", "unit", "warn", "expected"),
     [
-        (100, 0.035, "pass"),
-        (103, 0.035, "pass"),
-        (104, 0.035, "degraded"),
-        (50, 0.035, "pass"),
-        (100, -0.035, "pass"),
-        (96, -0.035, "degraded"),
-        (200, -0.035, "pass"),
+        (100, "us", 0.035, "pass"),
+        (104, "us", 0.035, "degraded"),
+        (50, "s", 0.035, "pass"),
+        (100, "GB/s", -0.035, "pass"),
+        (96, "GB/s", -0.035, "degraded"),
+        (200, "GB/s", -0.035, "pass"),
+        (0, "GB/s", 0.035, "degraded"),
+        (96, "", -0.035, "degraded"),
     ],
 )
-def test_a_warning_without_a_direction_warns_of_its_own_side(
-    value: float, warn: float, expected: str
+def test_without_a_direction_the_unit_says_what_a_warning_warns_of(
+    value: float, unit: str, warn: float, expected: str
 ) -> None:
-    assert judge(measured(value), reference(warn=warn)).verdict == expected
+    given = reference(warn=warn).model_copy(update={"unit": unit})
+    assert judge(measured(value, unit=unit), given).verdict == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(96.6, "pass"), (50, "degraded")])

@@ -37,7 +37,7 @@ from rackproof.analysis.fleet_model import (
     rack_table,
     row_medians,
 )
-from rackproof.core.judging import NO_REFERENCE, SkuReference, judge
+from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, warns_above
 from rackproof.core.records import Direction, Measurement, Node, Reference, Verdict
 from rackproof.core.text import percent, quantity
 from rackproof.store.history.readings import Accepted, Floats, Integers, Part, Readings
@@ -380,7 +380,8 @@ def _screened(
     edge = base + np.abs(base) * column(one.warn for one in known)
     # A comparison with NaN, a bound that is open, is false.
     below, above = value < lowest, value > highest
-    warned = np.where(sign < 0, value > edge, value < edge)
+    upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
+    warned = np.where(upper[readings.quantity[rows]], value > edge, value < edge)
     verdict = np.where(warned, _DEGRADED, 0)
     too_good = (sign > 0) & (lowest != highest)
     verdict = np.where(above, np.where(too_good, _UNPROVEN, _FAIL), verdict)

@@ -209,17 +209,20 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
-    return _compare_with_warning(value, shown, reference, better)
+    above = warns_above(better, measurement.unit)
+    return _compare_with_warning(value, shown, _edge(reference, reference.warn), above)
+
+
+def warns_above(better: Direction | None, unit: str) -> bool:
+    """Return whether a warning is an upper bound: where less is better; of a time, also if nothing says so."""
+    return better is Direction.LOWER or (better is None and unit in TIME_UNITS)
 
 
 def _compare_with_warning(
-    value: float, shown: str, reference: Reference, better: Direction | None
+    value: float, shown: str, warning: float | None, above: bool
 ) -> tuple[Verdict, str]:
     """Compare a value within the hard bounds with the warning, where there is one."""
-    warning = _edge(reference, reference.warn)
     if warning is not None:
-        # Where no direction is known, the warning's own side says what it warns of.
-        above = better is Direction.LOWER or (better is None and (reference.warn or 0) > 0)
         if above and value > warning:
             return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
         if not above and value < warning:
