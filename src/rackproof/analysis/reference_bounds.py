@@ -20,7 +20,7 @@ FEWEST_RUNS = 5
 TIGHTEST = 0.03
 """No bound is closer: power, clocks and cooling of healthy GPUs differ by so much from host to host."""
 TIGHTEST_OF_FEW = 0.05
-"""The same for runs of one or two machines: a third pair of H100 was 3.4 % below two that agreed to 0.1 %."""
+"""The same for runs of one or two machines: a third pair of H100 was 3.4 % below two that agreed."""
 MACHINES = 3
 """Machines from which on the spread holds differences between machines."""
 WIDEST = 0.15

@@ -214,7 +214,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
 
 
 def warns_above(better: Direction | None, unit: str) -> bool:
-    """Return whether a warning is an upper bound: where less is better; of a time, also if nothing says so."""
+    """Return whether a warning is an upper bound: where less is better, else of times alone."""
     return better is Direction.LOWER or (better is None and unit in TIME_UNITS)
 
 
