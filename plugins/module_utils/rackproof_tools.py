@@ -100,13 +100,7 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
             with suppress(OSError):
                 most = FILTERED_BYTES if keep else 2 * OUTPUT_BYTES
                 resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (most, most))
-        stuck = False
-        try:
-            rc = child.wait(timeout_s)
-            status = "ok" if rc == 0 else "failed"
-        except subprocess.TimeoutExpired:
-            rc, status = None, "hung"
-            stuck = not killed(child)
+        status, rc, stuck = outcome(child, timeout_s)
         stdout, cut, count = head_of_lines(out, keep) if keep else (*head(out), None)
         stderr, _ = head(err, 4096)
     if status == "failed" and any(words in stdout + stderr for words in NO_DRIVER):
@@ -124,6 +118,15 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
     if stuck:
         answer["stuck"] = True
     return answer
+
+
+def outcome(child, timeout_s):
+    """Wait for a tool; return its status, its exit status, and whether it is stuck: late, and not killed."""
+    try:
+        rc = child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return "hung", None, not killed(child)
+    return "ok" if rc == 0 else "failed", rc, False
 
 
 def killed(child):

@@ -293,6 +293,12 @@ def find_mixed_models(log: Log, names: Iterable[str]) -> None:
         log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
 
+def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | None = None) -> None:
+    """Note a GPU without readings that the GPUs beside it have."""
+    message = f"{gpu}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
+    log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=at)
+
+
 def find_missing_indexes(log: Log, what: str, indexes: Iterable[int]) -> None:
     """Note a list without a GPU whose number is below that of another one: it is filtered, or cut."""
     there = set(indexes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -169,13 +169,20 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
     ]
 
 
-def lacking_beside(gpus: Sequence[Described]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the place of each GPU that lacks readings which another of its product name has, and which."""
-    there: dict[str, set[str]] = {}
-    read = [{path for path in _BESIDE if gpu.get(path)} for gpu in gpus]
-    names = [gpu.get("product_name") for gpu in gpus]
-    for name, paths in zip(names, read, strict=True):
-        there.setdefault(name, set()).update(paths)
-    for place, (name, paths) in enumerate(zip(names, read, strict=True)):
-        if lacking := [path for path in _BESIDE if path in there[name] - paths]:
+def readings_of(gpu: Described) -> list[str]:
+    """Return which of the judged readings a description has."""
+    return [path for path in _BESIDE if gpu.get(path)]
+
+
+def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the place of each GPU that lacks readings which another of its product name has, and which.
+
+    Args:
+        gpus: Product name and readings of each.
+    """
+    there: dict[str, dict[str, None]] = {}
+    for name, readings in gpus:
+        there.setdefault(name, {}).update(dict.fromkeys(readings))
+    for place, (name, readings) in enumerate(gpus):
+        if lacking := [one for one in there[name] if one not in readings]:
             yield place, lacking

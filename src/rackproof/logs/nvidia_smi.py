@@ -15,6 +15,7 @@ from rackproof.logs._nvidia_smi import (
     MAX_GPUS,
     GpuReadings,
     fabric_fault,
+    find_lacking_readings,
     find_remark,
     find_twice,
     is_no_answer,
@@ -26,7 +27,7 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS
-from rackproof.logs.gpu_description import lacking_beside, missing_parts
+from rackproof.logs.gpu_description import lacking_beside, missing_parts, readings_of
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
@@ -374,12 +375,10 @@ class NvidiaSmiXmlParser(_Whole):
         for one, line in readings:
             judge_gpu(log, one, line)
         judge_neighbours(log, readings)
-        for place, lacking in lacking_beside([element for _gpu, element in gpus]):
+        described = [(element.get("product_name"), readings_of(element)) for _gpu, element in gpus]
+        for place, lacking in lacking_beside(described):
             gpu, element = gpus[place]
-            message = (
-                f"GPU {gpu.index} {gpu.uuid}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
-            )
-            log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=element.line)
+            find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add measurements and findings of one GPU."""
@@ -409,11 +408,7 @@ class NvidiaSmiXmlParser(_Whole):
     def state(self, gpu: Gpu, element: _Element) -> None:
         """Judge what the driver asks for, what slows the GPU down, and values that are an error's text."""
         log = self.log
-        wanted = element.find("gpu_recovery_action")
-        action = element.get("gpu_recovery_action")
-        if wanted is not None and (verdict := recovery_verdict(action)):
-            message = f"GPU {gpu.index} {gpu.uuid}: the driver asks for: {action}"
-            log.find("recovery_action", message, verdict, line=wanted.line)
+        self._recovery(gpu, element)
         self._fabric(gpu, element)
         for unknown in _unknown_values(element):
             message = f"GPU {gpu.index} {gpu.uuid}: a value that no check knows: {unknown}"
@@ -422,6 +417,18 @@ class NvidiaSmiXmlParser(_Whole):
             if element.get(path) == "Active":
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
                 log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
+        self._impossible(gpu, element)
+
+    def _recovery(self, gpu: Gpu, element: _Element) -> None:
+        """Judge what the driver asks for."""
+        wanted = element.find("gpu_recovery_action")
+        action = element.get("gpu_recovery_action")
+        if wanted is not None and (verdict := recovery_verdict(action)):
+            message = f"GPU {gpu.index} {gpu.uuid}: the driver asks for: {action}"
+            self.log.find("recovery_action", message, verdict, line=wanted.line)
+
+    def _impossible(self, gpu: Gpu, element: _Element) -> None:
+        """Note numbers that cannot be, and words in the place of one."""
         measured = ((name, paths) for name, _unit, _direction, paths in _XML_VALUES)
         for name, paths in (*measured, *_MORE_NUMBERS):
             text = next((text for path in paths if (text := element.get(path))), "")
@@ -430,7 +437,7 @@ class NvidiaSmiXmlParser(_Whole):
             is_wrong = text and value is None and name == "gpu_temperature"
             if is_no_answer(text) or is_wrong or (value is not None and not is_possible(name, value)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
-                log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
 
     def _fabric(self, gpu: Gpu, element: _Element) -> None:
         """Judge whether a GPU is a member of its NVLink fabric, and how that is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
@@ -12,6 +12,7 @@ from rackproof.logs._nvidia_smi import (
     INFOROM_REMEDY,
     MAX_GPUS,
     GpuReadings,
+    find_lacking_readings,
     find_missing_indexes,
     find_no_answer,
     find_remark,
@@ -24,6 +25,7 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
+from rackproof.logs.gpu_description import lacking_beside
 from rackproof.logs.nvidia_smi import WELL, is_fabric_unhealthy, recovery_verdict
 
 _LOWER = Direction.LOWER
@@ -125,6 +127,9 @@ class NvidiaSmiCsvParser(LogParser):
         self.shows_health = False
         self.gpus: dict[str, int] = {}
         """Rows of each GPU."""
+        self.judged: list[str] = []
+        self.health_words: list[str] = []
+        """Columns that checks judge, and those of words that show something of a GPU's state."""
         self.filled: dict[str, tuple[str, set[str]]] = {}
         """Product name of each GPU, and which judged columns it had a value in."""
         self.indexes: set[int] = set()
@@ -178,6 +183,10 @@ class NvidiaSmiCsvParser(LogParser):
             name, unit = (found[1], found[2] or "") if found else ("", "")
             self.columns.append((name, unit))
             self.other_list = self.other_list or _OTHER_LISTS.get(name, "")
+            if _JUDGED.match(name):
+                self.judged.append(name)
+            if _HEALTH_WORDS.match(name):
+                self.health_words.append(name)
             if reason := _REASONS.fullmatch(name):
                 self.reasons.append((place, reason[1]))
             elif _NUMBER_COLUMN.fullmatch(name):
@@ -217,12 +226,12 @@ class NvidiaSmiCsvParser(LogParser):
             self.indexes.add(int(index[:9]))
         if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
             self.counted.add(counted)
-        self.filled.setdefault(named, (values.get("name", ""), set()))[1].update(
-            name for name, text in values.items() if _JUDGED.match(name) and not _NOTHING.fullmatch(text)
-        )
-        self.shows_health = self.shows_health or any(
-            bool(_HEALTH_WORDS.match(name)) and not _NOTHING.fullmatch(text) for name, text in values.items()
-        )
+        # A table of any length may name any number of GPUs.
+        if named in self.filled or len(self.filled) <= MAX_GPUS:
+            self.filled.setdefault(named, (values.get("name", ""), set()))[1].update(
+                _filled_ones(self.judged, values)
+            )
+        self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
         """Note a GPU that a table has twice; a query in a loop lists it again, at another second."""
@@ -309,13 +318,9 @@ class NvidiaSmiCsvParser(LogParser):
 
     def _find_lacking(self) -> None:
         """Note a GPU without a reading that a GPU beside it has, in a column that was asked for of both."""
-        there: dict[str, set[str]] = {}
-        for name, columns in self.filled.values():
-            there.setdefault(name, set()).update(columns)
-        for gpu, (name, columns) in self.filled.items():
-            if lacking := sorted(there[name] - columns):
-                message = f"GPU {gpu}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
-                self.log.find("gpu_readings_missing", message, Verdict.UNPROVEN)
+        gpus = list(self.filled)
+        for place, lacking in lacking_beside(list(self.filled.values())):
+            find_lacking_readings(self.log, f"GPU {gpus[place]}", sorted(lacking))
 
     def finish(self) -> ParsedLog:
         """Return the values."""
@@ -420,6 +425,11 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         fabric_state=_word(values, "fabric.state"),
         fabric_status=_word(values, "fabric.status"),
     )
+
+
+def _filled_ones(columns: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """Return those of some columns in which a row has a value."""
+    return [name for name in columns if name in values and not _NOTHING.fullmatch(values[name])]
 
 
 def _word(values: Mapping[str, str], *columns: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -150,24 +150,31 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_absent", "no GPU in the list", Verdict.UNPROVEN)
         linked = {gpu.name for gpu in self.gpus.values() if gpu.speeds}
         for uuid, gpu in self.gpus.items():
-            is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
-            for link, at, text in gpu.down:
-                # A card without a bridge shows its links so; any other word is none of a sound one.
-                if not (is_unbridged and "<inactive>" in text):
-                    message = f"link {link} of {uuid} is down"
-                    self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
-            if gpu.speeds:
-                continue
-            if gpu.name in linked:
-                message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
-                self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
-            elif has_own_links(gpu.name) is not False:
-                message = f"no NVLink of {uuid} ({gpu.name}) is up: right only where it is the only GPU"
-                self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
+            self._judge_down(uuid, gpu, linked)
+            if not gpu.speeds:
+                self._judge_unlinked(uuid, gpu, linked)
         counts = {(gpu.name, len(gpu.speeds)) for gpu in self.gpus.values() if gpu.speeds}
         if len(counts) > len(linked):
             message = f"GPUs have different numbers of links: {sorted({count for _name, count in counts})}"
             self.log.find("nvlink_uneven", message, Verdict.FAIL)
+
+    def _judge_down(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
+        """Note links that are down; ``linked`` are the models of which some GPU has links."""
+        is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
+        for link, at, text in gpu.down:
+            # A card without a bridge shows its links so; any other word is none of a sound one.
+            if not (is_unbridged and "<inactive>" in text):
+                message = f"link {link} of {uuid} is down"
+                self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
+
+    def _judge_unlinked(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
+        """Note a GPU without any link that is up, where its model has links."""
+        if gpu.name in linked:
+            message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
+            self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
+        elif has_own_links(gpu.name) is not False:
+            message = f"no NVLink of {uuid} ({gpu.name}) is up: right only where it is the only GPU"
+            self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 
     def _judge_whole(self) -> None:
         """Note links and GPUs that the list lacks: it is cut off, filtered, or something is missing."""
