@@ -8,6 +8,7 @@ to the ranks, and always ends all of them. Ranks die with their supervisor.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import ctypes
 import json
@@ -20,10 +21,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gpu_state
 import samples
@@ -39,6 +40,8 @@ EXIT_NON_FINITE = 3
 EXIT_NO_GPU = 4
 EXIT_DATA = 5
 EXIT_TIME_LIMIT = 124
+
+Value = TypeVar("Value")
 
 HIGHER = "higher"
 LOWER = "lower"
@@ -583,6 +586,52 @@ def join(rank: Rank, backend: str, device: Any, timeout_s: float) -> None:
         timeout=datetime.timedelta(seconds=timeout_s),
         device_id=device if backend == "nccl" else None,
     )
+
+
+def exchange_by_file(mine: Any, rank: Rank, name: str, timeout_s: float) -> list[Any]:
+    """Return what each rank says, by way of a file: what is said of a wrong GPU has to arrive right.
+
+    Args:
+        mine: What this rank says, as JSON has it.
+        rank: This one.
+        name: Of the file; each exchange of a run has its own.
+        timeout_s: How long the others may take.
+    """
+    import datetime
+
+    import torch
+
+    store = torch.distributed.FileStore(str(rank.state / name), rank.count)
+    store.set_timeout(datetime.timedelta(seconds=timeout_s))
+    store.set(f"rank-{rank.index}", json.dumps(mine))
+    return [json.loads(store.get(f"rank-{index}")) for index in range(rank.count)]
+
+
+def holds_on_all_ranks(mine: bool, rank: Rank, device: Any) -> bool:
+    """Return whether a statement holds on every rank."""
+    import torch
+
+    flag = torch.tensor(float(mine), device=device)
+    if rank.count > 1:
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+def mark_moment(device: Any) -> Any:
+    """Return this moment: on a GPU an event of its own clock, to be read when all is done."""
+    import torch
+
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def majority(values: Sequence[Value]) -> Value | None:
+    """Return what more than half of several values are; None where no value is so frequent. No I/O."""
+    value, count = collections.Counter(values).most_common(1)[0]
+    return value if 2 * count > len(values) else None
 
 
 def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> float:

@@ -377,18 +377,11 @@ class Trainer:
                 step()
         except RuntimeError as error:
             failed = (str(error).splitlines() or ["unknown"])[0]
-        if self.agree(failed == ""):
+        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
             self.notes["cuda_graph"] = "on"
             return self.graph.replay
         self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
         return step
-
-    def agree(self, mine: bool) -> bool:
-        """Return whether the statement holds on every rank."""
-        flag = torch.tensor(float(mine), device=self.device)
-        if self.rank.count > 1:
-            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
-        return bool(flag.item())
 
     def close(self) -> None:
         """Let go of the captured step: NCCL cannot shut down while a graph holds its work."""

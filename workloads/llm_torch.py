@@ -13,16 +13,14 @@ from __future__ import annotations
 import argparse
 import array
 import contextlib
-import datetime
 import hashlib
 import itertools
-import json
 import math
 import os
 import statistics
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -216,7 +214,7 @@ class Trainer:
         if wanted == "flash" or (wanted == "auto" and capability(self.device)[0] != 9):
             return "flash"
         failed = self.try_cudnn()
-        if self.agree(failed == ""):
+        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
             return "cudnn"
         if wanted == "cudnn":
             raise Refusal(common.EXIT_ERROR, f"--attention cudnn: {failed or 'not on another rank'}")
@@ -242,13 +240,6 @@ class Trainer:
             return (str(error).strip().splitlines() or ["unknown"])[0][:200]
         return ""
 
-    def agree(self, mine: bool) -> bool:
-        """Return whether the statement holds on every rank."""
-        flag = torch.tensor(float(mine), device=self.device)
-        if self.rank.count > 1:
-            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
-        return bool(flag.item())
-
     def choose_compile(self) -> bool:
         """Return whether layers are compiled: on all ranks or on none.
 
@@ -260,7 +251,7 @@ class Trainer:
         if wanted == "off" or (wanted == "auto" and self.device.type != "cuda"):
             return False
         failed = compiles(self.device)
-        if self.agree(failed == ""):
+        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
             self.notes["compile"] = "on"
             return True
         if wanted == "on":
@@ -365,12 +356,12 @@ class Trainer:
         options = self.options
         first = options.repeat + WARM_UP_STEPS
         self.meet()
-        marks: list[Any] = [self.mark()]
+        marks: list[Any] = [common.mark_moment(self.device)]
         waiting: deque[Any] = deque()
         began = time.perf_counter()
         for done in range(1, options.steps + 1):
             self.step(first + done - 1)
-            marks.append(self.mark())
+            marks.append(common.mark_moment(self.device))
             waiting.append(marks[-1])
             if self.device.type == "cuda" and len(waiting) > QUEUED_STEPS:
                 waiting.popleft().synchronize()
@@ -383,30 +374,12 @@ class Trainer:
             times = [two - one for one, two in itertools.pairwise(marks)]
         return time.perf_counter() - began, times
 
-    def mark(self) -> Any:
-        """Return this moment on the device's clock."""
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
     def meet(self) -> None:
         """Wait until all ranks are here, and all devices are done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         if self.rank.count > 1:
             torch.distributed.barrier()
-
-
-def exchanged(mine: Any, rank: Rank) -> list[Any]:
-    """Return what each rank says, by way of a file: of a wrong GPU the word has to be right."""
-    if rank.count == 1:
-        return [mine]
-    store = torch.distributed.FileStore(str(rank.state / "llm"), rank.count)
-    store.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
-    store.set(f"rank-{rank.index}", json.dumps(mine))
-    return [json.loads(store.get(f"rank-{index}")) for index in range(rank.count)]
 
 
 def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
@@ -417,9 +390,9 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
     """
     odd = [0] * len(curves)
     for bits in zip(*curves, strict=True):
-        usual, count = Counter(bits).most_common(1)[0]
+        usual = common.majority(bits)
         for index, one in enumerate(bits):
-            odd[index] += one != usual or 2 * count <= len(curves)
+            odd[index] += one != usual
     return odd
 
 
@@ -434,7 +407,7 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
             f"the loss of step {at + 1} is {losses[at]} on rank {rank.index}: suspect the hardware",
         )
     bits = trainer.losses[: options.repeat].view(torch.int32).tolist()
-    every = exchanged([took, bits], rank)
+    every = common.exchange_by_file([took, bits], rank, "llm", TIMEOUT_S)
     found = common.choose_gpus(options.gpus)
     size = f"{options.size}/{options.layers}" if options.layers else options.size
     kind = {"size": size, "dtype": options.dtype, "compile": trainer.notes["compile"]}

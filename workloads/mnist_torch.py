@@ -313,7 +313,7 @@ class Trainer:
                 step()
         except RuntimeError as error:
             failed = str(error).splitlines()[0]
-        if self.agree(failed == ""):
+        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
             self.notes["cuda_graph"] = "on"
             return self.graph.replay
         self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
@@ -324,13 +324,6 @@ class Trainer:
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
-
-    def agree(self, mine: bool) -> bool:
-        """Return whether the statement holds on every rank."""
-        flag = torch.tensor(float(mine), device=self.device)
-        if self.rank.count > 1:
-            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
-        return bool(flag.item())
 
     def train_epoch(self, lr: float, report: Callable[[int, Callable[[], float]], None]) -> float:
         """Train one epoch; return the mean loss over all ranks.

@@ -408,12 +408,8 @@ class Steps:
         self.reduced = torch.zeros(STEP_REDUCED // 4, device=device)
 
     def mark(self) -> Any:
-        """Return this moment: on a GPU an event of its own clock, to be read when all is done."""
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        """Return this moment on the device's clock."""
+        return common.mark_moment(self.device)
 
     def step(self) -> tuple[Any, Any, Any]:
         """Queue one step; return the moments of its begin, of the product's end, and of its end."""

@@ -9,10 +9,7 @@ disagree, and nothing says which is right. A GPU whose own repeats differ is nam
 from __future__ import annotations
 
 import argparse
-import collections
-import datetime
 import hashlib
-import json
 import os
 import sys
 import time
@@ -89,8 +86,8 @@ def dissenters(digests: list[str]) -> tuple[list[int], bool]:
 
     No I/O.
     """
-    most, count = collections.Counter(digests).most_common(1)[0]
-    if 2 * count <= len(digests):
+    most = common.majority(digests)
+    if most is None:
         return [], True
     return [index for index, one in enumerate(digests) if one != most], False
 
@@ -109,14 +106,6 @@ def compared(said: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int]
     alike = [index for index, one in enumerate(said) if one["model"] == said[rank]["model"]]
     odd, disputed = dissenters([said[index]["digests"].get(key, "") for index in alike])
     return alike, [alike[index] for index in odd], disputed
-
-
-def exchanged(mine: dict[str, Any], rank: Rank) -> list[dict[str, Any]]:
-    """Return what all ranks wrote, by way of a file: no GPU carries it."""
-    store = torch.distributed.FileStore(str(rank.state / "agreement"), rank.count)
-    store.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
-    store.set(f"rank-{rank.index}", json.dumps(mine))
-    return [json.loads(store.get(f"rank-{index}")) for index in range(rank.count)]
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
@@ -146,9 +135,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         if rank.index == 0:
             log.progress("products", done + 1, len(dtypes))
     model = found[rank.local].name if found else "cpu"
-    said = exchanged(
-        {"model": model, "name": labels.get("gpu", f"rank {rank.index}"), "digests": digests}, rank
-    )
+    mine = {"model": model, "name": labels.get("gpu", f"rank {rank.index}"), "digests": digests}
+    said = common.exchange_by_file(mine, rank, "agreement", TIMEOUT_S)
     report(said, dtypes, sizes, rank, log, labels)
     if rank.index == 0 and (skipped := [dtype for dtype in wanted if dtype not in dtypes]):
         common.say(f"not supported here, so not compared: {', '.join(skipped)}")

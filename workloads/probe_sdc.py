@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import common
-import probe_gpu_agreement
 import sdc_answers
 import sdc_cuda
 import sdc_paths
@@ -46,6 +45,8 @@ MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
 """As ``Report`` in sdc_kernels.cu."""
 SLOTS_BYTES = sdc_paths.SLOTS * 20
 SHOWN_RECORDS = 8
+TIMEOUT_S = 120.0
+"""How long GPUs wait for each other's answers."""
 FIRST_WITH = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 """The compute capability from which on GPUs have the format; all have the other paths."""
 CPU_STEPS, CPU_LAUNCHES = 32, 3
@@ -456,7 +457,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     if isinstance(of, GpuPaths):
         report_memory(memory, log, labels)
     mine = {"model": found[rank.local].name if found else "cpu", "digests": answers.digests}
-    said = probe_gpu_agreement.exchanged(mine, rank)
+    said = common.exchange_by_file(mine, rank, "sdc", TIMEOUT_S)
     report_odd(answers, said, rank, of.software, log, labels)
     for path in of.untested:
         why = "no kernel here uses the units that GPUs of this architecture have"

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common import majority
+
 GOLDEN = Path(__file__).resolve().with_name("sdc_golden.csv")
 COLUMNS = ("model", "software", "path", "digest")
 CONFIDENCE = 0.95
@@ -102,12 +104,6 @@ def digest_of(answers: Iterable[bytes]) -> str:
 def smallest_rate(launches: int) -> float:
     """Return the smallest share of launches with a fault that so many find with 95 % probability."""
     return 1.0 if launches < 1 else 1 - (1 - CONFIDENCE) ** (1 / launches)
-
-
-def majority(digests: Sequence[str]) -> str | None:
-    """Return what more than half of several digests are; None where no digest is so frequent."""
-    digest, count = collections.Counter(digests).most_common(1)[0]
-    return digest if 2 * count > len(digests) else None
 
 
 def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None:

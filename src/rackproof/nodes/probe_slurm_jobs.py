@@ -94,8 +94,7 @@ PROBES = (
         ("--seconds", "20"),
         None,
         files=(
-            "probe_gemm.py", "probe_gpu_agreement.py", "sdc_answers.py", "sdc_cuda.py", "sdc_golden.csv",
-            "sdc_kernels.cu", "sdc_paths.py",
+            "sdc_answers.py", "sdc_cuda.py", "sdc_golden.csv", "sdc_kernels.cu", "sdc_paths.py",
         ),
         by_default=False,
     ),

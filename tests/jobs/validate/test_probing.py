@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import random
@@ -555,8 +556,23 @@ def test_silent_corruption_is_measured_where_it_is_named_and_carries_its_files()
     packed = base64.b64decode(script.split("<<'END'", 1)[1].split("\n", 1)[1].split("\nEND\n", 1)[0])
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         carried = set(tar.getnames())
-    programs = {"probe_sdc.py", "probe_gemm.py", "probe_gpu_agreement.py", "common.py", "gpu_state.py"}
-    assert carried >= programs | {path.name for path in (ROOT / "workloads").glob("sdc_*")}
+    assert carried == imported_with("probe_sdc") | {path.name for path in (ROOT / "workloads").glob("sdc_*")}
+
+
+def imported_with(program: str) -> set[str]:
+    """Return the files of a program and of the workloads that it imports, by whatever way."""
+    files, left = set(), [program]
+    while left:
+        path = ROOT / f"workloads/{left.pop()}.py"
+        if path.name in files or not path.exists():
+            continue
+        files.add(path.name)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                left += [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                left.append(node.module)
+    return files
 
 
 @pytest.mark.parametrize(
