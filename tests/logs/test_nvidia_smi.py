@@ -11,8 +11,11 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import Verdict
+from rackproof.logs._nvidia_smi import MAX_GPUS
+from rackproof.logs._reading import Log
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
 from rackproof.logs.gpu_description import PARTS
+from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
 
 from .log_samples import NVIDIA_SMI_TEXT, NVIDIA_SMI_XML, TOPO
 
@@ -793,3 +796,11 @@ def test_the_bits_are_nvml_s() -> None:
     ]
     assert (unknown_bits(0x1FF), unknown_bits(0x3FF)) == (0, 0x200)
     assert [read_mask(text) for text in ("0x48", "0x", "48", "0x1 ", "")] == [0x48, None, None, None, None]
+
+
+def test_a_table_of_any_number_of_gpus_is_kept_in_bounds() -> None:
+    rows = "".join(f"GPU-{number:032x}, NVIDIA H100, 40\n" for number in range(5000))
+    parser = NvidiaSmiCsvParser(Log("nvidia_smi_csv"))
+    for at, line in enumerate(f"uuid, name, temperature.gpu\n{rows}".splitlines(), start=1):
+        parser.line(at, line)
+    assert len(parser.filled) == len(parser.gpus) == MAX_GPUS + 1
