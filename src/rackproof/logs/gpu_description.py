@@ -169,7 +169,7 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
     ]
 
 
-def readings_of(gpu: Described) -> list[str]:
+def judged_readings(gpu: Described) -> list[str]:
     """Return which of the judged readings a description has."""
     return [path for path in _BESIDE if gpu.get(path)]
 

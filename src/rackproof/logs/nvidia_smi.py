@@ -27,7 +27,7 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS
-from rackproof.logs.gpu_description import lacking_beside, missing_parts, readings_of
+from rackproof.logs.gpu_description import judged_readings, lacking_beside, missing_parts
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
@@ -375,7 +375,7 @@ class NvidiaSmiXmlParser(_Whole):
         for one, line in readings:
             judge_gpu(log, one, line)
         judge_neighbours(log, readings)
-        described = [(element.get("product_name"), readings_of(element)) for _gpu, element in gpus]
+        described = [(element.get("product_name"), judged_readings(element)) for _gpu, element in gpus]
         for place, lacking in lacking_beside(described):
             gpu, element = gpus[place]
             find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
