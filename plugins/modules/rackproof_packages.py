@@ -156,7 +156,7 @@ MEANINGS = (
         "The disk is full. Free space on / and /var, then start the same command again.",
     ),
     (
-        r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock",
+        r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock|locked by another",
         "Another process holds the lock of apt or dpkg{holder}. Wait for it or stop it (unattended upgrades "
         "belong switched off on such nodes), then start the same command again.",
     ),
@@ -431,14 +431,40 @@ def refuse(apt, options, simulation, wanted, removed):
     return changes
 
 
+def settled_packages(options):
+    """Return the installed packages, and whether dpkg's work is half done though no process is doing it.
+
+    While another process installs, dpkg's files look as after a power cut: that process is waited for.
+    """
+    deadline = time.monotonic() + options["lock_timeout_s"]
+    while True:
+        working = lock_holder()
+        installed, broken = packages()
+        damaged = bool(broken) or interrupted()
+        if not (damaged and working) or time.monotonic() > deadline:
+            return installed, damaged
+        time.sleep(1)
+
+
+def configure_all(options):
+    """Let dpkg finish its work, and return what it said; it does not wait for its lock by itself."""
+    deadline = time.monotonic() + options["lock_timeout_s"]
+    while True:
+        result = ask(
+            ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
+            options["timeout_s"],
+            bounded=False,
+            environment=ENVIRONMENT,
+        )
+        said = result.get("stdout", "") + result.get("stderr", "")
+        if "locked by another process" not in said or time.monotonic() > deadline:
+            return result
+        time.sleep(1)
+
+
 def repair(apt, options):
     """Finish what an earlier run, or an operator, left half done."""
-    configured = ask(
-        ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
-        options["timeout_s"],
-        bounded=False,
-        environment=ENVIRONMENT,
-    )
+    configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
     fixed = apt("--fix-broken", "install", "--no-install-recommends", timeout_s=options["timeout_s"])
@@ -616,10 +642,9 @@ def ask_only(options, check):
 def work(options, check):
     """Fulfil the request; return the module's result."""
     apt = Apt(options)
-    before, broken = packages()
+    before, damaged = settled_packages(options)
     wanted = not_as_wanted(options["present"], before)
     removed = [name for name in options["absent"] if name in before]
-    damaged = bool(broken) or interrupted()
     extra = {}
     if check:
         changes, extra = predict_work(apt, options, before, wanted, removed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,37 @@ def test_interrupted_work_is_finished_first(
     assert "--fix-broken install" in second
     assert code.work(options, check=True)["changed"] is True
     assert len(node.calls()) == 2
+
+
+def test_work_of_another_process_is_waited_for_and_not_repaired(
+    code: types.ModuleType, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {"a": {"version": "1", "held": False}}
+    states = [({}, ["a"]), ({}, ["a"]), (whole, []), (whole, [])]
+    holders = ["apt-get (process 7)", "apt-get (process 7)", "", "", ""]
+    monkeypatch.setattr(code, "packages", lambda: states.pop(0) if states else (whole, []))
+    monkeypatch.setattr(code, "lock_holder", lambda: holders.pop(0) if holders else "")
+    monkeypatch.setattr(code, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
+    options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
+    options |= {"lock_timeout_s": 600, "allow_downgrade": False}
+    result = code.work(options, check=False)
+    assert (result["changed"], result["repaired"]) == (False, False)
+    assert not node.calls("--configure -a")
+
+
+def test_dpkg_that_finds_its_lock_taken_tries_again(
+    code: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = {
+        "status": "failed",
+        "stderr": "dpkg: error: dpkg frontend lock was locked by another process with pid 1067",
+    }
+    answers = [locked, locked, {"status": "ok"}]
+    monkeypatch.setattr(code, "ask", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(code, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
+    assert code.configure_all({"timeout_s": 60, "lock_timeout_s": 600})["status"] == "ok"
+    answers[:] = [locked]
+    assert code.configure_all({"timeout_s": 60, "lock_timeout_s": -1}) == locked
 
 
 def test_a_journal_that_dpkg_left_is_finished_first(node: Node, modules: Modules, tmp_path: Path) -> None:
