@@ -321,19 +321,28 @@ class Trainer:
         steps = self.options.repeat
         with torch.no_grad(), self.kernels:
             kept = [one.to("cpu", copy=True) for one in self.local()]
+            if self.exchanges and self.options.parallel == "ddp":
+                # DDP packs its gradients anew after its first step, and three ranks and more add them up in
+                # another order then.
+                self.step_with_gradients(0, log, "packing")
+                self.begin_again(kept)
             for index in range(steps):
                 self.step_with_gradients(index, log, "first steps")
             first = self.losses[:steps].clone()
-            for one, before in zip(self.local(), kept, strict=True):
-                one.copy_(before)
-            for state in self.optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+            self.begin_again(kept)
             del kept
             for index in range(steps):
                 self.step_with_gradients(index, log, "same steps")
         again = self.losses[:steps]
         return int((first.view(torch.int32) != again.view(torch.int32)).sum().item())
+
+    def begin_again(self, weights: Sequence[Any]) -> None:
+        """Set this rank's weights to these, and its optimizer to before the first step."""
+        for one, before in zip(self.local(), weights, strict=True):
+            one.copy_(before)
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
 
     def step_with_gradients(self, index: int, log: Log, phase: str) -> None:
         """Do a step where gradients are off around it, and wait for it."""
