@@ -29,7 +29,7 @@ UNITS = ("samples/s", "iterations/s", "samples/s", "tokens/s", "batches/s", "epo
 PLAY = "ansible-playbook bench.yml"
 TIMES = "\N{MULTIPLICATION SIGN}"
 MXNET_RECORD = "cpu-mxnet"
-SWEEP_RECORDS = ("h200-x4", "h200-x1", "h100-x1")
+SWEEP_RECORDS = ("h200-x4", "h200-x1", "h100-x1", "h100-x4")
 SCHEDULE = ("learning_rate", "lr_step_epochs")
 
 
