@@ -106,11 +106,14 @@ def quantity(value: float | None, unit: str = "") -> str:
     return f"{number(value)} {unit}" if unit and value is not None else number(value)
 
 
-_SMALLER = {"TB/s": "GB/s", "GB/s": "MB/s", "MB/s": "kB/s", "TFLOP/s": "GFLOP/s", "GFLOP/s": "MFLOP/s"}
+_SMALLER = {
+    "TB/s": "GB/s", "GB/s": "MB/s", "MB/s": "kB/s", "TFLOP/s": "GFLOP/s", "GFLOP/s": "MFLOP/s", "s": "ms",
+    "ms": "µs", "µs": "ns",
+}  # fmt: skip
 
 
 def _fitting(value: float, unit: str) -> tuple[float, str]:
-    """Return a speed in the unit that fits its size: a processor's 0.0093 TB/s are 9.3 GB/s."""
+    """Return a speed or a time in the unit that fits its size: a processor's 0.0093 TB/s are 9.3 GB/s."""
     while unit in _SMALLER and 0 < abs(value) < 0.1:
         value, unit = value * 1000, _SMALLER[unit]
     return value, unit
