@@ -270,6 +270,23 @@ def test_a_container_has_a_nodes_devices_where_they_are_asked_for(cluster: Rack)
     assert not [name for name in nothing if name.startswith("nvidia")]
 
 
+def test_a_helper_with_slurms_defaults_would_not_have_a_nodes_memory_nor_its_cores(cluster: Rack) -> None:
+    """The job that stages has the whole node by ``--exclusive --mem=0``; one with less ends at its limit."""
+    fill = f"srun -w {cluster.nodes[0]} {{}} python3 -c 'print(len(bytes(1) * (400 << 20)))'"
+    small = cluster.ssh(CONTROLLER, fill.format("--mem=100M"))
+    assert small.returncode != 0
+    assert re.search("oom|out of memory|killed", small.stdout + small.stderr, re.IGNORECASE), small.stderr
+    whole = cluster.ssh(CONTROLLER, fill.format("--exclusive --mem=0"))
+    assert whole.stdout.split() == [str(400 << 20)], whole.stderr
+    seen = "squeue -h -j $SLURM_JOB_ID -o %C,%m"
+    default, exclusive = (
+        cluster.ssh(CONTROLLER, f"srun -w {cluster.nodes[0]} {words} sh -c '{seen}'").stdout.split()
+        for words in ("", "--exclusive --mem=0")
+    )
+    assert default == ["1,6111M"]
+    assert exclusive[0].startswith("144,")
+
+
 def test_a_job_that_would_run_without_its_adapters_is_not_submitted(cluster: Rack) -> None:
     environment = {"STANDIN_SECONDS": "12", "MELLANOX_VISIBLE_DEVICES": "none"}
     status, output = cluster("llama31_8b", bench_environment=environment)
