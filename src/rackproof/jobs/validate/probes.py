@@ -44,6 +44,8 @@ from rackproof.store.night_store import NightContext, NightReason, StoredSnapsho
 from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
 
+_SUSPECT_NIGHTS = 14
+
 
 def check_probe_plan(
     *,
@@ -200,7 +202,8 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
 
 def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
     """Return the nodes that failed in their last night, or were degraded."""
-    known, _ = night_store.last_known(earlier, names)
+    # A node that no recent night knows is new: all nights that there ever were need not be read for it.
+    known, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
     return {name for name, one in known.items() if one.verdict in (Verdict.FAIL, Verdict.DEGRADED)}
 
 
