@@ -7,10 +7,13 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate import probes
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget
 from rackproof.jobs.validate.fleet.optional_tests import (
     BUDGET_SHARE,
@@ -83,6 +86,22 @@ def test_what_a_night_runs(
     how = plan(chosen=tuple(chosen.split()), minutes=float(minutes))
     nights = [night_with(**tests) for tests in past]
     assert planned(how, nodes_named("abc", suspect), nights) == expected
+
+
+def test_nodes_are_suspect_by_their_last_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unproven is none: a node that was not measured would jump the queue every night."""
+    known = {one.value: SimpleNamespace(verdict=one) for one in Verdict}
+    asked: list[int] = []
+
+    def last_known(
+        folders: list[Path], names: dict[str, object]
+    ) -> tuple[dict[str, SimpleNamespace], list[str]]:
+        asked.append(len(folders))
+        return {name: known[name] for name in names}, []
+
+    monkeypatch.setattr(probes.night_store, "last_known", last_known)
+    assert probes._suspect_nodes([Path("night")] * 100, known) == {"fail", "degraded"}
+    assert asked == [14]
 
 
 def test_a_test_that_no_budget_holds_is_reported() -> None:
