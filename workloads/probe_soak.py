@@ -5,6 +5,9 @@ One process per GPU. A step computes bf16 products, attention and memory traffic
 of several GPUs it ends with an all-reduce, which is not part of the step's computing time, so that a slow GPU
 is named and not all of them. Steps are queued ahead: a host that is late shows in no figure. Each second the
 reasons for low clocks, temperature and power are read, and the last product is compared with the first one.
+
+Seconds of a load that was interrupted do not count on: the GPU cooled down meanwhile, and what interrupted it
+may be the fault. The next one starts again, and says how far the last one came, where both have ``--notes``.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import common
@@ -44,6 +48,8 @@ SETTLE_SHARE = 0.2
 """The share of a short run that is for warming up, in place of :data:`soak_series.SETTLE_S`."""
 TIMEOUT_S = 300.0
 REDUCED_MIB = 64
+NOTE = "soak-unfinished.json"
+NOTE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,9 @@ CPU_SHAPE = Shape(256, 8, (1, 2, 128, 32), 4, 1)
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    return common.probe_parser(__doc__, 600.0)
+    arguments = common.probe_parser(__doc__, 600.0)
+    arguments.add_argument("--notes", type=Path, help="folder that keeps how far an interrupted load came")
+    return arguments
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -205,6 +213,50 @@ class Lines:
         self.log.event("gpu_sample", {"gpus": [{**sample, "stalls": merged.stalls}], "links": []})
 
 
+class Notes:
+    """Keeps on the node's disk how far a load has come, until it has ended well."""
+
+    def __init__(self, folder: Path | None, gpus: str, seconds: float) -> None:
+        self.path = folder / NOTE if folder else None
+        self.about = {"gpus": gpus, "asked_s": seconds}
+        self.noted_s = 0.0
+
+    def unfinished(self) -> dict[str, Any] | None:
+        """Return what an earlier load left; None where it ended well, or left nothing that can be read."""
+        try:
+            left = json.loads(self.path.read_text()) if self.path else None
+        except (OSError, ValueError):
+            return None
+        numbers = [left.get(key) for key in ("at_s", "asked_s")] if isinstance(left, dict) else [None]
+        return left if all(isinstance(one, (int, float)) for one in numbers) else None
+
+    def note(self, at_s: float) -> None:
+        """Write how far the load is, every ten seconds; a disk that is full ends no load."""
+        if self.path is None or at_s < self.noted_s + NOTE_EVERY_S:
+            return
+        self.noted_s = at_s
+        new = self.path.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            new.write_text(json.dumps({**self.about, "at_s": round(at_s), "time": round(time.time())}))
+            new.replace(self.path)
+
+    def end(self) -> None:
+        """Forget the load: it has ended well."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def say_restart(notes: Notes, log: Log) -> None:
+    """Log that an earlier load did not end, and that this one starts again."""
+    left = notes.unfinished()
+    if left is not None:
+        log.measurement("soak_unfinished_seconds", float(left["at_s"]), "s")
+        common.say(
+            f"a soak on {left.get('gpus')} ended after {left['at_s']} of {left['asked_s']:g} s without a "
+            "result: its program was killed, or the node restarted. This one starts again at 0 s"
+        )
+
+
 def nvml_of(uuid: str) -> samples.Nvml | None:
     """Return how to ask of a GPU; None where NVML is missing or does not know it: its seconds are unread."""
     try:
@@ -251,13 +303,14 @@ def goes_on(more: bool, rank: Rank, device: torch.device) -> bool:
     return bool(word.item())
 
 
-def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log) -> None:
+def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log, notes: Notes) -> None:
     """Hold the load for the time asked for, and log its windows."""
     name = f"{rank.local}" if load.device.type == "cuda" else "cpu"
     lines = Lines(log, name)
     for window in windows_of(load, watch, steps_of_window(load, rank)):
         lines.add(window)
         if rank.index == 0:
+            notes.note(window.at_s)
             log.progress("soak", min(round(window.at_s), round(options.seconds)), round(options.seconds))
         if not goes_on(window.at_s < options.seconds, rank, load.device):
             return
@@ -321,12 +374,17 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     load = Load(GPU_SHAPE if found else CPU_SHAPE, device, reduced=rank.count > 1)
     watch = Watch(load.shape, nvml_of(found[rank.local].uuid) if found else None)
     before = watch.nvml.read_counters() if watch.nvml else {}
-    hold(load, watch, options, rank, log)
+    notes = Notes(options.notes, common.gpu_uuids(found) or "the CPU", options.seconds)
+    if rank.index == 0:
+        say_restart(notes, log)
+    hold(load, watch, options, rank, log, notes)
     rate = report(watch, load, options.seconds, log, labels)
     if found:
         report_readings(watch, before, log, labels)
     if rank.count > 1:
         report_lag(rate, rank, log, labels)
+    if rank.index == 0:
+        notes.end()
     common.mark_stop(rank)
 
 

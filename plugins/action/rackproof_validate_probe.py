@@ -52,7 +52,7 @@ class ActionModule(NodeAction):
         if not script:
             return {"changed": False, "message": []}
         try:
-            status, output = self.run_script(script, plan.node_limit_s)
+            status, output = self.run_script(script, plan.longest_job_s)
         except BaseException as error:
             # Not only Exception: Ansible ends a task that is out of time by one that is not.
             probes.store_direct_output(night, self.node, sanitize(error, 300) or type(error).__name__, 255)

@@ -32,12 +32,14 @@ options:
   probes:
     description:
       - What is measured, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
-        V(sdc) and V(fabric) (the pairs). Empty is all but V(sdc).
+        V(fabric) (the pairs), and the optional tests V(sdc), V(soak), V(llm). Empty is all but these three.
+      - Each night runs a part of the optional tests, those first that a node had longest ago, suspect nodes'
+        sooner; with O(drained=true) all that are named.
     type: list
     elements: str
     default: []
   node_s:
-    description: Seconds that the job of a node may take.
+    description: Seconds that the job of a node may take; V(sdc), V(soak) and V(llm) add 180, 900 and 600.
     type: int
     default: 600
   slurm:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import re
 from xml.etree import ElementTree
 
 import pytest
 
+from rackproof import logs
 from rackproof.core.records import Measurement, Series
-from rackproof.report import charts
+from rackproof.report import charts, html
 from rackproof.report.charts import Chart, Line
 from tests.report import example_runs
 
@@ -27,6 +30,46 @@ def drawn_points(svg: str) -> int:
 def test_curves_of_a_run_in_their_order() -> None:
     titles = [chart.title for chart in charts.run_charts(example_runs.healthy())]
     assert titles == ["Samples per second over time", "Train loss over step", "Eval accuracy over epoch"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int) -> None:
+    """From the log to the page: a second that sags on one GPU alone is drawn on its curve."""
+    start = 1795318443480
+
+    def event(second: float, key: str, value: object, kind: str = "POINT_IN_TIME", **more: object) -> str:
+        about = {"namespace": "", "time_ms": start + round(1000 * second), "event_type": kind, "key": key}
+        return ":::MLLOG " + json.dumps(
+            about | {"value": value, "metadata": {"file": "x", "lineno": 1, **more}}
+        )
+
+    def sample(gpu: int, second: int) -> dict[str, object]:
+        sags = gpu == gpus - 1 and second >= 40
+        figures = {"rate": 610.0 if sags else 650.0, "stalls": int(sags), "power": 697.0, "temperature": 70}
+        return {"gpu": str(gpu), **figures, "clock": 1485, "throttle": 4}
+
+    lines = [
+        event(-2, "submission_benchmark", "probe_soak"),
+        event(0, "run_start", None, "INTERVAL_START"),
+        *(
+            event(second, "gpu_sample", {"gpus": [sample(gpu, second)], "links": []})
+            for second in range(1, 60)
+            for gpu in range(gpus)
+        ),
+        event(61, "run_stop", None, "INTERVAL_END", status="success"),
+    ]
+    log = logs.parse(io.BytesIO("\n".join(lines).encode()), name="mllog")
+    run = example_runs.healthy(series=log.series, measurements=())
+    made = {chart.title: chart for chart in charts.run_charts(run)}
+    assert list(made)[:2] == ["Soak rate over time", "Stalled steps over time"]
+    assert {"GPU power over time", "GPU temperature over time", "GPU clock over time"} <= made.keys()
+    for chart in made.values():
+        assert len(chart.lines) == gpus
+    lowest = [min(one.y) for one in made["Soak rate over time"].lines]
+    assert sorted(lowest) == [610.0, *[650.0] * (gpus - 1)]
+    page = html.run_page(run)
+    assert page.count("Soak rate over time") >= 1
+    assert "TFLOP/s" in page
 
 
 def test_the_bound_that_was_judged_is_drawn() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.workloads.programs import load_program
@@ -125,6 +127,119 @@ def test_a_line_of_several_seconds_hides_nothing(series: Any) -> None:
     assert merged.read == {"throttle": 0x24, "temperature": 78, "power": 690}
     with pytest.raises(ValueError, match="no windows"):
         series.merge([])
+
+
+@pytest.fixture
+def soak(root: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(root / "workloads")
+    return load_program("probe_soak")
+
+
+class Said:
+    """A log that keeps what is measured."""
+
+    def __init__(self) -> None:
+        self.measured: list[tuple[str, float]] = []
+
+    def measurement(self, name: str, value: float, unit: str) -> None:
+        assert unit == "s"
+        self.measured.append((name, value))
+
+
+def restart(soak: Any, notes: Any) -> list[tuple[str, float]]:
+    said = Said()
+    soak.say_restart(notes, said)
+    return said.measured
+
+
+@pytest.mark.parametrize(("last_s", "known_s"), [(9.0, None), (10.0, 10), (601.4, 601), (86_399.0, 86_399)])
+def test_a_load_that_was_interrupted_is_said_to_start_again(
+    soak: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str], last_s: float, known_s: int | None
+) -> None:
+    """A node that restarts, or a killed program, leaves what was noted last."""
+    first = soak.Notes(tmp_path, "GPU-1,GPU-2", 86_400.0)
+    assert restart(soak, first) == []
+    for at_s in (*range(1, int(last_s)), last_s):
+        first.note(float(at_s))
+    second = soak.Notes(tmp_path, "GPU-1,GPU-2", 86_400.0)
+    measured = restart(soak, second)
+    if known_s is None:
+        assert measured == []
+        return
+    ((name, value),) = measured
+    assert name == "soak_unfinished_seconds"
+    # To the minute, and never more than there was.
+    assert known_s - 10 <= value <= known_s
+    told = capsys.readouterr().out
+    assert "of 86400 s without a result" in told
+    assert "starts again at 0 s" in told
+    second.note(20.0)
+    second.end()
+    assert restart(soak, soak.Notes(tmp_path, "GPU-1,GPU-2", 86_400.0)) == []
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"at_s": "soon", "asked_s": 600}',
+        '{"at_s": 5}',
+        '{"at_s": null, "asked_s": 1}',
+    ],
+)
+def test_a_damaged_note_says_nothing_and_ends_no_load(soak: Any, tmp_path: Any, left: str) -> None:
+    (tmp_path / soak.NOTE).write_text(left)
+    assert restart(soak, soak.Notes(tmp_path, "GPU-1", 600.0)) == []
+
+
+def test_without_a_folder_nothing_is_noted(soak: Any, tmp_path: Any) -> None:
+    for folder in (None, tmp_path / "gone"):
+        notes = soak.Notes(folder, "GPU-1", 600.0)
+        notes.note(30.0)
+        notes.end()
+        assert restart(soak, notes) == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Any:
+    # The program beside the nights', which puts workloads/ on the path: of it, too.
+    return importlib.import_module("tests.perf.simulate_soak")
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_a_fault_in_recorded_noise_is_found_on_its_gpu_within_ten_minutes(simulation: Any, kind: int) -> None:
+    """A sample of what tests/perf/simulate_soak.py simulates 300 times."""
+    dice = np.random.default_rng(kind)
+    minutes = [simulation.find(simulation.FAULTS[kind], dice) for _ in range(3)]
+    assert all(one is not None and one <= 10 for one in minutes), minutes
+
+
+def test_no_fault_is_none(simulation: Any) -> None:
+    """The ways to break a limit must not be the simulation's own."""
+    dice = np.random.default_rng(1)
+    nothing = simulation.Fault("nothing")
+    assert [simulation.find(nothing, dice) for _ in range(3)] == [None] * 3
+    small = simulation.Fault("half a per cent", loss=0.005)
+    assert simulation.find(small, dice) is None
+
+
+@pytest.mark.parametrize(("seconds", "hours"), [(600, 300), (3600, 300), (86_400, 192)])
+def test_healthy_gpus_in_recorded_noise_break_no_limit(simulation: Any, seconds: int, hours: int) -> None:
+    alarms, simulated, worst = simulation.count_alarms(np.random.default_rng(seconds), hours, seconds)
+    assert simulated >= hours
+    assert alarms == 0
+    assert 0 < worst < 0.02
+
+
+def test_a_limit_below_the_noise_raises_alarms(simulation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count of false alarms can fail."""
+    monkeypatch.setattr(simulation, "breaks", lambda metric, figure: figure > 0.006)
+    monkeypatch.setattr(simulation, "_check_sample", lambda *_: None)
+    assert simulation.count_alarms(np.random.default_rng(1), 100, 3600)[0] > 0
 
 
 def test_the_log_of_three_days_is_bounded(series: Any) -> None:

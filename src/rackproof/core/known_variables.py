@@ -63,7 +63,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
 """Variables that choose what bench.yml runs."""
-_EMPTY_IS_ALL = ("validate_nodes", "validate_probes")
+_EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
 """Variables whose empty list in a role's defaults stands for everything, and whose template does."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 

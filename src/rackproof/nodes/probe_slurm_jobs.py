@@ -56,7 +56,9 @@ class ProbeError(RackproofError):
 class Probe:
     """A program under workloads/, the benchmark whose rules hold for it, and its arguments by device.
 
-    ``files`` are others that it needs there; ``by_default`` is whether it runs where no probe is named.
+    ``files`` are others that it needs there. An ``optional`` one runs only where it is named, on the nights
+    that ``optional_tests`` of ``jobs.validate.fleet`` plans for a node; ``adds_s`` are the seconds by which
+    a job with it may take longer. ``takes_device`` is whether it has the option ``--device``.
     """
 
     name: str
@@ -66,7 +68,9 @@ class Probe:
     cpu: tuple[str, ...] | None = ()
     least_gpus: int = 1
     files: tuple[str, ...] = ()
-    by_default: bool = True
+    optional: bool = False
+    adds_s: int = 0
+    takes_device: bool = True
 
 
 PROBES = (
@@ -96,13 +100,33 @@ PROBES = (
         files=(
             "sdc_answers.py", "sdc_cuda.py", "sdc_golden.csv", "sdc_kernels.cu", "sdc_paths.py",
         ),
-        by_default=False,
+        optional=True,
+        adds_s=180,
+    ),
+    # As long as its benchmark: a shorter one would prove less under the same name.
+    Probe(
+        "soak", "probe_soak.py", "soak",
+        ("--seconds", "600"),
+        ("--seconds", "5"),
+        files=("probe_gemm.py", "soak_series.py"),
+        optional=True,
+        adds_s=900,
+    ),
+    # Each GPU by itself, on the same data: a loss that differs is named by GPU, and so is a slow one.
+    Probe(
+        "llm", "llm_torch.py", "llm",
+        ("--gpus", "all", "--parallel", "replicas"),
+        ("--gpus", "0", "--steps", "20", "--repeat", "2"),
+        files=("llm_network.py", "llm_shapes.py"),
+        optional=True,
+        adds_s=600,
+        takes_device=False,
     ),
 )  # fmt: skip
 """The probes of a node, one after the other in one job. None: not on such a device.
 
 Products in bf16 alone: measured nine times on one H100 they repeat to 0.4 %, those in fp8 to 2 % with
-outliers of 4 %, which nights would take for drift. Silent corruption takes a minute of a node more: by name.
+outliers of 4 %, which nights would take for drift.
 """
 FABRIC_PROBE = Probe(
     FABRIC, "probe_all_reduce.py", "",
@@ -136,11 +160,20 @@ class ProbePlan:
     python: str
     workloads: Path
     benchmarks: Path
-    chosen: tuple[str, ...] = (*(one.name for one in PROBES if one.by_default), FABRIC)
+    chosen: tuple[str, ...] = (*(one.name for one in PROBES if not one.optional), FABRIC)
     device: str = "gpu"
     node_limit_s: int = 600
     pair_limit_s: int = 180
     srun: tuple[str, ...] = ()
+
+    def job_limit_s(self, probes: Iterable[Probe]) -> int:
+        """Return the seconds that the job of a node may take with these programs."""
+        return self.node_limit_s + sum(one.adds_s for one in probes)
+
+    @property
+    def longest_job_s(self) -> int:
+        """Seconds that the job of a node may take with everything that is chosen."""
+        return self.job_limit_s(one for one in PROBES if one.name in self.chosen)
 
 
 @dataclass(frozen=True)
@@ -249,7 +282,7 @@ def _rank_lines(nodes: Sequence[str]) -> list[str]:
 
 
 def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> list[str]:
-    words = [*(probe_arguments(probe, device) or ()), "--device", device]
+    words = [*(probe_arguments(probe, device) or ()), *(["--device", device] if probe.takes_device else [])]
     # A program that ends by itself has a result; one that timeout ends has none.
     words += ["--time-limit", str(max(10, limit_s - 20))]
     command = f'"$python" "$folder"/{probe.program} {shlex.join(words)}{rendezvous}'

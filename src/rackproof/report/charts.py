@@ -163,7 +163,10 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
 def _order(name: str) -> tuple[int, str]:
     low = name.lower()
     # What the GPUs did comes after the throughput that it explains.
-    needles = ("second", "throughput", "gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy")
+    needles = (
+        *("second", "throughput", "soak_rate", "stalled_steps"),
+        *("gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy"),
+    )
     for place, needle in enumerate(needles):
         if needle in low:
             return place, name

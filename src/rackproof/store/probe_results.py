@@ -39,7 +39,7 @@ class ProbeNight(Record):
     ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
     has by node why it was not measured; those are not findings. ``digests`` are, by what has to be alike, the
     bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
-    ``job`` where all did.
+    ``job`` where all did. ``tests`` are by node the optional tests that it had, whatever came of them.
     ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
     nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
     """
@@ -50,6 +50,7 @@ class ProbeNight(Record):
     turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
     measured: tuple[str, ...] = ()
     sound: dict[str, tuple[str, ...]] = Field(default={})
+    tests: dict[str, tuple[str, ...]] = Field(default={}, description="By node the optional tests it had.")
     again: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     suspected: dict[str, tuple[NightReason, ...]] = Field(default={})

@@ -6,6 +6,7 @@ import ast
 import base64
 import io
 import random
+import re
 import tarfile
 from itertools import combinations
 
@@ -23,11 +24,14 @@ from rackproof.jobs.validate.fleet.node_readings import (
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night
 from rackproof.nodes.probe_slurm_jobs import (
     MARK,
+    PROBES,
+    SHARED_FILES,
     Job,
     ProbeError,
     ProbePlan,
     classify_exit,
     job_script,
+    probe_arguments,
     split_sections,
 )
 from rackproof.store.probe_results import ProbeNight
@@ -547,16 +551,37 @@ def test_silent_corruption_is_judged_by_its_benchmarks_rules(
     assert not verdict or part in {one.part for one in got.reasons}
 
 
-def test_silent_corruption_is_measured_where_it_is_named_and_carries_its_files() -> None:
-    named = plan(chosen=("sdc",))
-    assert [one.name for one in wanted_probes(named, own_target())] == ["sdc"]
-    assert not wanted_probes(plan(chosen=("sdc",), device="cpu"), own_target())
-    assert "sdc" not in ProbePlan(1.0, 0.25, "python3", ROOT, ROOT).chosen
+@pytest.mark.parametrize(
+    ("name", "program", "more"),
+    [("sdc", "probe_sdc", "sdc_*"), ("soak", "probe_soak", ""), ("llm", "llm_torch", "")],
+)
+def test_an_optional_test_runs_where_it_is_named_and_carries_its_files(
+    name: str, program: str, more: str
+) -> None:
+    named = plan(chosen=(name,))
+    assert [one.name for one in wanted_probes(named, own_target())] == [name]
+    assert bool(wanted_probes(plan(chosen=(name,), device="cpu"), own_target())) == (name != "sdc")
+    assert name not in ProbePlan(1.0, 0.25, "python3", ROOT, ROOT).chosen
     script = job_script(named, wanted_probes(named, own_target()), ["n1"], 100)
     packed = base64.b64decode(script.split("<<'END'", 1)[1].split("\n", 1)[1].split("\nEND\n", 1)[0])
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         carried = set(tar.getnames())
-    assert carried == imported_with("probe_sdc") | {path.name for path in (ROOT / "workloads").glob("sdc_*")}
+    files = {path.name for path in (ROOT / "workloads").glob(more)} if more else set()
+    assert carried >= imported_with(program) | files
+    assert carried <= imported_with(program) | files | set(SHARED_FILES)
+
+
+def test_a_program_is_given_only_options_that_it_has() -> None:
+    """An unknown one would end it at once, night after night."""
+    for probe in PROBES:
+        source = (ROOT / "workloads" / probe.program).read_text()
+        source += (ROOT / "workloads/common.py").read_text() * ("common.probe_parser" in source)
+        for device in ("gpu", "cpu"):
+            given = probe_arguments(probe, device)
+            script = job_script(plan(device=device), [probe], ["n1"], 100).splitlines()
+            (command,) = [one for one in script if f"/{probe.program} " in one]
+            options = re.findall(r" (--[a-z-]+)", command) if given is not None else []
+            assert all(f'"{option}"' in source or option == "--time-limit" for option in options), options
 
 
 def imported_with(program: str) -> set[str]:

@@ -7,6 +7,7 @@ run's; what is wrong at once (values, bits, pairs, programs that do not end) lie
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ from rackproof.store.known_parts import parts_of_others
 from rackproof.store.night_store import NightContext, NightReason, StoredSnapshot
 from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
+
+_SUSPECT_NIGHTS = 14
 
 
 def check_probe_plan(
@@ -89,7 +92,7 @@ def check_probe_plan(
         python=python,
         workloads=checkout / "workloads",
         benchmarks=checkout / "benchmarks",
-        chosen=tuple(chosen) or (*(one.name for one in PROBES if one.by_default), FABRIC),
+        chosen=tuple(chosen) or (*(one.name for one in PROBES if not one.optional), FABRIC),
         device=device,
         node_limit_s=node_limit_s,
         pair_limit_s=pair_limit_s,
@@ -135,8 +138,11 @@ def measure_night(
         sizes = drain_policy.drained_by_partition(members)
         partitions = _partitions_by_node(sizes)
         strangers = nodes_with_parts_of_others(earlier, snapshots)
+        suspects = _suspect_nodes(earlier, snapshots)
         targets = [
-            _target(name, kept, slurm.get(name), partitions, name in strangers)
+            replace(
+                _target(name, kept, slurm.get(name), partitions, name in strangers), suspect=name in suspects
+            )
             for name, kept in snapshots.items()
         ]
         run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
@@ -192,6 +198,13 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
         if kept.snapshot.foreign_parts
         or (not kept.snapshot.identity_accepted and parts_of_others(earlier, kept.about))
     }
+
+
+def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
+    """Return the nodes that failed in their last night, or were degraded."""
+    # A node that no recent night knows is new: all nights that there ever were need not be read for it.
+    known, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
+    return {name for name, one in known.items() if one.verdict in (Verdict.FAIL, Verdict.DEGRADED)}
 
 
 def _target(
@@ -309,7 +322,7 @@ def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
     target = ProbeTarget(name=node, gpus=len(kept.snapshot.gpus))
     some = wanted_probes(how_, target)
     try:
-        return job_script(how_, some, [node], how_.node_limit_s) if some else ""
+        return job_script(how_, some, [node], how_.job_limit_s(some)) if some else ""
     except ProbeError as error:
         raise ValidateError(str(error)) from error
 

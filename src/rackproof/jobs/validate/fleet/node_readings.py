@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TypeVar
 
 from rackproof.analysis.pair_speeds import parse_section
-from rackproof.core.definitions import JudgeRule, load_definition
+from rackproof.core.definitions import Definition, JudgeRule, load_definition
 from rackproof.core.judging import SkuReference, judge_run
 from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.core.text import sanitize
@@ -43,7 +43,8 @@ class ProbeTarget:
     """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
 
     ``busy`` is why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
-    ``nvlink_domain`` is whether its SKU's NVLink reaches the other nodes of its rack.
+    ``nvlink_domain`` is whether its SKU's NVLink reaches the other nodes of its rack; ``suspect`` whether its
+    last night did not pass it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ProbeTarget:
     busy: str = ""
     uuids: frozenset[str] = frozenset()
     nvlink_domain: bool = False
+    suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
         """Return whether GPUs that a log names are its own; where none is known, no UUID is."""
@@ -256,7 +258,8 @@ def _end_of_section(section: Section) -> str:
 
 def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section) -> NodeMeasurements:
     """Return the speeds that a program measured, and what is wrong by its benchmark's own rules."""
-    rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
+    definition = _definition(plan, probe)
+    rules = definition.result.judge
     whole = parse_section(section)
     log = whole.model_copy(update={"measurements": tuple(_own_measurements(target, whole))})
     outcome = judge_run(
@@ -264,7 +267,11 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
         [log],
         (),
         lambda _: (),
-        parameters={"gpus": target.gpus if plan.device == "gpu" else 0},
+        parameters={
+            **definition.parameters,
+            **_given_parameters(plan, probe),
+            "gpus": target.gpus if plan.device == "gpu" else 0,
+        },
         # Speeds have no reference here: floors, fleet and history judge them with all other numbers.
         require_references=False,
         source=f"benchmarks/{probe.benchmark}.yml",
@@ -303,8 +310,17 @@ def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
-    """Return the numbers of rules without a bound of their own: those that have one were judged by it."""
-    unbounded = [rule for rule in rules if rule.at_least is rule.at_most is rule.equals is None]
+    """Return the numbers of rules without a bound of their own: those that have one were judged by it.
+
+    A candidate counts only where a reference of the SKU is about it.
+    """
+    referenced = {one.metric for one in target.references}
+    unbounded = [
+        rule
+        for rule in rules
+        if rule.at_least is rule.at_most is rule.equals is None
+        if not rule.candidate or rule.metric in referenced
+    ]
     speeds = []
     for number in log.measurements:
         if any(_rule_covers(rule, number) for rule in unbounded):
@@ -340,14 +356,31 @@ def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
     return {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
 
 
+def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
+    """Return whether a program measures one of these speeds."""
+    return bool(probe.benchmark) and any(
+        rule.metric in metrics for rule in _definition(plan, probe).result.judge
+    )
+
+
+def _given_parameters(plan: ProbePlan, probe: Probe) -> dict[str, str]:
+    """Return the parameters that a program is given here: its benchmark's bounds may name them."""
+    words = probe_arguments(probe, plan.device) or ()
+    return {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
+
+
+def _definition(plan: ProbePlan, probe: Probe) -> Definition:
+    return _load_definition(plan.benchmarks / f"{probe.benchmark}.yml")
+
+
 # The same few definitions judge each of a thousand nodes.
 @lru_cache(maxsize=32)
-def _rules(path: Path) -> tuple[JudgeRule, ...]:
-    return load_definition(path, log_formats=FORMATS).definition.result.judge
+def _load_definition(path: Path) -> Definition:
+    return load_definition(path, log_formats=FORMATS).definition
 
 
 def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
-    """Return what a node is measured with."""
+    """Return what a node is measured with in time: optional tests not every night."""
     return [
         one
         for one in PROBES

@@ -7,7 +7,7 @@ where that does not decide, the suspects are halved. No I/O but for the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rackproof.analysis.anomaly import AnomalyPolicy
@@ -18,9 +18,15 @@ from rackproof.jobs.validate.fleet.node_readings import (
     NOT_RUN,
     ProbeTarget,
     compare_digests,
+    measures,
     read_node_probes,
     unproven_reason,
     wanted_probes,
+)
+from rackproof.jobs.validate.fleet.optional_tests import (
+    oversized_tests,
+    plan_optional_tests,
+    tonights_probes,
 )
 from rackproof.jobs.validate.fleet.pair_runner import measure_pairs
 from rackproof.jobs.validate.fleet.retest import RetestResult, SuspectFinder, retest_suspects
@@ -29,14 +35,16 @@ from rackproof.store.night_store import NightReason
 from rackproof.store.probe_results import ProbeNight
 
 
-def measuring_order(targets: Sequence[ProbeTarget], past: Sequence[ProbeNight]) -> list[ProbeTarget]:
-    """Return the idle nodes, those first that were not measured for longest."""
+def measuring_order(
+    targets: Sequence[ProbeTarget], past: Sequence[ProbeNight], first: Collection[str] = ()
+) -> list[ProbeTarget]:
+    """Return the idle nodes: ``first`` those, then those first that were not measured for longest."""
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
         for name in night.measured:
             ago.setdefault(name, number)
     idle = [one for one in targets if not one.busy]
-    return sorted(idle, key=lambda one: (-ago.get(one.name, len(past)), one.name))
+    return sorted(idle, key=lambda one: (one.name not in first, -ago.get(one.name, len(past)), one.name))
 
 
 def probe_night(
@@ -62,11 +70,16 @@ def probe_night(
         DefinitionError: A benchmark's definition cannot be read.
     """
     drained = dict(direct or {})
-    probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained)
+    idle = [one for one in targets if not one.busy]
+    tests = plan_optional_tests(plan, idle, past)
+    programs = {one.name: tonights_probes(plan, one, tests) for one in targets}
+    # Drained nodes were measured with everything: no job could have their GPUs.
+    programs |= {one.name: tuple(wanted_probes(plan, one)) for one in targets if one.name in drained}
+    probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained, programs)
     probes.leave_out_busy()
-    queue = measuring_order(targets, past)
-    with_programs = [one for one in queue if wanted_probes(plan, one)]
-    probes.measure_nodes(with_programs)
+    # Nodes with a planned test come first: what is left of a budget later may not hold it.
+    queue = measuring_order(targets, past, tests)
+    probes.measure_nodes([one for one in queue if programs[one.name]])
     twice = probes.retest_suspects(doubts, past)
     # The newest that has any: a night without the training step must not forget what was agreed on.
     known = next((one.digests for one in past if one.digests), {})
@@ -74,7 +87,7 @@ def probe_night(
     probes.add_reasons(odd)
     # Last, because only a node that is good by itself may be paired: a bad one would cast suspicion
     # on its partner.
-    fabric = measure_pairs(plan, targets, probes.able_to_meet(queue, not with_programs), past, jobs)
+    fabric = measure_pairs(plan, targets, probes.able_to_meet(queue), past, jobs)
     probes.add_reasons({name: [why] for name, why in fabric.blamed.items()})
     night = ProbeNight(
         asked=plan.minutes,
@@ -82,6 +95,7 @@ def probe_night(
         turns=fabric.turns,
         measured=tuple(sorted(probes.measured)),
         sound=probes.sound,
+        tests=probes.tests,
         again=tuple(sorted(twice.again)),
         unconfirmed=tuple(sorted(twice.unconfirmed)),
         suspected=twice.suspected,
@@ -90,7 +104,7 @@ def probe_night(
         between=fabric.between,
         pairs=fabric.results,
         digests=agreed,
-        remarks=(*remarks, *fabric.remarks),
+        remarks=(*remarks, *oversized_tests(plan, idle), *fabric.remarks),
     )
     return night, tuple(one for mine in probes.numbers.values() for one in mine)
 
@@ -106,18 +120,21 @@ def _reasons_by_node(
 class _NodeProbes:
     """Measures nodes by themselves; keeps by node what came of it.
 
-    ``drained`` are the results of nodes that nights keep drained; the jobs of those ``measured`` ended well.
+    ``drained`` are the results of nodes that nights keep drained; ``programs`` by node what it is measured
+    with tonight. The jobs of those ``measured`` ended well; ``tests`` are the optional ones that ran.
     """
 
     plan: ProbePlan
     by_name: Mapping[str, ProbeTarget]
     jobs: JobRunner
     drained: Mapping[str, JobResult]
+    programs: Mapping[str, tuple[Probe, ...]]
     left_out: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, tuple[Measurement, ...]] = field(default_factory=dict)
     reasons: dict[str, list[NightReason]] = field(default_factory=dict)
     digests: dict[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)
     sound: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tests: dict[str, tuple[str, ...]] = field(default_factory=dict)
     measured: list[str] = field(default_factory=list)
 
     def add_reasons(self, more: Mapping[str, Iterable[NightReason]]) -> None:
@@ -157,21 +174,21 @@ class _NodeProbes:
         self.add_reasons(twice.reasons)
         return twice
 
-    def able_to_meet(self, queue: Sequence[ProbeTarget], nothing_to_measure: bool) -> set[str]:
-        """Return the idle nodes with which nothing is wrong; measured ones, where any were to be measured."""
+    def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
+        """Return the idle nodes with which nothing is wrong; measured ones, of those that had to be."""
         bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
-        sound = {one.name for one in queue} - bad
-        return sound if nothing_to_measure else sound & set(self.measured)
+        missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
+        return {one.name for one in queue} - bad - missed
 
     def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
-        results = self.jobs.run([self._job(one, wanted_probes(self.plan, one)) for one in nodes])
+        results = self.jobs.run([self._job(one, self.programs[one.name]) for one in nodes])
         return dict(zip([one.name for one in nodes], results, strict=True))
 
     def _job(self, target: ProbeTarget, probes: Sequence[Probe]) -> Job:
-        # An empty choice means all programs of the node, as in read_node_probes.
-        chosen = probes or wanted_probes(self.plan, target)
-        text = job_script(self.plan, chosen, [target.name], self.plan.node_limit_s)
-        return Job((target.name,), text, target.gpus, self.plan.node_limit_s)
+        limit_s = self.plan.job_limit_s(probes)
+        return Job(
+            (target.name,), job_script(self.plan, probes, [target.name], limit_s), target.gpus, limit_s
+        )
 
     def _keep_result(self, name: str, first: JobResult, second: JobResult | None, ended_well: int) -> None:
         """Keep what a node's job measured.
@@ -201,23 +218,32 @@ class _NodeProbes:
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:
-        readings = read_node_probes(self.plan, self.by_name[name], last)
+        readings = read_node_probes(self.plan, self.by_name[name], last, self.programs[name])
         self.add_reasons({name: readings.reasons})
+        if tests := tuple(one.name for one in self.programs[name] if one.optional):
+            self.tests[name] = tests
         self.numbers[name] = readings.measurements
         self.digests[name] = readings.digests
         self.sound[name] = (*readings.sound, *(["job"] if last.how == "ok" else []))
         if last.how == "ok":
             self.measured.append(name)
 
-    def _measure_again(self, names: Sequence[str]) -> dict[str, tuple[Measurement, ...] | str]:
-        """Measure the speeds of suspects once more; why not, where that could not be."""
+    def _measure_again(
+        self, suspects: Mapping[str, Collection[str]]
+    ) -> dict[str, tuple[Measurement, ...] | str]:
+        """Measure the speeds of suspects once more, by node their names; why not, where that could not be."""
         speeds = {
-            name: [one for one in wanted_probes(self.plan, self.by_name[name]) if one.benchmark]
-            for name in names
+            # An optional test takes minutes: only where one of its own numbers is suspect.
+            name: [
+                one
+                for one in self.programs[name]
+                if one.benchmark and (not one.optional or measures(self.plan, one, metrics))
+            ]
+            for name, metrics in suspects.items()
         }
-        ended = self.jobs.run([self._job(self.by_name[name], speeds[name]) for name in names])
+        ended = self.jobs.run([self._job(self.by_name[name], speeds[name]) for name in suspects])
         answers: dict[str, tuple[Measurement, ...] | str] = {}
-        for name, result in zip(names, ended, strict=True):
+        for name, result in zip(suspects, ended, strict=True):
             if result.how in NOT_RUN:
                 answers[name] = result.text
                 continue
@@ -299,6 +325,11 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
         f"measured: {len(night.measured)} nodes, {pairs} pairs, "
         f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
     ]
+    by_test: dict[str, list[str]] = {}
+    for name, tests in night.tests.items():
+        for test in tests:
+            by_test.setdefault(test, []).append(name)
+    lines += [f"{test}: {compress_hostlist(names)}" for test, names in sorted(by_test.items())]
     if night.again:
         lines.append(f"measured again, suspect by speed: {compress_hostlist(night.again)}")
     if night.unconfirmed:

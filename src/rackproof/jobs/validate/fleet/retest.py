@@ -21,8 +21,8 @@ CHECK = "again"
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
 """Finds which of tonight's numbers are suspect, by their places."""
 
-Measure = Callable[[Sequence[str]], "Mapping[str, tuple[Measurement, ...] | str]"]
-"""Measures nodes once more: by node its numbers, or why it could not be measured."""
+Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measurement, ...] | str]"]
+"""Measures nodes once more, given with their suspect metrics: by node its numbers, or why there are none."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -61,7 +61,8 @@ def retest_suspects(
     """
     twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
-    second, obstacles = _measure_again(list(first), measure)
+    metrics = {name: {metric for metric, _ in bad} for name, bad in first.items()}
+    second, obstacles = _measure_again(metrics, measure)
     # Compared with the whole fleet again: alone, the second numbers would have nothing to be far from.
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
@@ -85,12 +86,12 @@ def retest_suspects(
 
 
 def _measure_again(
-    names: Sequence[str], measure: Measure
+    suspects: Mapping[str, Collection[str]], measure: Measure
 ) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
     """Measure nodes once more; return the numbers, and of the other nodes why there are none."""
     numbers: dict[str, tuple[Measurement, ...]] = {}
     obstacles: dict[str, str] = {}
-    for name, result in (measure(names) if names else {}).items():
+    for name, result in (measure(suspects) if suspects else {}).items():
         if isinstance(result, str):
             obstacles[name] = result
         else:

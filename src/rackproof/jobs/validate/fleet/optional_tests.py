@@ -1,0 +1,105 @@
+"""Plan which optional tests (``sdc``, ``soak``, ``llm``) a night runs on which nodes. No I/O.
+
+A fleet's soak takes more than a night. So each night runs some of the optional tests, within a share of its
+budget: first those that a node had longest ago, sooner where the node is suspect. What else a night measures
+keeps the rest of the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, wanted_probes
+from rackproof.nodes.probe_slurm_jobs import Job, Probe, ProbePlan
+from rackproof.store.probe_results import ProbeNight
+
+BUDGET_SHARE = 0.5
+"""The share of a night's budget that optional tests may take, but for the first, which may take all of it."""
+SUSPECT_FACTOR = 3
+"""A test of a suspect node is as urgent as one that was run so many times as long ago."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """An optional test of a node; ``urgency`` is in nights."""
+
+    node: ProbeTarget
+    probe: Probe
+    urgency: int
+
+
+def plan_optional_tests(
+    plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[ProbeNight]
+) -> dict[str, tuple[Probe, ...]]:
+    """Return by node the optional tests that it has tonight; nodes without any are left out.
+
+    Args:
+        plan: How the night measures.
+        targets: The nodes that could be measured.
+        past: What earlier nights measured, newest first.
+    """
+    tonight: dict[str, tuple[Probe, ...]] = {}
+    left = BUDGET_SHARE * plan.minutes
+    for turn in _turns(plan, targets, past):
+        name = turn.node.name
+        mine = tonight.get(name, ())
+        longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
+        added = longer - _job_minutes(plan, turn.node, mine)
+        # The most urgent test is not put off for being long: night after night it would not fit either.
+        if longer <= plan.minutes and (added <= left or not tonight):
+            tonight[name] = (*mine, turn.probe)
+            left -= added
+    return tonight
+
+
+def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[str, ...]:
+    """Return remarks about the optional tests that no night can run: the budget never holds their job."""
+    by_test: dict[str, list[ProbeTarget]] = {}
+    for node in targets:
+        for probe in _optional(plan, node):
+            if _job_minutes(plan, node, (probe,)) > plan.minutes:
+                by_test.setdefault(probe.name, []).append(node)
+    return tuple(
+        f"{test} never runs on {compress_hostlist([one.name for one in nodes])}: its job may take "
+        f"{max(_job_minutes(plan, one, (probe,)) for one in nodes for probe in _optional(plan, one)):g} "
+        f"GPU-minutes, and validate_probe_gpu_minutes is {plan.minutes:g}"
+        for test, nodes in sorted(by_test.items())
+    )
+
+
+def tonights_probes(
+    plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
+) -> tuple[Probe, ...]:
+    """Return the programs that a node is measured with tonight: those of every night, and planned tests."""
+    every = (one for one in wanted_probes(plan, target) if not one.optional)
+    return (*every, *tests.get(target.name, ()))
+
+
+def _turns(plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[ProbeNight]) -> list[_Turn]:
+    """Return the optional tests of all nodes, the most urgent first."""
+    ago: dict[tuple[str, str], int] = {}
+    for nights, night in enumerate(past, start=1):
+        for name, tests in night.tests.items():
+            for test in tests:
+                ago.setdefault((name, test), nights)
+    turns = [
+        _Turn(
+            node,
+            probe,
+            ago.get((node.name, probe.name), len(past) + 1) * (SUSPECT_FACTOR if node.suspect else 1),
+        )
+        for node in targets
+        for probe in _optional(plan, node)
+    ]
+    return sorted(turns, key=lambda one: (-one.urgency, one.node.name, one.probe.name))
+
+
+def _optional(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
+    return [one for one in wanted_probes(plan, target) if one.optional]
+
+
+def _job_minutes(plan: ProbePlan, target: ProbeTarget, tests: Sequence[Probe]) -> float:
+    """Return the GPU-minutes that a node's job may take with these optional tests."""
+    return Job((target.name,), "", target.gpus, plan.job_limit_s(tests)).minutes
