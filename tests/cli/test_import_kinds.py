@@ -152,6 +152,24 @@ def test_a_fifo_alone_is_an_error(tmp_path: Path, run: Callable[..., object]) ->
         assert "copy what it gives into a file" in result.output  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("place", ["pipe", "socket", "/dev/zero", "/dev/null"])
+@pytest.mark.parametrize(
+    "command",
+    [("parse",), ("import",), ("compare", "log.txt"), ("score",), ("parse", "log.txt", "--harmless")],
+    ids="-".join,
+)
+def test_every_command_refuses_at_once_what_is_no_file(
+    command: tuple[str, ...], place: str, tmp_path: Path, run: Callable[..., object]
+) -> None:
+    (tmp_path / "log.txt").write_bytes(samples.PASSING["gpu_burn"])
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "socket"))
+        result = run(*command, place)
+    assert result.exit_code == 1  # type: ignore[attr-defined]
+    assert place in result.output and "Traceback" not in result.output  # type: ignore[attr-defined] # noqa: PT018
+
+
 @pytest.mark.parametrize("name", ["nccl_tests", "nvbandwidth", "gpu_burn", "ib_write_bw", "mxnet"])
 def test_a_log_without_a_date_may_be_of_any_year(name: str, tmp_path: Path) -> None:
     path = tmp_path / "logs/job.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from click.testing import Result
 
 from rackproof.core.judging import sku_references
+from rackproof.core.records import LogFile
 from rackproof.store.run_folder import write_run
 from tests.analysis.test_reference_bounds import runs
 
@@ -47,6 +49,34 @@ def test_what_is_refused_is_a_comment(
     assert said in answer.stdout
     asked = json.loads(run("references", "--results", results, "--json", *options).stdout)
     assert asked[0]["objection"]
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda log: log.write_text("copy: 900 GB/s\n"),
+        lambda log: log.write_text(""),
+        lambda log: log.write_text(log.read_text().replace("1", "2")),
+        Path.unlink,
+    ],
+)
+def test_a_run_whose_log_is_not_the_recorded_one_does_not_count(
+    run: Call, tmp_path: Path, alter: Callable[[Path], object]
+) -> None:
+    results = tmp_path / "results"
+    for one in runs(100, 100.5, 99.5, 100, 100):
+        log = results / one.run_id / "logs/copy.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"copy: 100 GB/s of {one.run_id}\n")
+        digest = hashlib.sha256(log.read_bytes()).hexdigest()
+        entry = LogFile(path="logs/copy.log", sha256=digest, size_bytes=log.stat().st_size, format="lines")
+        write_run(one.model_copy(update={"logs": (entry,)}), results / one.run_id)
+    command = ("references", "--results", results, "--repeats", 5)
+    assert "1 references, 0 refused" in run(*command).output
+    alter(log)
+    answer = run(*command)
+    assert "0 references, 1 refused" in answer.output
+    assert f"{one.run_id} does not count: its log logs/copy.log" in answer.output
 
 
 @pytest.mark.parametrize("options", [("--sku", "h900"), ("--benchmark", "none"), ("--results", "nowhere")])

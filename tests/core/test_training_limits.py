@@ -8,7 +8,15 @@ import pytest
 
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.gpu_models import PHYSICS
-from rackproof.core.training_limits import MOST_OF_NODE, fastest_possible, gpus_of_platform, read_limits
+from rackproof.core.training_limits import (
+    MOST_OF_NODE,
+    fastest_possible,
+    fastest_published,
+    gpus_of_platform,
+    impossible_speeds,
+    read_limits,
+    read_speeds,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,38 @@ def test_every_published_throughput_is_below_its_bound() -> None:
             judged += 1
             assert result.throughput < bound, (result.benchmark, result.accelerator)
     assert judged > 0
+
+
+@pytest.mark.parametrize(
+    ("training", "name", "gpus"),
+    [
+        ("llama2_70b_lora", "NVIDIA H100-SXM5-80GB", 8),
+        ("bert", "NVIDIA H200-SXM5-141GB", 8),
+        ("ssd", "NVIDIA H100-SXM5-80GB", 64),
+        ("stable_diffusion", "NVIDIA H100-SXM5-80GB", 1024),
+        ("gnn", "NVIDIA H200", 8),
+        ("resnet", "NVIDIA H100 80GB HBM3", 3584),
+    ],
+)
+def test_a_run_much_faster_than_every_published_one_of_its_gpus_is_found(
+    training: str, name: str, gpus: int
+) -> None:
+    published = fastest_published(training, name, gpus) or 0.0
+    for factor, found in ((1.0, False), (1.45, False), (1 / 0.35, True), (10, True)):
+        speeds = (("trained", published * factor), ("states", published))
+        assert bool([*impossible_speeds(training, (name, gpus), speeds)]) is found
+    assert not [*impossible_speeds(training, None, (("trained", published * 10),))]
+
+
+def test_published_speeds_are_possible_and_fall_with_the_number_of_gpus() -> None:
+    for (benchmark, model), speeds in read_speeds().items():
+        assert [*speeds] == sorted(speeds)
+        assert [*speeds.values()] == sorted(speeds.values(), reverse=True)
+        for gpus, speed in speeds.items():
+            bound = fastest_possible(benchmark, model, gpus)
+            assert bound is None or speed * gpus < bound
+    assert fastest_published("bert", "NVIDIA H100", 1) is None
+    assert fastest_published("bert", "TPU-v4", 8) is None
 
 
 @pytest.mark.parametrize(

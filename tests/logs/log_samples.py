@@ -233,7 +233,8 @@ NVIDIA_SMI_XML = b"""\
 <serial>1650000000001</serial>
 <uuid>GPU-00000000-0000-4000-8000-000000000001</uuid>
 <vbios_version>96.00</vbios_version>
-<fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
+<fb_memory_usage><total>143771 MiB</total><reserved>616 MiB</reserved><used>0 MiB</used>
+<free>143156 MiB</free></fb_memory_usage>
 <temperature><gpu_temp>31 C</gpu_temp><gpu_temp_tlimit>52 C</gpu_temp_tlimit>
 <memory_temp>40 C</memory_temp></temperature>
 <ecc_errors><volatile><sram_correctable>0</sram_correctable>
@@ -249,12 +250,13 @@ NVIDIA_SMI_XML = b"""\
 <remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
 <remapped_row_pending>No</remapped_row_pending>
 <remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<gpu_power_readings><current_power_limit>700.00 W</current_power_limit>
+<gpu_power_readings><instant_power_draw>77.36 W</instant_power_draw>
+<current_power_limit>700.00 W</current_power_limit>
 <default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
 <performance_state>P0</performance_state>
 <gpu_recovery_action>None</gpu_recovery_action>
 <mig_mode><current_mig>Disabled</current_mig></mig_mode>
-<pci><pci_bus>00</pci_bus><pci_gpu_link_info>
+<pci><pci_bus>00</pci_bus><pci_bus_id>00000000:00:06.0</pci_bus_id><pci_gpu_link_info>
 <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
 <link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>
 </pci_gpu_link_info></pci>
@@ -265,6 +267,12 @@ NVIDIA_SMI_XML = b"""\
 <clocks_event_reason_hw_power_brake_slowdown>Not Active</clocks_event_reason_hw_power_brake_slowdown>
 <clocks_event_reason_sw_thermal_slowdown>Not Active</clocks_event_reason_sw_thermal_slowdown>
 </clocks_event_reasons>
+<clocks_event_reasons_counters>
+<clocks_event_reasons_counters_sw_power_cap>0 us</clocks_event_reasons_counters_sw_power_cap>
+<clocks_event_reasons_counters_sw_therm_slowdown>0 us</clocks_event_reasons_counters_sw_therm_slowdown>
+<clocks_event_reasons_counters_hw_therm_slowdown>0 us</clocks_event_reasons_counters_hw_therm_slowdown>
+<clocks_event_reasons_counters_hw_power_brake>0 us</clocks_event_reasons_counters_hw_power_brake>
+</clocks_event_reasons_counters>
 <utilization><gpu_util>0 %</gpu_util></utilization>
 <ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
 <retired_pages><pending_retirement>N/A</pending_retirement></retired_pages>
@@ -314,10 +322,16 @@ GPU 00000000:00:06.0
             HW Thermal Slowdown           : Not Active
             HW Power Brake Slowdown       : Not Active
         SW Thermal Slowdown               : Not Active
+    Clocks Event Reasons Counters
+        SW Power Capping                  : 0 us
+        SW Thermal Slowdown               : 0 us
+        HW Thermal Slowdown               : 0 us
+        HW Power Braking                  : 0 us
     FB Memory Usage
         Total                             : 143771 MiB
         Reserved                          : 616 MiB
         Used                              : 3 MiB
+        Free                              : 143153 MiB
     ECC Mode
         Current                           : Enabled
         Pending                           : Enabled

@@ -24,6 +24,20 @@ from rackproof.logs.known_kernel_lines import HARMLESS_LINES, unknown_error
 PASS, FAIL, DEGRADED, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
 
 LINES = [
+    # What a transfer of a ConnectX ended with: of RDMA, of its completion queue, of Ethernet.
+    ("infiniband mlx5_0: dump_cqe:277:(pid 12345): dump error cqe", UNPROVEN, "network_card_error"),
+    ("mlx5_warn:mlx5_3:dump_cqe:257:(pid 0): dump error cqe", UNPROVEN, "network_card_error"),
+    ("infiniband mlx5_0: mlx5_ib_handle_error_cqe: remote access", UNPROVEN, "network_card_error"),
+    (
+        "mlx5_core 0000:3b:00.0: mlx5_cq_err_event:222: CQ error on CQN 0x408, syndrome 0x1",
+        UNPROVEN,
+        "network_card_error",
+    ),
+    (
+        "mlx5_core 0000:17:00.0 ens1: Error cqe on cqn 0x1a, ci 0x2, sqn 0x3, opcode 0xd, syndrome 0x2",
+        UNPROVEN,
+        "network_card_error",
+    ),
     # XIDs of a GPU that is shared out (MIG), of old drivers, with and without text.
     (
         "NVRM: Xid (PCI:0000:07:00 GPU-I:02): 94, pid=7194, Contained: SM (0x1). RST: No, D-RST: No",

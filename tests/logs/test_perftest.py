@@ -279,3 +279,28 @@ def test_a_table_without_its_heading_is_of_no_known_test() -> None:
         assert (read(text).verdict, "no_heading" in codes(read(text))) == (UNPROVEN, True)
     latency = printed("Send Latency Test", LAT_D, "2 2651190 1.88 265119.00")
     assert codes(read(latency[latency.index(" #bytes") :])) == {"no_heading"}
+
+
+SOUND = "8388608    5000             24056.74            24056.72           0.003007"
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (SOUND, set()),
+        (SOUND.replace("5000", "5   "), set()),
+        # Too slow for a rate to be shown in six digits.
+        ("8388608    5000             3.20            3.20           0.000000", set()),
+        (SOUND.replace("5000", "1   "), {"impossible_value"}),
+        (SOUND.replace("5000", "4   "), {"impossible_value"}),
+        (SOUND.replace("5000", "0   "), {"impossible_value"}),
+        (SOUND.replace("0.003007", "0.000000"), {"figures_contradict"}),
+        (SOUND.replace("0.003007", "0.001500"), {"figures_contradict"}),
+        (SOUND.replace("0.003007", "0.030070"), {"figures_contradict"}),
+        (SOUND.replace("24056.74", "20000.00"), {"figures_contradict"}),
+        (SOUND.replace("24056.72", "12028.00"), {"figures_contradict"}),
+    ],
+)
+def test_the_figures_of_a_row_bear_each_other_out(row: str, found: set[str]) -> None:
+    parsed = read(printed(WRITE, BW.replace("Gb/sec", "MB/sec"), row))
+    assert (codes(parsed), parsed.verdict) == (found, UNPROVEN if found else PASS)

@@ -158,11 +158,38 @@ def test_a_log_read_alone_shows_what_came_of_its_run(data: bytes, expected: tupl
     assert alone(data) == expected
 
 
+GIVEN = [
+    ("bert", {"opt_epsilon"}, True),
+    ("bert", set(), False),  # tinycorp's and KRAI's bert log no throughput
+    ("retinanet", {"local_batch_size"}, True),
+    ("retinanet", set(), False),
+    ("llama2_70b_lora", {"eval_start"}, True),
+    ("ssd", set(), True),
+    ("gnn", set(), True),
+    ("unet3d", set(), True),
+    ("dlrm_dcnv2", set(), True),
+    ("stable_diffusion", set(), False),
+]
+
+
+@pytest.mark.parametrize(("training", "logged", "asked"), GIVEN)
+def test_throughput_is_asked_of_logs_whose_siblings_all_state_it(
+    training: str, logged: set[str], asked: bool
+) -> None:
+    asked_for = events_of("mllog", training, date(2024, 12, 1), logged)
+    assert ("throughput" in asked_for) is asked
+    assert asked_for >= {"cache_clear", "eval_accuracy", "progress"}
+
+
 def test_the_table_names_benchmarks_and_events_of_the_rules() -> None:
     rows = read_published_events()
     assert len(rows) >= 14
     for row in rows:
         assert row.benchmark in (TARGETS | TARGETS_06 | {"stable_diffusion": ()})
-        assert {"init_start", "eval_accuracy", "global_batch_size"} <= row.events
-        assert events_of(row.notation, row.benchmark, row.since) >= row.events
+        assert {"init_stop", "eval_accuracy", "global_batch_size"} <= row.events
+        plain = {event for event in row.events if "/" not in event}
+        assert events_of(row.notation, row.benchmark, row.since) >= plain
+        for entry in row.events - plain:
+            event, _, given = entry.partition("/")
+            assert event in events_of(row.notation, row.benchmark, row.since, {given})
         assert not events_of(row.notation, row.benchmark, date(2018, 1, 1)) or row.notation == "mll06"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import math
@@ -35,6 +36,16 @@ def value(parsed: ParsedLog, name: str, **labels: str) -> float:
     found = parsed.measurement(name, **labels)
     assert found is not None, name
     return found.value
+
+
+@pytest.mark.parametrize("form", sorted(samples.PASSING))
+def test_a_byte_order_mark_is_no_part_of_a_log(form: str) -> None:
+    plain, marked = read(data := samples.PASSING[form]), read(codecs.BOM_UTF8 + data)
+    assert (marked.verdict, marked.format) == (plain.verdict, plain.format) == (PASS, plain.format)
+    assert [(one.name, one.value) for one in marked.measurements] == [
+        (one.name, one.value) for one in plain.measurements
+    ]
+    assert marked.size_bytes == plain.size_bytes + 3
 
 
 @pytest.mark.parametrize("name", samples.PASSING)
@@ -581,7 +592,7 @@ def test_mlp05_numbers() -> None:
     [
         (TF_CNN.replace(b"7.839", b"nan"), FAIL, "nan"),
         (TF_CNN.replace(b"sec: 326.58", b"sec: nan"), FAIL, "nan"),
-        (TF_CNN.replace(b"sec: 326.58", b"sec: 0.00"), FAIL, "nan"),
+        (TF_CNN.replace(b"sec: 326.58", b"sec: 0.00"), UNPROVEN, "impossible_value"),
         (TF_CNN.replace(b"sec: 326.58", b"sec: fast"), UNPROVEN, "damaged_line"),
         (TF_CNN.replace(b"total images", b"images"), UNPROVEN, "no_total"),
         (TF_CNN[: TF_CNN.index(b".58")], UNPROVEN, "cut_off"),

@@ -32,7 +32,10 @@ def codes(parsed: ParsedLog) -> set[str]:
         ((("326.58", "410.00"),), UNPROVEN),
         ((("326.58", "100.00"),), UNPROVEN),
         ((("326.58", "1.09"),), UNPROVEN),
-        ((("326.58", "300.00"),), PASS),  # an evaluation between the steps
+        ((("326.58", "360.00"),), UNPROVEN),
+        ((("326.58", "294.00"),), UNPROVEN),
+        ((("326.58", "320.00"),), PASS),
+        ((("326.58", "300.00"), ("100\timages", "INFO:tensorflow:Saving checkpoints\n100\timages")), PASS),
         # Everything is 300 times as fast, and the times of the steps are left as they were.
         ((("326.58", "97974.00"), ("325.8 ", "97740.0 "), ("326.7 ", "98010.0 ")), UNPROVEN),
         ((("256 global", "2560 global"), ("256 per", "2560 per")), UNPROVEN),
@@ -51,6 +54,29 @@ def test_a_total_is_what_its_steps_and_their_clock_show(
     parsed = read(text)
     assert parsed.verdict is verdict, codes(parsed)
     assert codes(parsed) == (set() if verdict is PASS else {"total_contradicts_steps"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "found"),
+    [
+        (r"(?m)^Model:.*\n", "", {"no_heading"}),
+        (r"(?m)^Batch size:.*\n.*per device\n", "", {"no_heading"}),
+        (r"(?s)^.*(?=Step\t)", "", {"no_heading"}),
+        (r"\t7\.\d+(?= \d{10})", "\t0.000", {"impossible_value"}),
+        (r"326\.58", "0.00", {"impossible_value"}),
+        (r"326\.58", "-326.58", {"impossible_value"}),
+    ],
+)
+def test_a_log_without_heading_or_loss_proves_no_training(pattern: str, new: str, found: set[str]) -> None:
+    text, count = re.subn(pattern, new, TF_CNN.decode())
+    parsed = read(text)
+    assert count
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, found)
+
+
+def test_a_forward_pass_has_no_loss() -> None:
+    text = re.sub(r"\t7\.\d+(?= \d{10})", "\t0.000", TF_CNN.decode())
+    assert read(text.replace("Model: ", "Mode:        forward-only\nModel: ")).verdict is PASS
 
 
 def at_the_end(text: str, speed: str) -> str:

@@ -32,9 +32,11 @@ from rackproof.logs.declared_lines import DeclaredLines, read_declared
 from rackproof.logs.opening import why_no_log
 from rackproof.report.terminal import text_table
 from rackproof.report.view import label_text
+from rackproof.store.run_folder import read_file
 
 _VARIABLE = "validate_harmless_kernel_lines"
 _SHOWN_MEASUREMENTS = 40
+_LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
 """Bytes of logs from which on more processes save more time than they take to start."""
 _MOST_PROCESSES = 16
@@ -126,7 +128,7 @@ def _read_all(
 
 def _read_harmless(path: Path) -> DeclaredLines:
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.safe_load(read_file(path, _LARGEST_YAML).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise ToolError(f"cannot read {path}: {error}; check the path") from None
     except (yaml.YAMLError, RecursionError) as error:
@@ -158,8 +160,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
             return logs.parse(sys.stdin.buffer, format=form, name="standard input", declared=declared)
         # A file's name need not be UTF-8, a record's text must.
         shown = os.fsencode(name).decode(errors="replace")
-        # `rackproof parse <(...)` names a FIFO, which has what was asked for.
-        if Path(name).is_file() and (problem := why_no_log(Path(name))):
+        if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")
         return logs.parse_path(name, form, name=shown, declared=declared)
     # Before OSError, of which it is one.

@@ -17,7 +17,9 @@ from rackproof.analysis.reference_bounds import (
 from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
+from rackproof.core.records import Run
 from rackproof.core.text import sanitize
+from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import iter_runs
 
 
@@ -55,6 +57,7 @@ def references_command(
         run
         for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True))
         if benchmark in (None, run.benchmark) and (sku is None or {node.sku for node in run.nodes} == {sku})
+        if _has_its_logs(run, results)
     ]
     proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
     if not proposed:
@@ -69,6 +72,15 @@ def references_command(
         click.echo(_entry_text(one, source))
     refused = sum(bool(one.objection) for one in proposed)
     click.echo(f"{len(proposed) - refused} references, {refused} refused", err=True)
+
+
+def _has_its_logs(run: Run, results: Path) -> bool:
+    """Return whether a run's logs are those that its record was made from; say of others why not."""
+    objections = log_objections(run, results / run.run_id)
+    for objection in objections:
+        text = sanitize(f"{run.run_id} does not count: {objection}", 400)
+        click.echo(f"note: {text}", err=True)
+    return not objections
 
 
 def _entry_text(one: ProposedReference, source: str) -> str:

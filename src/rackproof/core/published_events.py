@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -27,7 +27,10 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """A row of the table: what all logs of a benchmark hold, in one notation, from a day on."""
+    """A row of the table: what all logs of a benchmark hold, in one notation, from a day on.
+
+    An entry ``A/B`` of ``events`` is asked of a log that holds B.
+    """
 
     notation: str
     benchmark: str
@@ -49,24 +52,29 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
             yield PublishedEvents(notation, benchmark, date.fromisoformat(since), frozenset(events))
 
 
-def events_of(notation: str, benchmark: str, day: date) -> frozenset[str]:
+def events_of(
+    notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
+) -> frozenset[str]:
     """Return what every published log of a benchmark holds that was made on a day; none where none is known.
 
     Args:
         notation: The log's format.
         benchmark: As MLPerf's rules call it.
         day: When the log was made.
+        logged: What the log holds.
     """
-    return frozenset().union(
-        *(
-            row.events
-            for row in read_published_events()
-            if (row.notation, row.benchmark) == (notation, benchmark) and day >= row.since
-        )
+    rows = (
+        row
+        for row in read_published_events()
+        if (row.notation, row.benchmark) == (notation, benchmark) and day >= row.since
     )
+    entries = (entry.partition("/") for row in rows for entry in row.events)
+    return frozenset(event for event, _, given in entries if not given or given in logged)
 
 
 @lru_cache
 def watched_events() -> frozenset[str]:
     """Return every event that any row asks for."""
-    return frozenset().union(*(row.events for row in read_published_events()))
+    return frozenset(
+        event for row in read_published_events() for entry in row.events for event in entry.split("/")
+    )

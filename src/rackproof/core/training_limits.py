@@ -1,4 +1,4 @@
-"""Speeds that no GPU reaches in a benchmark of MLPerf Training: its work against the GPU's peak."""
+"""Speeds that no GPU reaches in a benchmark of MLPerf Training: by its peak, and by published results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from importlib.resources import files
 
 from rackproof.core.gpu_models import is_model
 
-TABLE = "training_limits.csv"
+TABLE, SPEEDS = "training_limits.csv", "published_speeds.csv"
+FASTER_THAN_PUBLISHED_GPUS = 1.8
+"""A run may be so much faster than the fastest published result of its GPUs: a new round was 1.45 times."""
 MOST_OF_NODE = 72
 """GPUs of what a log calls a node: a whole NVL72 at most; no other has more than 16."""
 
@@ -18,11 +20,25 @@ MOST_OF_NODE = 72
 def read_limits() -> Mapping[str, Mapping[str, float]]:
     """Return the table: TFLOP of a sample by benchmark, and dense peak TFLOP/s by GPU."""
     limits: dict[str, dict[str, float]] = {"benchmark": {}, "gpu": {}}
-    for line in (files("rackproof.core") / TABLE).read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            kind, name, value = (cell.strip() for cell in line.split("|")[:3])
-            limits[kind][name] = float(value)
+    for kind, name, value, *_ in _read_cells(TABLE):
+        limits[kind][name] = float(value)
     return limits
+
+
+@lru_cache
+def read_speeds() -> Mapping[tuple[str, str], Mapping[int, float]]:
+    """Return the fastest published samples per second of a GPU, by benchmark and GPU, then their number."""
+    speeds: dict[tuple[str, str], Mapping[int, float]] = {}
+    for benchmark, gpu, cell, *_ in _read_cells(SPEEDS):
+        pairs = (pair.split(":") for pair in cell.split())
+        speeds[benchmark, gpu] = {int(gpus): float(speed) for gpus, speed in pairs}
+    return speeds
+
+
+def _read_cells(table: str) -> Iterator[list[str]]:
+    for line in (files("rackproof.core") / table).read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            yield [cell.strip() for cell in line.split("|")]
 
 
 def lacks_gpu(benchmark: str, product_name: str) -> bool:
@@ -45,6 +61,18 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
     """
     work, peaks = read_limits()["benchmark"].get(benchmark), _peaks(product_name)
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None
+
+
+def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
+    """Return the samples per second of the fastest published result of so many GPUs, None without any.
+
+    Args: as of :func:`fastest_possible`.
+    """
+    for (name, model), table in read_speeds().items():
+        # Of fewer GPUs each is faster: far below the fewest of any result nothing is known.
+        if name == benchmark and is_model(product_name, model) and 2 * gpus >= min(table):
+            return table[max((number for number in table if number <= gpus), default=min(table))] * gpus
+    return None
 
 
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
@@ -71,12 +99,20 @@ def impossible_speeds(
     Args:
         benchmark: As MLPerf's rules call it.
         gpus: Name and number of the GPUs, None where they are not known.
-        speeds: What has the speed (``states``), and the samples per second, None where they are not known.
+        speeds: What has the speed (``states``; ``trained`` for a whole run), and the samples per second, None
+            where they are not known.
     """
-    bound = fastest_possible(benchmark, *gpus) if gpus is not None else None
+    if gpus is None:
+        return
+    bound, published = fastest_possible(benchmark, *gpus), fastest_published(benchmark, *gpus)
     for what, speed in speeds:
-        if bound is not None and gpus is not None and speed and speed >= bound:
+        if bound is not None and speed and speed >= bound:
             yield (
                 f"{what} {speed:.4g} samples/s, and {gpus[1]} of {gpus[0][:80]} reach less than {bound:.4g} "
                 f"samples/s of {benchmark} at their peak"
+            )
+        elif published and what == "trained" and speed and speed > FASTER_THAN_PUBLISHED_GPUS * published:
+            yield (
+                f"trained {speed:.4g} samples/s, {speed / published:.3g} times what {gpus[1]} of "
+                f"{gpus[0][:80]} reach in the fastest published result of {benchmark}"
             )

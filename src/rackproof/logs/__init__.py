@@ -5,6 +5,7 @@ Nothing here raises because of what a log holds, and nothing takes more memory f
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,10 @@ def parse(
     head = b""
     feed = LineFeed(observers)
     for block in blocks(stream):
+        if not head and block.startswith(codecs.BOM_UTF8):
+            # Spreadsheets and PowerShell write it; it is no part of the first word.
+            block = block.removeprefix(codecs.BOM_UTF8)
+            log.size += len(codecs.BOM_UTF8)
         head = head or block[:HEAD_BYTES]
         log.begin(block)
         if watching:

@@ -1235,7 +1235,7 @@ class Events(LogParser):
         if day is None or not self._stopped_well():
             return
         # By the last event: a single clock that was wrong before hides nothing.
-        needed = events_of(self.format, self.benchmark, day)
+        needed = events_of(self.format, self.benchmark, day, self.course.logged)
         missing = sorted(needed - self.course.logged - frozenset(self._held_otherwise()))
         if missing:
             message = (

@@ -385,7 +385,7 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     (b"CUDA_ERROR_|cudaError|hipError", _read_named_error),
     (
         b"Hardware Error]|NVRM: |EDAC |amdgpu|mlx5_core|Kernel panic|Bus Error: sev|"
-        b"-fs error|I/O error|lockup - CPU|LOCKUP",
+        b"-fs error|I/O error|lockup - CPU|LOCKUP|error cqe|error_cqe",
         _read_kernel,
     ),
 )

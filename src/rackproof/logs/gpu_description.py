@@ -74,13 +74,15 @@ PARTS: tuple[Part, ...] = (
     *_below("", "mig_mode", "remapped_rows", since=510),
     *_below("", "fabric", since=525),
     *_below("", "gpu_recovery_action", since=570),
-    *_below("pci", "pci_gpu_link_info"),
+    *_below("", "clocks_event_reasons_counters", since=580),
+    *_below("pci", "pci_gpu_link_info", "pci_bus_id|bus_id"),
     *_below(_LINK, "pcie_gen", "link_widths"),
     *_below(f"{_LINK}/pcie_gen", "current_link_gen", "max_link_gen"),
     *_below(f"{_LINK}/link_widths", "current_link_width", "max_link_width"),
     *_reasons("clocks_event_reasons", "clocks_event_reason_"),
     *_reasons("clocks_throttle_reasons", "clocks_throttle_reason_"),
-    *_below("fb_memory_usage", "total", "used"),
+    *_below("fb_memory_usage", "total", "used", "free"),
+    *_below("fb_memory_usage", "reserved", since=525),
     *_below("utilization", "gpu_util"),
     *_below("mig_mode", "current_mig"),
     *_below("ecc_mode", "current_ecc", "pending_ecc"),
@@ -107,6 +109,8 @@ PARTS: tuple[Part, ...] = (
     *_below("temperature", "gpu_temp_tlimit", since=525),
     *_below("gpu_power_readings", "current_power_limit|power_limit|gpu_ceiling_power_limit"),
     *_below("gpu_power_readings", "default_power_limit|gpu_ceiling_power_limit"),
+    *_below("gpu_power_readings", "instant_power_draw|power_draw"),
+    *_below("power_readings", "power_draw"),
     # Since driver 610 they stand one deeper.
     *_below("gpu_power_readings/gpu_ceiling_power_limit", "current_power_limit", "default_power_limit"),
     *_below("power_readings", "power_limit", "default_power_limit"),
@@ -120,7 +124,7 @@ What a GPU does not have reads N/A there: a part that is missing was not printed
 _BESIDE: tuple[str, ...] = tuple(
     f"{section}/{name}" if section else name
     for section, names in (
-        ("", ("gpu_recovery_action",)),
+        ("", ("gpu_recovery_action", "vbios_version")),
         ("temperature", ("gpu_temp", "gpu_temp_tlimit", "memory_temp")),
         ("fabric", ("state", "status", "health/summary")),
         ("ecc_mode", ("current_ecc",)),
@@ -149,7 +153,12 @@ def _is_printed(gpu: Described, part: Part) -> bool:
     # A section that is missing is a part of its own; "N/A" in the place of one is the driver's word.
     if section is None or (not section.children and "".join(section.text).strip()):
         return True
-    return any(section.find(tag) for tag in part.tags)
+    found = (section.find(tag) for tag in part.tags)
+    # The driver has a word for what there is not: an empty text was taken out. Processes may be none.
+    return any(
+        one is not None and (one.children or "".join(one.text).strip() or part.tags == ("processes",))
+        for one in found
+    )
 
 
 def missing_parts(gpu: Described, driver: float | None) -> list[str]:

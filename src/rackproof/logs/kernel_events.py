@@ -151,6 +151,9 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         "network_card_error",
         Verdict.UNPROVEN,
         r"mlx5_core .{0,160}(?:firmware internal error|leak of a command resource)|"
+        # A transfer that failed: the program that was killed at its other end, a port, a cable, the card.
+        r"\bmlx[45]_\w{1,10}\b.{0,160}(?:\bdump_cqe\b|\bCQ error on CQN|[Ee]rror [Cc][Qq][Ee]\b)|"
+        r"\bdump error cqe\b|\bmlx[45]_\w{0,20}handle_error_cqe\b|"
         r"NETDEV WATCHDOG: .{0,100}timed out",
     ),
     (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from xml.parsers import expat
 
-from rackproof.core.gpu_models import MODELS_OF_DOMAINS, is_one_of
+from rackproof.core.gpu_models import MODELS_OF_DOMAINS, MOST_SLOWDOWN_S, is_one_of
 from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
 from rackproof.logs._nvidia_smi import (
     MAX_GPUS,
@@ -383,8 +383,9 @@ class NvidiaSmiXmlParser(_Whole):
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add measurements and findings of one GPU."""
         log = self.log
-        if not gpu.uuid.startswith("GPU-"):
-            log.find("gpu_lost", f"GPU {gpu.index} has no UUID", Verdict.UNPROVEN, line=element.line)
+        for what, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
+            if not is_there:
+                log.find("gpu_lost", f"GPU {gpu.index} has no {what}", Verdict.UNPROVEN, line=element.line)
         labels = {"gpu": gpu.uuid, "index": str(gpu.index)}
         for name, unit, direction, paths in _XML_VALUES:
             read = _first_value(element, paths)
@@ -418,6 +419,37 @@ class NvidiaSmiXmlParser(_Whole):
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
                 log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
         self._impossible(gpu, element)
+        for words in (*_contradictions(gpu, element), *_counter_faults(element)):
+            message = f"GPU {gpu.index} {gpu.uuid}: {words}"
+            log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
+        self._slowdowns(gpu, element)
+        self._instances(gpu, element)
+
+    def _slowdowns(self, gpu: Gpu, element: _Element) -> None:
+        """Find slow-downs that would be too long for a day: since when they are counted, nothing says."""
+        for reason, slowed_s in _slowdown_counters(element):
+            if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
+                since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
+                message = f"GPU {gpu.index} {gpu.uuid}: {since}"
+                self.log.find("slowdown_unknown", message, Verdict.UNPROVEN, line=element.line)
+
+    def _instances(self, gpu: Gpu, element: _Element) -> None:
+        """Judge the errors of MIG's instances, each of which has counts of its own."""
+        for number, instance in enumerate(_instances_of(element)):
+            name = f"GPU {gpu.index} {gpu.uuid}: MIG instance {number}"
+            counts = list(_error_counts(instance))
+            if not any("uncorrectable" in tag for tag, _text in counts):
+                message = f"{name}: its description is not whole: no ECC errors"
+                self.log.find("cut_off", message, Verdict.UNPROVEN, line=instance.line)
+            for tag, text in counts:
+                count = leading(text)
+                if "uncorrectable" in tag and count is not None and count > 0:
+                    self.log.find(
+                        "ecc_uncorrected", f"{name}: {tag} ({text:.20})", Verdict.FAIL, line=instance.line
+                    )
+                elif (count is None and text not in WELL) or (count or 0) < 0:
+                    message = f"{name}: a value that no check knows: {tag}: {text:.60}"
+                    self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=instance.line)
 
     def _recovery(self, gpu: Gpu, element: _Element) -> None:
         """Judge what the driver asks for."""
@@ -454,6 +486,63 @@ class NvidiaSmiXmlParser(_Whole):
             self.log.find("fabric_unhealthy", message, Verdict.FAIL, line=line)
 
 
+def _contradictions(gpu: Gpu, element: _Element) -> Iterator[str]:
+    """Yield in which words a GPU's description contradicts itself."""
+    bus_id = element.get("pci/pci_bus_id") or element.get("pci/bus_id")
+    if bus_id and bus_id.lower() != gpu.bus_id.lower():
+        yield f"it is at {gpu.bus_id:.20}, and its PCI section says {bus_id:.20}"
+    limit = gpu.power_limit_w or 0
+    for draw in (_first_number(element, (path,)) for path in _POWER_DRAWS):
+        if limit and draw is not None and draw > limit * _MOST_OVER_LIMIT:
+            yield f"it draws {draw:g} W, and its power limit is {limit:g} W"
+    parts = [_size(element.get(f"fb_memory_usage/{name}")) for name in ("reserved", "used", "free")]
+    total, mebibyte = gpu.memory_bytes, _UNIT["MiB"]
+    # An instance of MIG may have memory that is counted as its own.
+    is_whole = all(element.get(f"fb_memory_usage/{name}") for name in ("reserved", "used", "free"))
+    if is_whole and abs(sum(parts) - total) > _ROUNDED_MIB * mebibyte and not _has_instances(element):
+        shown = " + ".join(f"{part // mebibyte}" for part in parts)
+        yield f"memory of {shown} MiB (reserved, used, free) is not its total of {total // mebibyte} MiB"
+    if total and parts[0] > max(_MOST_RESERVED_SHARE * total, 1 << 30):
+        yield f"{parts[0] // mebibyte} MiB of its memory are reserved: the driver takes less"
+
+
+def _has_instances(element: _Element) -> bool:
+    return element.get("mig_mode/current_mig") == "Enabled"
+
+
+def _instances_of(element: _Element) -> Iterator[_Element]:
+    """Yield MIG's instances: below one element in the XML, beside the rest in the text."""
+    found = element.find("mig_devices")
+    for child in (*element.children, *(found.children if found else ())):
+        if child.tag == "mig_device":
+            yield child
+
+
+def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
+    for section in ("ecc_error_count", "ecc_errors"):
+        found = instance.find(section)
+        for kind in found.children if found else ():
+            yield from ((f"{kind.tag} {count.tag}", kind.get(count.tag)) for count in kind.children)
+
+
+def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
+    """Yield reasons for low clocks, with the seconds for which they held; None for what is no time."""
+    for tag, text in _plain_children(element, "clocks_event_reasons_counters"):
+        found = re.fullmatch(r"(\d{1,18}) us", text)
+        if text:
+            reason = tag.removeprefix("clocks_event_reasons_counters_")
+            yield reason, int(found[1]) / 1e6 if found else None
+
+
+def _counter_faults(element: _Element) -> Iterator[str]:
+    """Yield which counts of slow-downs are none, or missing beside the others."""
+    counters = dict(_slowdown_counters(element))
+    yield from (f"{reason} for no time that can be read" for reason, time in counters.items() if time is None)
+    for name in ("sw_power_cap", "sw_therm", "hw_therm", "hw_power_brak") if counters else ():
+        if not any(reason.startswith(name) for reason in counters):
+            yield f"no count of {name} among those of the other slow-downs"
+
+
 def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
     """Return what is judged of a GPU in whatever notation it is written."""
     link = "pci/pci_gpu_link_info/"
@@ -485,6 +574,17 @@ def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
         bus_id=gpu.bus_id,
     )
 
+
+_POWER_DRAWS = tuple(
+    f"{section}/{name}"
+    for section in ("gpu_power_readings", "power_readings")
+    for name in ("instant_power_draw", "average_power_draw", "power_draw")
+)
+_MOST_OVER_LIMIT = 1.3
+"""A GPU passes its limit for moments only; none of 31 descriptions of real GPUs has a draw above it."""
+_ROUNDED_MIB, _MOST_RESERVED_SHARE = 4, 0.1
+"""Sizes are rounded to MiB; of real GPUs at most 1.3 % are reserved."""
+_HARMLESS_COUNTERS = frozenset({"sw_power_cap", "sw_power_capping", "sync_boost"})
 
 _DEFAULT_LIMITS = (
     "gpu_power_readings/default_power_limit",

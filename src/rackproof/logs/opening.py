@@ -7,6 +7,7 @@ for terabytes.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import os
@@ -90,23 +91,12 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
     """Open a log for reading.
 
     Raises:
-        OSError: It cannot be read, or is a device, which may have no end.
+        OSError: It cannot be read, or is no plain file: a device may have no end, a FIFO no writer.
     """
-    mode = Path(path).stat().st_mode
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        raise OSError(f"{path} is a device, and no log")
+    if special := special_file(Path(path)):
+        raise OSError(errno.EINVAL, f"it is {special}, not a file", str(path))
     with open(path, "rb") as raw:
-        # What cannot be read twice is no compressed file either: `rackproof parse /dev/stdin`.
-        yield LogStream(raw) if raw.seekable() else cast("LogStream", _Plain(raw))
-
-
-class _Plain:
-    """A stream that is passed on as it is."""
-
-    problem = ""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self.read, self.readline = raw.read, raw.readline
+        yield LogStream(raw)
 
 
 def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
@@ -130,7 +120,7 @@ def why_no_log(path: Path) -> str:
         OSError: It cannot be read.
     """
     if special := special_file(path):
-        return f"{special}, not a file: copy what it gives into a file"
+        return f"{special}, not a file: copy what it gives into a file, or pipe it into `rackproof parse -`"
     with path.open("rb") as raw:
         head = raw.read(_HEAD)
         if any(head.startswith(magic) for magic in _UNPACK):

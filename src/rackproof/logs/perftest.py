@@ -53,6 +53,8 @@ _FASTEST_GBIT_S = 4000.0
 """No port carries as much, in both directions together."""
 _AGREE = 0.05
 """Within this share figures of a row agree that are taken at slightly different moments."""
+_FEWEST_ITERATIONS = 5
+"""The program refuses to make fewer."""
 MAX_ROWS = 1000
 MAX_JSON = 1 << 20
 _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
@@ -284,7 +286,9 @@ class PerftestParser(LogParser):
         values = self._values_of_row(at, text, columns, words)
         if values is None:
             return
-        figures = {column.suffix: value for column, value in values if column.suffix is not None}
+        # A message rate of 0 is one that is too small to be shown.
+        figures = {column.suffix: 0.0 for column in columns if column.suffix == "_message_rate"}
+        figures |= {column.suffix: value for column, value in values if column.suffix is not None}
         if contradiction := _contradiction(figures, number(words[0]) or 0.0, self.test.name):
             self.log.find("figures_contradict", contradiction, Verdict.UNPROVEN, line=at, excerpt=text)
         self._keep(at, words, columns, values)
@@ -295,8 +299,8 @@ class PerftestParser(LogParser):
         """Return what a row measures; None, with a finding, where one of its figures cannot be."""
         values = []
         for column, word in zip(columns, words, strict=True):
-            if column.counts and not (number(word) or 0) > 0:
-                message = f"a row of {word} iterations: nothing was measured"
+            if column.counts and not (number(word) or 0) >= _FEWEST_ITERATIONS:
+                message = f"a row of {word} iterations: perftest makes {_FEWEST_ITERATIONS} at least"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
             if column.suffix is None:
                 continue
@@ -414,13 +418,13 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
             shown = f"min {bounds[0]:g}, typical {typical:g}, average {main:g}, max {bounds[1]:g}"
             return f"latencies out of order: {shown}"
         return ""
-    peak, rate = figures.get("_peak", 0.0), figures.get("_message_rate", 0.0)
+    peak, rate = figures.get("_peak", 0.0), figures.get("_message_rate")
     if main > _FASTEST_GBIT_S:
         return f"{main:g} Gbit/s, which no port carries"
     if peak and main > peak * (1 + _AGREE):
         return f"an average of {main:g} Gbit/s above its peak of {peak:g}"
-    by_rate, half = rate * size * 8 / 1e3, 0.5e-6 * size * 8 / 1e3 + 0.006
-    if rate and abs(by_rate - main) > _AGREE * main + half:
+    by_rate, half = (rate or 0.0) * size * 8 / 1e3, 0.5e-6 * size * 8 / 1e3 + 0.006
+    if rate is not None and abs(by_rate - main) > _AGREE * main + half:
         return f"{rate:g} million messages of {size:g} bytes are {by_rate:.2f} Gbit/s, not {main:.2f}"
     return ""
 

@@ -41,9 +41,15 @@ _MOST_PIECES, _MOST_PIECE = 10_000, 1000
 """Lines of which pieces are kept until their end comes, and characters of each."""
 _MOST_RANKS = 100_000
 _AGREE = 0.05
-_ABOVE_STEPS, _BELOW_STEPS = 1.25, 0.5
-"""How far a total may be from the speeds of the steps: in published logs it is within 1 % of the last one;
-what a run does between its steps (checkpoints, evaluations) lowers the total alone."""
+_ABOVE_STEPS, _BELOW_STEPS = 1.05, 0.95
+"""How far a total may be from what the last step states: in published logs it is within 0.1 %."""
+_ROUNDED = 0.05
+"""Steps state one digit after the point, and the total two."""
+_ABOVE_CLOCK, _BELOW_CLOCK = 1.25, 0.5
+_PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
+"""Shows what a run does between its steps: that lowers the total alone, by half at most."""
+_HEADING = frozenset({"model", "global_batch_size"})
+"""The program states these above its first step."""
 _CLOCK_S = 10
 """Times of steps are whole seconds: over less they tell no speed."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
@@ -74,8 +80,9 @@ class TfCnnParser(LogParser):
         self.last_step_at = 0
         self.steps = Steps()
         self.first_step: float | None = None
-        self.slowest, self.fastest = math.inf, 0.0
-        """These belong to the speeds that steps state."""
+        self.last_speed, self.has_loss = 0.0, False
+        self.pauses = False
+        """Whether the run did something between its steps."""
         self.clock: tuple[float, float, float, float] | None = None
         """Step and unix time of the first and of the last step that states one."""
         self.loss: tuple[float, int] | None = None
@@ -99,6 +106,7 @@ class TfCnnParser(LogParser):
         """Read one line."""
         self.last_line = at
         text = self.take_rank(text)
+        self.pauses = self.pauses or _PAUSE.search(text) is not None
         if "images/sec" in text:
             self.note_rank()
             self.numbers(at, text)
@@ -184,7 +192,7 @@ class TfCnnParser(LogParser):
             self.last_step_at = at
             self.steps.take(step, at)
             self.first_step = step if self.first_step is None else self.first_step
-            self.slowest, self.fastest = min(self.slowest, speed), max(self.fastest, speed)
+            self.last_speed, self.has_loss = speed, self.has_loss or loss != 0
             if found["time"]:
                 first = (step, float(found["time"])) if self.clock is None else self.clock[:2]
                 self.clock = *first, step, float(found["time"])
@@ -201,8 +209,11 @@ class TfCnnParser(LogParser):
                 "damaged_line", "a total that is no number", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
-        if not math.isfinite(value) or value <= 0:
-            self.log.find("nan", f"total images/sec is {value}", Verdict.FAIL, line=at, excerpt=text)
+        message = f"total images/sec is {raw}"
+        if not math.isfinite(value):
+            self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
+        elif value <= 0:
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
         self.take_total(value, at)
 
     def take_total(self, value: float, at: int) -> None:
@@ -287,11 +298,22 @@ class TfCnnParser(LogParser):
             message = f"{self.memory_count} lines speak of running out of memory"
             log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
         self._measure_quality(measurements)
+        self._judge_heading_and_losses()
         # A loss or an accuracy shows that there was any work; a total alone may be of no step at all.
         if proven and self.loss is None and self.accuracy is None:
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, [self.speed, self.losses])
+
+    def _judge_heading_and_losses(self) -> None:
+        """Find a log without its heading, and a training that has no loss."""
+        if lacking := _HEADING - self.log.tags.keys():
+            message = f"the log's heading does not state {' and '.join(sorted(lacking))}: lines are missing"
+            self.log.find("no_heading", message, Verdict.UNPROVEN)
+        trains = not self.log.tags.get("mode", "training").startswith(("forward", "eval"))
+        if self.loss is not None and not self.has_loss and trains:
+            message = "the loss is 0 in every step: nothing was trained"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.loss[1])
 
     def _judge_total(self, measurements: list[Measurement]) -> bool:
         """Find out whether the total proves a run that ended well; adds ``images_per_second``."""
@@ -329,17 +351,19 @@ class TfCnnParser(LogParser):
 
     def _compare_with_steps(self, total: float, at: int) -> None:
         """Find a total that the steps contradict, by the speeds that they state and by their clock."""
-        if "several_totals" in self.log.findings:
+        if not {"several_totals", "ranks_disagree"}.isdisjoint(self.log.findings):
             return
-        highest = self.fastest * self._workers() * _ABOVE_STEPS
-        if self.fastest and not self.slowest * _BELOW_STEPS <= total <= highest:
+        stated, rounded, workers = self.last_speed, _ROUNDED * (self.last_speed > 0), self._workers()
+        below = _BELOW_CLOCK if self.pauses else _BELOW_STEPS
+        lowest, highest = (stated - rounded) * below, (stated + rounded) * workers * _ABOVE_STEPS
+        if stated and not lowest * workers <= total <= highest:
             message = (
-                f"the total is {total:g} images/s, and the steps state {self.slowest:g} to {self.fastest:g}: "
-                "it is not of this run"
+                f"the total is {total:g} images/s, and the last step states {stated:g} of each of "
+                f"{workers:g} workers: it is not of this run"
             )
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
         by_clock = self._speed_by_clock()
-        if by_clock is not None and not by_clock * _BELOW_STEPS <= total <= by_clock * _ABOVE_STEPS:
+        if by_clock is not None and not by_clock * _BELOW_CLOCK <= total <= by_clock * _ABOVE_CLOCK:
             message = f"the total is {total:g} images/s, and by the times of the steps it was {by_clock:.0f}"
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
 

@@ -15,6 +15,7 @@ from rackproof.core.gpu_models import (
     HOTTEST_MEMORY_C,
     LEAST_MARGIN_C,
     MOST_DRAM_CORRECTED,
+    MOST_SLOWDOWN_S,
     MOST_SRAM_CORRECTED,
 )
 from rackproof.core.records import Record, Text, Verdict
@@ -177,7 +178,7 @@ class Limits:
     """Corrected errors of DRAM since the driver was loaded."""
     pcie_replays: int = 100
     """PCIe replays between two nights."""
-    slowdown_s: float = 60
+    slowdown_s: float = MOST_SLOWDOWN_S
     """Seconds of thermal slow-down a day."""
 
 

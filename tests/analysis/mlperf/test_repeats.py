@@ -17,7 +17,7 @@ from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_e
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.analysis.mlperf.worker import described_gpus
 from rackproof.core.records import Verdict
-from rackproof.core.training_limits import fastest_possible
+from rackproof.core.training_limits import fastest_possible, fastest_published
 
 from .samples import START_MS, event, fill, result, write
 
@@ -602,6 +602,34 @@ def test_no_run_is_faster_than_its_gpus_can_be(
     stated = RunTrace("result_1.txt", model, start=0.0, stop=1e6, throughput=bound * factor)
     codes = [one.message for one in compare_runs([stated], ruleset="5.1.0", usage="training", gpus=gpus)]
     assert any("at their peak" in one for one in codes) is found
+
+
+@pytest.mark.parametrize(
+    ("training", "metadata", "late"),
+    [
+        ("stable_diffusion", {"samples_count": 4_096_000}, True),
+        ("stable_diffusion", {"samples_count": 4_096_000}, False),
+        ("bert", {"epoch_num": 4_096_000}, False),
+        ("llama2_70b_lora", {"samples_count": 3_072}, False),
+    ],
+)
+def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
+    training: str, metadata: dict[str, int], late: bool
+) -> None:
+    """All runs are compressed alike, state no throughput, and one may be evaluated after its end."""
+    gpus = ("NVIDIA H100-SXM5-80GB", 8)
+    seconds = next(iter(metadata.values())) / (fastest_published(training, *gpus) or 1)
+    for times, found in ((1.0, False), (0.35, True)):
+        stop = seconds * times
+        events = [
+            (0.0, "run_start", None, {}),
+            (stop + (600 if late else -1), "eval_accuracy", 0.7, metadata),
+            (stop, "run_stop", None, {"status": "success"}),
+        ]
+        run = trace_of_events("result_0.txt", sorted(events, key=lambda one: one[0]), benchmark=training)
+        run.seeds = {"1"}
+        told = compare_runs([run], ruleset="4.0.0", usage="training", gpus=gpus)
+        assert any("fastest published result of" in one.message for one in told) is found
 
 
 def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:

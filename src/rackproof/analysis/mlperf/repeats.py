@@ -47,8 +47,8 @@ _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
 """Numbers with these numbers of digits are not equal by chance: a few of the former, one of the latter."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
-_MOST_SAMPLES_AS_EPOCHS = 1000
-"""bert and gpt3 log samples where others log epochs."""
+_MOST_EPOCHS = 1000
+"""More are samples: bert, gpt3 and unet3d log these where others log epochs (rounds 4.0 to 5.0)."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
@@ -136,6 +136,9 @@ def trace_of_events(
     said = "\n".join(sorted(_said(within, trace.start)))
     trace.course = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
+    if not trace.amounts:
+        # stable_diffusion's checkpoints are evaluated after the run, and the last one is that of its end.
+        _take_amounts(trace, kept)
     return trace
 
 
@@ -400,8 +403,10 @@ def _samples_per_second(trace: RunTrace) -> float | None:
         return None
     if trace.amount_kind == "samples_count":
         return trace.pace
-    if trace.amount_kind != "epoch_num" or trace.amounts[-1][1] > _MOST_SAMPLES_AS_EPOCHS:
+    if trace.amount_kind != "epoch_num":
         return None
+    if trace.amounts[-1][1] > _MOST_EPOCHS:
+        return trace.pace
     return trace.pace * trace.train_samples if trace.train_samples else None
 
 
