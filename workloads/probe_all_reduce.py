@@ -74,7 +74,10 @@ def mnnvl_clique(text: str) -> int:
 
 def ask_nccl(folder: Path) -> Path:
     """Let NCCL write how it joins this rank with others; return the file."""
-    path = folder / f"rackproof-nccl-{os.getpid()}.log"
+    # Not a name that another user of the node could have foreseen, and made a link of.
+    handle, name = tempfile.mkstemp(prefix="rackproof-nccl-", suffix=".log", dir=str(folder))
+    os.close(handle)
+    path = Path(name)
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT", NCCL_DEBUG_FILE=str(path))
     return path
 

@@ -173,6 +173,7 @@ import pwd
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -836,6 +837,9 @@ def take_machine_lock(path):
         descriptor = open_shared(path)
     except OSError as error:
         raise explain(error, path, "use the lock") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise JobError(f"the lock {path} is no file: remove it, or name another one (bench_machine_lock)")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -851,12 +855,14 @@ def take_machine_lock(path):
 def open_shared(path):
     """Open a file that any user may have made, in a folder where each may write."""
     # The kernel refuses O_CREAT for a file of another user in such a folder; reading is enough for a lock.
+    # Another user's pipe of that name would be waited for without an end.
+    how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        return os.open(path, how)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
+        descriptor = os.open(path, how | os.O_CREAT | os.O_EXCL, 0o444)
     except FileExistsError:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        return os.open(path, how)
     os.fchmod(descriptor, 0o444)
     return descriptor
 

@@ -19,6 +19,15 @@ _OUTPUT_BYTES = 4_000_000
 # What comes back from the registered result of a task: nothing else may be removed on the node.
 _FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
 
+# What a killed playbook left would answer the partner, and hold the port. Another user can make a folder of
+# that name, with a pipe in it that is read without an end.
+_END_OLD_HALVES = """\
+for old in "${TMPDIR:-/tmp}"/NAME*; do
+  [ -O "$old" ] && [ ! -L "$old" ] || continue
+  pid=$(cat "$old/pid" 2>/dev/null) && [ "$(readlink "/proc/$pid/cwd")" = "$old" ] && pkill -s "$pid"
+  rm -rf "$old"
+done; true"""
+
 
 def start_half(action: NodeAction, script: str, limit_s: float) -> str:
     """Start the node's half in the background; return its folder.
@@ -32,12 +41,7 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
         AnsibleActionFail: The node refuses a command.
     """
     name = shlex.quote(f"rackproof-night.{action.node}.")
-    # What a killed playbook left would answer the partner, and hold the port.
-    _run(
-        action,
-        f'for old in "${{TMPDIR:-/tmp}}"/{name}*; do pid=$(cat "$old/pid" 2>/dev/null) && '
-        '[ "$(readlink "/proc/$pid/cwd")" = "$old" ] && pkill -s "$pid"; rm -rf "$old"; done; true',
-    )
+    _run(action, _END_OLD_HALVES.replace("NAME", name))
     folder = _run(action, f"mktemp -d --tmpdir {name}XXXXXX").strip()
     action.write_file(f"{folder}/measure.sh", script)
     # rc appears by a rename: a poll never finds it there and empty.

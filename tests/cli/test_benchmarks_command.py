@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import Result
 
 from rackproof.core.definitions import DefinitionError, Scalar, load_definitions
@@ -21,6 +23,38 @@ def test_benchmarks_of_a_suite_are_listed(run: Callable[..., Result], suite: str
     assert listed
     assert all(suite in one["suites"] for one in listed)
     assert len(json.loads(run("benchmarks", "--definitions", FOLDER, "--json").stdout)) > len(listed)
+
+
+PIN = f"@sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("images", "unpinned"),
+    [
+        ({"amd64": "mlperf/bert:1"}, ["mlperf/bert:1"]),
+        ({"amd64": f"mlperf/bert:1{PIN}"}, []),
+        ({"amd64": f"mlperf/bert{PIN}"}, []),
+        ({"amd64": f"mlperf/bert:1{PIN}", "arm64": "mlperf/bert:2"}, ["mlperf/bert:2"]),
+    ],
+)
+def test_images_without_a_digest_are_listed(
+    run: Callable[..., Result], tmp_path: Path, images: dict[str, str], unpinned: list[str]
+) -> None:
+    definition = yaml.safe_load((FOLDER / "llama31_8b.yml").read_text())
+    definition["container"]["images"] = images
+    (tmp_path / "llama31_8b.yml").write_text(yaml.safe_dump(definition))
+    listed = json.loads(run("benchmarks", "--definitions", tmp_path, "--unpinned", "--json").stdout)
+    assert [one["unpinned_images"] for one in listed] == ([unpinned] if unpinned else [])
+    text = run("benchmarks", "--definitions", tmp_path, "--unpinned").stdout
+    assert all(name in text for name in unpinned) if unpinned else text == "no such benchmarks\n"
+
+
+def test_each_shipped_image_without_a_digest_is_listed(run: Callable[..., Result]) -> None:
+    listed = json.loads(run("benchmarks", "--definitions", FOLDER, "--unpinned", "--json").stdout)
+    texts = {path.stem: path.read_text() for path in FOLDER.glob("*.yml")}
+    assert {one["name"] for one in listed} == {
+        name for name, one in texts.items() if re.search(r"^ +image: |^ +images:", one, re.M)
+    }
 
 
 def test_a_row_is_one_line_without_a_terminal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -162,3 +163,25 @@ def one_after_the_other(jobs: Jobs, shared: Path, user: int | None) -> None:
     jobs.modules("rackproof_job", id="first", folder=str(tmp_path / "first"), state="absent")
     again = jobs("third", "true", machine_lock=lock)
     assert "failed" not in again
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "socket"])
+def test_a_lock_that_another_user_made_of_something_else_is_refused_at_once(jobs: Jobs, kind: str) -> None:
+    lock = jobs.folder / "machine.lock"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "folder":
+        lock.mkdir()
+    elif kind == "link":
+        lock.symlink_to(jobs.folder / "shadow")
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(lock))
+    refused = jobs.modules(
+        "rackproof_job",
+        machine_lock=str(lock), lock=str(jobs.folder / "lock"), timeout_s=60,
+        id="first", folder=str(jobs.folder / "first"), argv=["true"],
+    )  # fmt: skip
+    assert refused["failed"]
+    assert "machine.lock" in refused["msg"]
+    assert not (jobs.folder / "shadow").exists()

@@ -1,4 +1,4 @@
-"""Nothing of /tmp that another user of a node could have put there is started or unpacked as root."""
+"""Nothing that another user could have put into /tmp or /run/lock is started, read or written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from rackproof_ansible import pair_half
 
 VERSION = "24.10-1.1.4.0"
 
@@ -52,3 +54,86 @@ def test_tasks_write_no_predictable_name_below_tmp(root: Path) -> None:
     texts |= {path: path.read_text() for path in sorted((root / "playbooks").rglob("*.yml"))}
     assert len(texts) > 100
     assert [str(path) for path, text in texts.items() if named.search(text)] == []
+
+
+# A name that can be foreseen in a folder where every user writes, or a search for such names there.
+FORESEEN = re.compile(
+    r"(?:/var)?/tmp/[\w$.{]|/run/lock/|/dev/shm/[\w$]|gettempdir\(\)|TMPDIR:-"
+    r"|tempfile\.mktemp|mktemp (?:-u|\S*/tmp/)"
+)
+JUDGED = {
+    # Names made by mkstemp in there.
+    "workloads/probe_all_reduce.py": 1,
+    # Only the caller's own folders are looked into and removed.
+    "src/rackproof/jobs/validate/nightly.py": 1,
+    "src/rackproof_ansible/pair_half.py": 1,
+    "roles/validate/tasks/cancel_leftovers.yml": 1,
+    # Only what is root's, in folders that are root's; messages name its logs.
+    "roles/ofed/tasks/mlnx.yml": 3,
+    "roles/ofed/tasks/main.yml": 1,
+    "roles/ofed/meta/argument_specs.yml": 1,
+    # The lock of all users: read-only, refused unless it is a file, without content.
+    "roles/bench/defaults/main.yml": 1,
+    "roles/bench/meta/argument_specs.yml": 1,
+    "plugins/modules/rackproof_job.py": 1,
+}
+"""Lines with such a name, by file: each was read, and another one has to be."""
+
+
+def foreseen_names(text: str) -> int:
+    return sum(bool(FORESEEN.search(line)) for line in text.splitlines())
+
+
+def test_no_program_uses_a_name_that_can_be_foreseen(root: Path) -> None:
+    found = {}
+    for folder in ("src", "plugins", "workloads", "roles", "playbooks", "tools"):
+        for path in sorted((root / folder).rglob("*")):
+            if not path.is_file() or path.suffix in (".md", ".pyc", ".csv", ".json", ".gz", ".xz"):
+                continue
+            if count := foreseen_names(path.read_text(errors="replace")):
+                found[str(path.relative_to(root))] = count
+    assert found == JUDGED
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('path = Path("/tmp/rackproof.log")', 1),
+        ("  flock /run/lock/x true", 1),
+        ('open(f"{tempfile.gettempdir()}/x-{os.getpid()}")', 1),
+        ("name = tempfile.mktemp()", 1),
+        ("name=$(mktemp -u)", 1),
+        ("echo > /var/tmp/$name", 1),
+        ("folder=$(mktemp -d --tmpdir rackproof.XXXXXX)", 0),
+        ("mkdir {{ enroot_pyxis_scratch }}/tmp", 0),
+        ("the size of /dev/shm", 0),
+    ],
+)
+def test_names_that_can_be_foreseen_are_found(line: str, found: int) -> None:
+    assert foreseen_names(line) == found
+
+
+def old_halves(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = pair_half._END_OLD_HALVES.replace("NAME", "rackproof-night.n1.")
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=10)
+
+
+def test_of_halves_that_were_left_only_the_own_are_ended(tmp_path: Path) -> None:
+    own, other, link = (tmp_path / f"rackproof-night.n1.{name}" for name in ("own", "other", "link"))
+    own.mkdir()
+    with subprocess.Popen(["sleep", "60"], cwd=own, start_new_session=True) as half:
+        (own / "pid").write_text(f"{half.pid}\n")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere/pid").write_text("1\n")
+        link.symlink_to(tmp_path / "elsewhere")
+        if os.geteuid() == 0:
+            other.mkdir()
+            # Whoever reads it waits without an end.
+            os.mkfifo(other / "pid")
+            os.chown(other, 12345, 12345)
+        assert old_halves(tmp_path).returncode == 0
+        assert half.wait(10) != 0
+    assert not own.exists()
+    assert (tmp_path / "elsewhere/pid").exists()
+    assert other.exists() is (os.geteuid() == 0)

@@ -47,5 +47,10 @@ def test_nccl_is_asked_in_a_file_of_the_ranks_own(
         monkeypatch.setenv(name, "WARN")
     path = probe.ask_nccl(tmp_path)
     assert path.parent == tmp_path
+    # Nobody else can write it, or have put it there.
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert probe.ask_nccl(tmp_path) != path
+    assert str(probe.os.getpid()) not in path.name
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(path))
     assert [probe.os.environ[name] for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")] == ["INFO", "INIT"]
     assert probe.os.environ["NCCL_DEBUG_FILE"] == str(path)

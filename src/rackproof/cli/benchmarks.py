@@ -23,9 +23,15 @@ from rackproof.report.terminal import text_table
     help="Folder of the definitions (bench_definitions).",
 )
 @click.option("--suite", help="Only those of this suite.")
+@click.option(
+    "--unpinned", is_flag=True, help="Only those with an image that no digest names; lists the images."
+)
 @json_option
-def benchmarks_command(definitions: Path, suite: str | None, as_json: bool) -> None:
+def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_json: bool) -> None:
     """List the benchmarks and the suites that they belong to.
+
+    Pin an image with `bench_images` or `bench_image_tags`: REPOSITORY:TAG@sha256:DIGEST. One that is built on
+    the node has base images that its Dockerfile names by tag.
 
     Run one with `ansible-playbook bench.yml -l HOSTS -e benchmark=NAME`, a suite with `-e suite=NAME`.
     """
@@ -35,12 +41,17 @@ def benchmarks_command(definitions: Path, suite: str | None, as_json: bool) -> N
             "summary": loaded.definition.summary,
             "suites": sorted(loaded.definition.suites),
             "parameters": sorted(loaded.definition.parameters),
+            "unpinned_images": list(loaded.definition.unpinned_images),
         }
         for loaded in load_definitions(definitions, log_formats=FORMATS).values()
-        if suite is None or suite in loaded.definition.suites
+        if (suite is None or suite in loaded.definition.suites)
+        and (loaded.definition.unpinned_images or not unpinned)
     ]
     if as_json:
         print_json(rows)
+    elif rows and unpinned:
+        images = [(str(row["name"]), ", ".join(row["unpinned_images"])) for row in rows]
+        click.echo("\n".join(text_table(("Benchmark", "Images"), images, terminal_width(), (1,))))
     elif rows:
         cells = [
             (str(row["name"]), ", ".join(row["suites"]) or "-", sanitize(row["summary"], 300)) for row in rows

@@ -388,6 +388,14 @@ class Definition(Record):
     launch: Launch = Field(description="How it is started.")
     result: Result = Field(description="How it is read and judged.")
 
+    @property
+    def unpinned_images(self) -> tuple[str, ...]:
+        """The images whose names may stand for others tomorrow: by tag, or built on the node."""
+        by_tag = [
+            name for name in (self.container.images if self.container else {}).values() if "@" not in name
+        ]
+        return (*by_tag, *([self.build.image] if self.build else []))
+
     @field_validator("matrix", mode="before")
     @classmethod
     def _matrix(cls, value: Any) -> Any:

@@ -265,7 +265,9 @@ def build_snapshot(
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
     # Of several gatherers the last one that asked a tool counts.
     tools = _with_whole_answer(
-        {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
+        _without_texts_failed(
+            {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
+        )
     )
     files = mapping_at(facts, "files")
     record = about or node_from_facts(name, facts, sku)
@@ -450,6 +452,16 @@ _INFOROM_STATUS = 14
 _END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
 """The beginnings of the names of tools that are calls of nvidia-smi."""
+
+
+def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tools' answers, one that ended well without a text as failed: it reads as no faults."""
+    return {
+        name: {**mapping_at(tools, name), "status": "failed"}
+        if mapping_at(tools, name).get("status") == "ok" and not isinstance(tools[name].get("stdout"), str)
+        else answer
+        for name, answer in tools.items()
+    }
 
 
 def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import yaml
 from rackproof.store.run_folder import iter_runs
 from tests.e2e.bench.playing import play_bench, watched_processes
 from tests.e2e.bench.test_bench_round06 import HOSTS, inventory
+from tests.e2e.canaries import ENVIRONMENT, VAULT
 
 pytestmark = pytest.mark.playbook
 CANARIES = {
@@ -32,13 +33,15 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The history's database does not answer: what is noted of that has no password either.
-    monkeypatch.setenv("RACKPROOF_DATABASE_URL", "postgresql://rack:canary-database@127.0.0.1:1/history")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     hosts = inventory(root, tmp_path)
     # As from Vault: in a file of its own, which the playbook is given.
     vault = tmp_path / "vault.yml"
-    vault.write_text(yaml.safe_dump({"bench_secret_environment": CANARIES}))
-    values = [value.encode() for value in CANARIES.values()]
-    with watched_processes(values) as found:
+    # All other secrets are there as well, as they are for a playbook that is given the whole vault.
+    vault.write_text(yaml.safe_dump(VAULT | {"bench_secret_environment": CANARIES}))
+    values = [b"canary-", str(VAULT["slurm_munge_key"])[:40].encode()]
+    with watched_processes([one.encode() for one in CANARIES.values()]) as found:
         status, output = play_bench(
             root, tmp_path, "-l", HOSTS[0], "-e", "benchmark=gnmt-0.6", "-e", f"@{vault}", "-vvv"
         )
@@ -46,8 +49,8 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     assert status == 2, output[-3000:]
     (run,) = iter_runs(tmp_path / "results")
     assert {name: run.environment[name] for name in CANARIES} == dict.fromkeys(CANARIES, "(secret)")
-    assert not [line[:200] for line in output.splitlines() if "canary-" in line]
-    assert files_with([b"canary-"], tmp_path, vault, hosts) == []
+    assert not [line[:200] for line in output.splitlines() if any(one in line.encode() for one in values)]
+    assert files_with(values, tmp_path, vault, hosts) == []
     assert (tmp_path / "results/.spool").is_dir()
     assert any("run.sub" in one for one in found), "the job did not get them"
     assert not [one for one in found if not one.startswith("job ")], "\n".join(sorted(found))

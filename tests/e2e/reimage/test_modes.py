@@ -17,7 +17,7 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize("job", JOBS)
 def test_other_users_read_nothing_of_it(rack: Rack, job: str, umask: int) -> None:
     before = os.umask(umask)

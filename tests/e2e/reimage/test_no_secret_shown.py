@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import base64
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from rackproof.core.secret_names import secret_variables
 from tests.e2e.bench.test_bench_secrets import files_with, watched_processes
+from tests.e2e.canaries import ENVIRONMENT, VAULT
 
 if TYPE_CHECKING:
     from .conftest import Rack
 
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def canary(name: str) -> str:
-    return f"canary-{name}-0815"
-
-
-VAULT = {
-    "ngc_api_key": canary("ngc"),
-    "reimage_bmc_user": "ops",
-    "reimage_bmc_password": canary("bmc"),
-    "slurm_munge_key": base64.b64encode(canary("munge").encode() * 40).decode(),
-    "storage_s3fs_credentials": [{"access_key": canary("access"), "secret_key": canary("s3")}],
-    "bench_results_credentials": [{"access_key": canary("results"), "secret_key": canary("key")}],
-    "bench_secret_environment": {"HF_TOKEN": canary("hf"), "WANDB_API_KEY": canary("wandb")},
-    "nightly_webhook_url": f"https://hooks.example/{canary('hook')}",
-    "nightly_smtp_password": canary("smtp"),
-    "nightly_smtp_user": canary("user"),
-    "nightly_database_url": f"postgresql://rack:{canary('nightly')}@127.0.0.1:1/history",
-}
-# From the environment of whoever starts the playbook, which all that it starts has.
-ENVIRONMENT = {
-    "RACKPROOF_DATABASE_URL": f"postgresql://rack:{canary('database')}@127.0.0.1:1/history",
-    "RACKPROOF_WEBHOOK_URL": f"https://hooks.example/{canary('webhook')}",
-    "RACKPROOF_SMTP_PASSWORD": canary("mail"),
-    "NGC_API_KEY": canary("registry"),
-}
 
 
 @pytest.mark.parametrize(
@@ -85,15 +62,22 @@ def test_a_secret_from_vault_is_in_no_processs_environment(rack: Rack) -> None:
     assert found == set()
 
 
-def secret_options() -> dict[str, dict[str, dict[str, object]]]:
-    """Return the secret options of each role, by their names."""
-    found = {}
-    for path in ROOT.glob("roles/*/meta/argument_specs.yml"):
+def options_of(spec: dict[str, Any], above: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return the options of a role by their names, and those within them as OPTION.NAME."""
+    for name, option in (spec.get("options") or {}).items():
+        yield above + name, option
+        yield from options_of(option, f"{above}{name}.")
+
+
+def role_options() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")):
         for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
-            options = {name: one for name, one in (spec.get("options") or {}).items() if one.get("no_log")}
-            if options:
-                found[path.parts[-3]] = options
-    return found
+            yield from options_of(spec)
+
+
+def secret_options() -> dict[str, dict[str, Any]]:
+    """Return the secret options of all roles."""
+    return {name: option for name, option in role_options() if option.get("no_log") and "." not in name}
 
 
 @pytest.mark.parametrize(
@@ -106,12 +90,11 @@ def test_the_refusal_of_a_secret_of_another_type_does_not_show_it(tmp_path: Path
             "ansible.builtin.validate_argument_spec": {"argument_spec": {name: option}},
             "ignore_errors": True,
         }
-        for options in secret_options().values()
-        for name, option in options.items()
+        for name, option in secret_options().items()
     ]
     play = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]
     (tmp_path / "play.yml").write_text(yaml.safe_dump(play))
-    given = {name: value for options in secret_options().values() for name in options}
+    given = dict.fromkeys(secret_options(), value)
     (tmp_path / "vault.yml").write_text(yaml.safe_dump(given))
     done = subprocess.run(
         [
@@ -132,6 +115,38 @@ def test_the_refusal_of_a_secret_of_another_type_does_not_show_it(tmp_path: Path
 
 
 def test_there_is_a_canary_in_every_secret_that_roles_take() -> None:
-    secret = {name for options in secret_options().values() for name in options}
-    # What these are made of by default is planted.
-    assert secret - set(VAULT) <= {"enroot_pyxis_api_key"}
+    # What this one is made of by default is planted.
+    assert set(secret_options()) - set(VAULT) <= {"enroot_pyxis_api_key"}
+    for name, option in role_options():
+        above, _, within = name.partition(".")
+        assert not (within and option.get("no_log")) or within in str(VAULT[above]), name
+
+
+NO_SECRETS = {
+    "apt_mirror_key_file": "a public key",
+    "apt_mirror_key_fingerprint": "of a public key",
+    "enroot_pyxis_credentials_group": "a group",
+    "netboot_order_key": "a path",
+    "node_image_order_key": "a path",
+    "node_image_secure_boot_key": "a path",
+    "netboot_entry.token": "made for one boot, in the addresses that are asked for by plain HTTP",
+    "netboot_discover.token": "made for one boot",
+}
+
+
+def test_an_option_whose_name_says_secret_is_one() -> None:
+    named = {
+        name: option for name, option in role_options() if secret_variables({name.rpartition(".")[2]: "x"})
+    }
+    shown = {name for name, option in named.items() if not option.get("no_log")}
+    inside = {name for name in shown if secret_options().get(name.partition(".")[0])}
+    assert shown - inside == set(NO_SECRETS)
+
+
+def test_there_is_a_canary_in_every_secret_of_the_environment() -> None:
+    texts = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    texts += [path.read_text() for path in (ROOT / "roles").rglob("*.yml")]
+    read = re.compile(r"""["'](NGC_API_KEY|RACKPROOF_[A-Z_]*(?:URL|USER|PASSWORD|KEY|SECRET|TOKEN))["']""")
+    found = {name for text in texts for name in read.findall(text)}
+    assert len(found) >= 5
+    assert found <= set(ENVIRONMENT)

@@ -13,6 +13,8 @@ from rackproof.jobs.validate.tasks import units_to_ask
 from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 
+from .healthy import healthy_gathered
+
 P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
 MOUNTINFO = r"""
 22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
@@ -322,3 +324,17 @@ def test_a_first_night_judges_slow_downs_since_the_boot(
 ) -> None:
     booted = None if days is None else (10 - days) * 86_400
     assert (("slowed_down", F) in judged(slowed(booted=booted, hw_therm_slowdown=seconds))) == found
+
+
+@pytest.mark.parametrize("stdout", [None, True, 7, ["line"], {"a": "b"}, "absent"])
+@pytest.mark.parametrize("tool", ["failed_units", "kernel_log", "clock", "nvlink_errors"])
+def test_a_tool_that_ended_well_without_a_text_did_not_answer(tool: str, stdout: object) -> None:
+    answer = healthy_gathered()
+    if stdout == "absent":
+        del answer["health"]["tools"][tool]["stdout"]
+    else:
+        answer["health"]["tools"][tool]["stdout"] = stdout
+    seen = build_snapshot("n1", answer, sku="h200")
+    assert seen.tools[tool] == "failed"
+    found = check_node(seen, previous=None, expected=parse_node_expectation("n1", {"gpus": 4}))
+    assert U in {one.verdict for one in found}
