@@ -13,7 +13,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_bench_upload.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what is in the store now, and show a warning where that is not all."""
+        """Return what the store now has, and show a warning if something is missing."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is uploaded in check mode"}
         outcome = upload_results(

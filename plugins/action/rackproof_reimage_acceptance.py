@@ -1,4 +1,4 @@
-"""Let a drained node reduce with a partner that is in service; the module of the same name documents it."""
+"""Run an all-reduce of a drained node with a partner in service; the module of the same name documents it."""
 
 from __future__ import annotations
 

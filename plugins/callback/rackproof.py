@@ -1,9 +1,9 @@
 """Print at a playbook's end the table of the runs it recorded, or what it changed on which nodes.
 
-A view: a task returns the verdict, for an exception in a callback would not change the exit status. Only of
-hosts that no task was run on there is none, and this file ends the playbook with failure.
-It also lets plugins find the package where nothing is installed and only the checkout is there: Ansible
-loads it first, and its workers inherit the path.
+A view: a task returns the verdict, for an exception in a callback would not change the exit status. If no
+task was run on any host, there is no task to fail, and this file makes the playbook fail. It also lets
+plugins find the package where nothing is installed and only the checkout is there: Ansible loads it first,
+and its workers inherit the path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Report what a playbook does to ``rackproof bench`` and the like, in the place of Ansible's output."""
+"""Report what a playbook does to ``rackproof bench`` and similar commands, instead of Ansible's output."""
 
 from __future__ import annotations
 

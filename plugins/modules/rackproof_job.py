@@ -214,7 +214,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class JobError(Exception):
-    """Something the operator has to put right; the text says what and where."""
+    """A problem that the operator has to fix; the text says what and where."""
 
 
 def explain(error, path, doing):
@@ -248,7 +248,7 @@ def utc(moment):
 
 
 def boot_id():
-    """Return the id of this boot, '' where the kernel has none."""
+    """Return the id of this boot, or '' if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -257,7 +257,7 @@ def boot_id():
 
 
 def process(pid):
-    """Return (state, ppid, session, start_ticks) of a process, None if there is none."""
+    """Return (state, ppid, session, start_ticks) of a process, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             # The name may hold anything, even ')': the last one ends it.
@@ -284,7 +284,7 @@ def members(session, root=None, token=None, log=None):
     They are found in several ways, because each can be evaded.
 
     Args:
-        session: Process group and session of the program, None if unknown.
+        session: Process group and session of the program, or None if unknown.
         root: The supervisor; as subreaper it inherits orphans, so all descend from it while it lives.
         token: Value of the variable in their environment. None while there is a better way: reading the
             environment of a process that is stuck in the driver can take forever.
@@ -306,7 +306,7 @@ def members(session, root=None, token=None, log=None):
 
 
 def processes():
-    """Return what the kernel shows of every process, by id."""
+    """Return the kernel's data on every process, by id."""
     table = {}
     for name in os.listdir("/proc"):
         entry = process(name) if name.isdigit() else None
@@ -365,7 +365,7 @@ def end_all(find, wait, grace_s):
         grace_s: Seconds between the signals.
 
     Returns:
-        How many processes were met, and the ids of those that cannot be killed.
+        The number of processes found, and the ids of those that cannot be killed.
     """
     alive = find()
     met = set(alive)
@@ -412,7 +412,7 @@ class Folder:
 
     @contextmanager
     def starting(self):
-        """Hold off other starts in this folder; yields the descriptor that keeps them off."""
+        """Prevent other starts in this folder; yield the descriptor of the lock."""
         path = os.path.join(self.path, ".starting")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -433,7 +433,7 @@ class Folder:
             os.close(descriptor)
 
     def read_json(self, path):
-        """Return the object in a JSON file, None where there is no file."""
+        """Return the object in a JSON file, or None if there is no file."""
         try:
             with open(path, "rb") as stream:
                 value = json.loads(stream.read(1 << 20).decode())
@@ -450,7 +450,7 @@ class Folder:
         return value
 
     def read_state(self):
-        """Return the job's state as last written, None where no job was started."""
+        """Return the job's state as last written, or None if no job was started."""
         state = self.read_json(self.state)
         if state is None:
             return None
@@ -502,14 +502,14 @@ class Folder:
         os.rename(self.reserve, self.state)
 
     def log_bytes(self):
-        """Return the size of the log, 0 where there is none."""
+        """Return the size of the log, or 0 if there is none."""
         try:
             return os.stat(self.log).st_size
         except OSError:
             return 0
 
     def log_sha256(self):
-        """Return the digest of the log, None where it cannot be read."""
+        """Return the digest of the log, or None if it cannot be read."""
         digest = hashlib.sha256()
         try:
             with open(self.log, "rb") as stream:
@@ -525,7 +525,7 @@ def conclude(state, **changes):
     state = dict(state, phase="ended", ended=utc(time.time()), **changes)
     state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
     state["message"] = describe(state)
-    # What is lost of it, or of the log, on the way to the controller is found there (jobs/bench/record.py).
+    # The controller notices if parts of it, or of the log, are lost on the way (jobs/bench/record.py).
     counted = [[key, state.get(key)] for key in (*SEALED, *(["machine"] if "machine" in state else []))]
     state["seal"] = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
     return state
@@ -559,7 +559,7 @@ class Supervisor:
         options: The module's options.
         token: Value of the variable that marks the job's processes.
         locks: Descriptors of the node's lock and of the machine's, None for what is not used.
-        controller: Process id of the playbook, None where it runs on another machine.
+        controller: Process id of the playbook, or None if it runs on another machine.
     """
 
     def __init__(self, folder, options, token, locks, controller=None):
@@ -629,7 +629,7 @@ class Supervisor:
         environment.update({key: str(value) for key, value in self.options["environment"].items()})
         environment.update({key: str(value) for key, value in self.options["secret_environment"].items()})
         environment[TOKEN] = self.token
-        # What the job logs can name the run that it belongs to: a log of another one is known by that.
+        # The job can log the run that it belongs to, so that another run's log is recognised.
         environment["RACKPROOF_JOB_ID"] = self.options["id"]
         parent = os.getpid()
 
@@ -685,7 +685,7 @@ class Supervisor:
                 self.status = status
 
     def watch(self):
-        """Block until the job ends or must be ended; return what ended it."""
+        """Block until the job ends or has to be ended; return the reason."""
         size, grown = 0, self.clock
         options = self.options
         while True:
@@ -873,7 +873,7 @@ def lock_holder(inode):
 
 
 def user_of(path):
-    """Return the name of a file's owner, '' where it is gone; the number where there is no such user."""
+    """Return the name of a file's owner, or '' if it is gone; the number where there is no such user."""
     try:
         owner_id = os.stat(path).st_uid
     except OSError:
@@ -891,7 +891,7 @@ def survivors(unkillable, holder):
 
 
 def owner(descriptor):
-    """Return the holder that the lock file names, {} if it names none."""
+    """Return the holder that the lock file names, or {} if it names none."""
     try:
         value = json.loads(os.pread(descriptor, 4096, 0).decode())
     except (OSError, ValueError):
@@ -965,7 +965,7 @@ def launch(folder, options, token, starting, locks):
 
 
 def daemon(folder, options, token, starting, locks, sender, controller):
-    """Be the supervisor: cut all ties with the connection, run, and report a failed start."""
+    """Run as the supervisor: detach from the connection, run the job, and report a failed start."""
     answered = []
 
     def answer(value):
@@ -1014,7 +1014,7 @@ def settle(folder, state, change):
     Args:
         folder: The job's folder.
         state: The state as last written.
-        change: Whether to kill what is left and to write the result down.
+        change: Whether to kill the remaining processes and write down the result.
     """
     if state["phase"] == "running" and not supervised(state):
         # It may have written its final state between our two readings.

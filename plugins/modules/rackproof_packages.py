@@ -130,7 +130,7 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
-# What only asks keeps no files: a check of what would be done leaves none behind.
+# A query keeps no files, so that a check leaves nothing behind.
 NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 SHORT_S = 120
@@ -206,7 +206,7 @@ class Apt:
         self.node = os.uname().nodename
 
     def __call__(self, *arguments, timeout_s=SHORT_S):
-        """Return what a call of apt-get gave."""
+        """Return the result of a call of apt-get."""
         fixed = [
             f"DPkg::Lock::Timeout={self.options['lock_timeout_s']}",
             "Dpkg::Options::=--force-confdef",
@@ -227,7 +227,7 @@ class Apt:
         while True:
             result = self("update", timeout_s=UPDATE_S)
             text = result.get("stdout", "") + result.get("stderr", "")
-            # apt waits for the lock of dpkg, but not for that of the lists.
+            # apt waits for the lock of dpkg, but not for the lock of the package lists.
             if "Could not get lock" not in text or time.monotonic() > deadline:
                 break
             time.sleep(2)
@@ -257,7 +257,7 @@ class Apt:
         return f"{self.node}: {what}.{advice} apt said: {' | '.join(said[:4]) or tail(text)}"
 
     def known(self, *arguments):
-        """Return what apt-cache prints."""
+        """Return the output of apt-cache."""
         argv = ["apt-cache", *(part for one in NO_FILES for part in ("-o", one)), *arguments]
         return ask(argv, SHORT_S, environment=ENVIRONMENT).get("stdout", "")
 
@@ -267,7 +267,9 @@ class Apt:
         return list(dict.fromkeys(line.split("|")[1].strip() for line in listed.splitlines() if "|" in line))
 
     def newest(self, name, pattern):
-        """Return the newest version that a pattern fits; the pattern where none does, or where it is none."""
+        """Return the newest version that matches a pattern; the pattern itself if none matches or it is a
+        plain version.
+        """
         if not any(sign in pattern for sign in "*?["):
             return pattern
         return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
@@ -275,7 +277,7 @@ class Apt:
     def exact(self, wanted):
         """Return the wanted packages with those that they need in exactly one version, and its version.
 
-        apt takes the newest version of what a package needs, and then says that it does not fit.
+        apt takes the newest version of a dependency, and then complains that it does not fit.
         """
         # apt itself knows only patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
@@ -291,7 +293,7 @@ class Apt:
 
 
 def meaning_of(text):
-    """Return what apt's output means to an operator and what to do; empty where nothing is known of it."""
+    """Return the meaning of apt's output for an operator and what to do; empty if it is not known."""
     for pattern, words in MEANINGS:
         if re.search(pattern, text):
             holder = lock_holder()
@@ -300,10 +302,10 @@ def meaning_of(text):
 
 
 def exact_dependencies(shown):
-    """Return what packages need in exactly one version, by name that version.
+    """Return the exact versions that packages require of others, by name.
 
     Args:
-        shown: What ``apt-cache show`` prints of the packages.
+        shown: The output of ``apt-cache show`` for the packages.
     """
     needed = {}
     for line in re.findall(r"^(?:Pre-)?Depends: (.*)$", shown, re.M):
@@ -447,7 +449,7 @@ def settled_packages(options):
 
 
 def configure_all(options):
-    """Let dpkg finish its work, and return what it said; it does not wait for its lock by itself."""
+    """Let dpkg finish its work, and return its output; dpkg does not wait for its lock."""
     deadline = time.monotonic() + options["lock_timeout_s"]
     while True:
         result = ask(
@@ -491,12 +493,13 @@ def shown(changes):
 
 
 def predict(apt, options, before, wanted, removed):
-    """Return what a real run would change, and whether apt itself says so."""
+    """Return the changes that a real run would make, and whether apt itself predicts them."""
     simulation = apt("-s", *arguments(options, apt.exact(wanted), removed))
     try:
         changes = refuse(apt, options, simulation, wanted, removed)
     except RefusedError:
-        # Where apt knows all that is wanted, it is right to refuse; else it may know once it has the lists.
+        # If apt knows all wanted packages, its refusal is right; otherwise it may know them after an update
+        # of the lists.
         if simulation["status"] == "ok":
             raise
         changes = {
@@ -594,7 +597,7 @@ def hold(apt, names):
 
 
 def predict_work(apt, options, before, wanted, removed):
-    """Return what a real run would change, and what check mode adds to the result."""
+    """Return the changes that a real run would make, and what check mode adds to the result."""
     if not wanted and not removed:
         return {}, {}
     changes, simulated = predict(apt, options, before, wanted, removed)

@@ -19,7 +19,7 @@ def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) ->
         connection: The connection of hosts that name none: the command line's.
 
     Raises:
-        RackproofError: There is none; the message names a host and what to install.
+        RackproofError: There is none; the message names a host and the package to install.
     """
     if shutil.which("ssh") or os.environ.get("ANSIBLE_SSH_EXECUTABLE"):
         return

@@ -97,8 +97,8 @@ class Reason:
     """A reason why a node did not pass: the measurement, its place, and what it was compared with.
 
     ``check`` is one of :data:`CHECKS`; ``part`` what it was measured on (a GPU with its slot); ``deviation``
-    the fraction off what it was compared with, NaN where there is none; ``fleetwide`` whether it is a
-    finding on more than the allowed share of the fleet; ``row`` the reading that it is about, -1 for none.
+    the fraction off what it was compared with, or NaN if there is none; ``fleetwide`` whether it is a finding
+    on more than the allowed share of the fleet; ``row`` the reading that it is about, -1 for none.
     """
 
     check: str
@@ -194,7 +194,7 @@ def judge_night(
         references: SKU to its baselines, from ``inventory/group_vars/sku_*.yml``.
         asked: The nodes that the night was to measure; one without any number is unproven.
         accepted: References accepted for this very hardware.
-        policy: How strictly.
+        policy: The limits.
         past: If true, the fleet and earlier nights are used; floors and completeness always are.
         once: Benchmark and node's key, where a bad number should have been measured a second time and was
             not: floor and fleet fail no node by it, they leave it unproven.
@@ -222,7 +222,7 @@ def judge_night(
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured a second time."""
-    # What has lasted for several nights does not rest on tonight's number.
+    # A loss that has lasted for several nights does not rest on tonight's number.
     doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
         benchmark = fleet.quantities[found.quantity[row]].benchmark
@@ -260,7 +260,7 @@ class _Fleet:
                 at[key] = len(self.parts)
                 self.parts.append(Part(*key, name=node.name, sku=node.sku))
             places.append(at[key])
-            # The inventory knows better than the history what a node is called and is today.
+            # The inventory has precedence over the history for a node's present name and SKU.
             self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
         return places
 
@@ -363,7 +363,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> list[_Findings]:
-    """Return the rows that do not pass the reference of their index (-1: none), as :func:`judge` says."""
+    """Return the rows that do not pass the reference of their index (-1: no reference), by :func:`judge`."""
     some = index >= 0
     rows, index = rows[some], index[some]
     if not len(rows):
@@ -412,7 +412,7 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return what tonight lacks: of nodes altogether, of single quantities, and of single parts."""
+    """Return what tonight lacks: whole nodes, single quantities, and single parts."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -423,7 +423,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
     place = np.full(len(fleet.parts), -1, np.int64)
     place[nodes] = np.arange(len(nodes))
-    # How many parts of each node have each quantity; a part measured twice counts once.
+    # Number of parts of each node with each quantity; a part measured twice counts once.
     series, first = np.unique(fleet.series()[rows], return_index=True)
     where = place[owner[first]]
     inside = where >= 0
@@ -471,7 +471,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
     Args:
         fleet: Tonight's numbers.
-        policy: How strictly.
+        policy: The limits.
         judged: Rows that were compared with their own past already.
     """
     readings = fleet.readings
@@ -491,7 +491,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     for one in np.unique(group[~judged[rows]]):
         some = lowest[group[lowest] == one]
         middle = float(np.median(good[some]))
-        # Relative to 0 nothing can be said; a count of faults has its floor.
+        # A loss relative to 0 is not defined; a count of faults has its floor.
         if len(some) < policy.outlier_least or middle == 0:
             continue
         deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
@@ -515,7 +515,7 @@ def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
 
 
 def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
-    """Return what is far below the median of its own earlier nights, whatever the rest of the fleet shows."""
+    """Return numbers far below the median of their own earlier nights, whatever other nodes show."""
     rows = _gpu_rows(fleet)
     base = early[rows]
     # A comparison with NaN, where no night or one is known, is false.
@@ -550,7 +550,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     """Return numbers of GPUs that no sound one of the model has: more than its peak, or much too little.
 
-    What fails by a floor already needs no second reason.
+    A number that fails its floor does not need a second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for one in failing:
@@ -572,7 +572,7 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
 
 
 def _objection(fleet: _Fleet, row: int) -> str:
-    """Return why a GPU's number cannot be that of a sound GPU of its model; empty where it can."""
+    """Return why a GPU's number cannot come from a sound GPU of its model, or "" if it can."""
     what = fleet.quantities[int(fleet.readings.quantity[row])]
     product = fleet.parts[int(fleet.readings.part[row])].name
     return physical_objection(what.metric, what.labels, what.unit, float(fleet.readings.value[row]), product)
@@ -630,11 +630,11 @@ def _condition_groups(
     for ago in range(width):
         # A night that left nothing is taken for like the one after it.
         known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
-        # By numbers: comparing texts for every series and night would cost more than the judging.
+        # Numbers are compared: comparing texts for every series and night would cost more than the judging.
         for index in np.unique(owner):
             version, place = known.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
-            # Whatever its nodes' firmware: four nodes to a rack, of two firmwares, would be no group at all.
+            # Firmware is ignored here: four nodes to a rack with two firmwares would be no group at all.
             rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
     return firmware[owner], rack[owner]
 
@@ -692,7 +692,7 @@ def _compare_nights(
         sign = fleet.sign[fleet.readings.quantity[rows]]
         loss = np.array([one.loss for one in found.slow])
         made.base = np.array([one.base for one in found.slow]) * sign
-        # What the evidence says is the loss over all these nights, not tonight's single number.
+        # The evidence is about the loss over all these nights, not tonight's single number.
         made.value = made.base - np.abs(made.base) * loss * sign
         made.check = np.array([_FLEET if one.test == "level" else _DRIFT for one in found.slow], np.int32)
         made.verdict = np.array([_slow_verdict(one, policy.fleet) for one in found.slow], np.int32)
@@ -731,7 +731,7 @@ def _slow_racks(
 
 
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
-    """Return what a loss means: drain it, measure it again first, or watch it."""
+    """Return the consequence of a loss: drain the node, measure it again first, or watch it."""
     # Without others it may be the weather that has changed, and not the hardware.
     if slow.loss < policy.loss_fails or slow.alone or not slow.suspected:
         return _DEGRADED
@@ -741,7 +741,7 @@ def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
 def _weigh_floors(
     fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
 ) -> list[str]:
-    """Weigh what lies below its floor by what is known of it from other nights; return remarks.
+    """Weigh numbers below their floor by what other nights show of them; return remarks.
 
     A warning of a number that is as it was and as others are is a remark: of a mixed fleet a part always
     lies below
@@ -871,7 +871,7 @@ def _node_verdicts(
 
 
 def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
-    """Yield findings; what the whole fleet shows is said once per kind and not for each GPU."""
+    """Yield findings; one that the whole fleet shows comes once per kind and not for each GPU."""
     said = set()
     for row in rows:
         kind = (found.check[row], found.quantity[row])

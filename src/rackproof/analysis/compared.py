@@ -30,7 +30,7 @@ def comparisons(
     Args:
         readings: Tonight's numbers, and those of the nights before.
         held: A drained node's key to how many nights ago its drain began.
-        policy: How strictly.
+        policy: The limits.
     """
     policy = policy or AnomalyPolicy()
     found: dict[str, frozenset[str]] = {}

@@ -64,7 +64,7 @@ class ProposedReference(Record):
 def propose_references(
     runs: Iterable[Run], *, bound: float | None = None, fewest_runs: int = FEWEST_RUNS
 ) -> list[ProposedReference]:
-    """Return what repeated runs propose for each speed that their benchmarks judge.
+    """Return proposed references for each speed that the benchmarks of repeated runs judge.
 
     Args:
         runs: Runs of healthy machines of one SKU. A run that a finding or judgement speaks against is left
@@ -129,7 +129,7 @@ def _key(run: Run, one: Measurement) -> Key:
 
 
 def _machine(run: Run) -> str:
-    """Return what tells a run's machine from others: its serial, and its GPUs for virtual machines."""
+    """Return what identifies a run's machine: its serial, and its GPUs for virtual machines."""
     return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
 
 

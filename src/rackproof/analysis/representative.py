@@ -18,7 +18,7 @@ def pick_representative(group: Sequence[Measurement]) -> Measurement:
     """Return the one measurement that represents all of a name, never a better one than is honest.
 
     Of several devices it is the worst; of several message sizes the largest; of several kinds (number
-    formats) the best where higher is better. What is not a number comes before all.
+    formats) the best where higher is better. Values that are not numbers come first.
     """
     group = _largest_size(group)
     for measurement in group:

@@ -30,7 +30,7 @@ def history_path(results: Path) -> Path:
 
 
 def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
-    """Return a run and its folder, ``None`` where only the history has the run.
+    """Return a run and its folder, or ``None`` if only the history has the run.
 
     Args:
         name: The run's folder, its run.json, its id, or the beginning of its id.

@@ -28,7 +28,7 @@ The other commands only show or keep: 0, or 1 on an error.
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is (``module:name``), and its line in ``--help``: the first of its own help."""
+    """The place of a command (``module:name``), and its line in ``--help``: the first of its own help."""
 
     location: str
     summary: str
@@ -134,7 +134,7 @@ class Program(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; ``None`` if there is none of this name."""
+        """Import a command, or ``None`` if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].location.partition(":")

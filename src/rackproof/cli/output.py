@@ -1,4 +1,6 @@
-"""What commands print: JSON, tables as wide as the terminal, files; and the exit status of a verdict."""
+"""Print the output of commands: JSON, tables as wide as the terminal, files; and set the exit status of a
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def print_json(value: Any) -> None:
 
 
 def json_value(record: Record) -> Any:
-    """Return a record as JSON values; by way of its own text, which alone writes NaN as ``"NaN"``. No I/O."""
+    """Return a record as JSON values, by way of its own text, which alone writes NaN as ``"NaN"``. No I/O."""
     return json.loads(record.model_dump_json())
 
 
@@ -65,7 +67,7 @@ def _escaped(found: re.Match[str]) -> str:
 class HeldOutput:
     """Output that is printed when all of it is known: a command that fails in between prints nothing.
 
-    What is held does not grow the memory: it goes to a temporary file.
+    Held output does not occupy memory: it goes to a temporary file.
     """
 
     def __init__(self) -> None:
@@ -78,12 +80,12 @@ class HeldOutput:
         self._file.close()
 
     def write(self, text: str) -> None:
-        """Hold a piece of text."""
-        # A file's name may hold what is no character; click writes it as it is read.
+        """Add a piece of text."""
+        # A file's name may hold bytes that are not characters; click writes them as they are.
         self._file.write(text.encode("utf-8", "surrogatepass"))
 
     def write_json(self, texts: Iterable[str], *, several: bool) -> None:
-        """Hold one :func:`json_text` as an object, or several as an array, one after the other."""
+        """Add one :func:`json_text` as an object, or several as an array, one after the other."""
         if not several:
             self.write("".join(texts) + "\n")
             return
@@ -108,7 +110,7 @@ class HeldOutput:
 
 def terminal_width() -> int:
     """Return the width of the terminal in cells; without one, lines are as long as they need to be."""
-    # What a pipe reads (grep, awk, a file) has to find a row in one line.
+    # A program that reads a pipe (grep, awk, a file) must find a row in one line.
     return shutil.get_terminal_size((_ENDLESS, 40)).columns
 
 

@@ -1,7 +1,7 @@
 """``rackproof bench``, ``provision``, ``validate``, ``reimage``, ``stop``: playbooks with a line per node.
 
-The playbook is a program that is started: this package never imports Ansible. What it does comes back by
-the callback ``rackproof_events``; its exit status is this command's.
+The playbook is a program that is started: this package never imports Ansible. The callback
+``rackproof_events`` reports its progress; its exit status is this command's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
         name: The command's name.
         file: The playbook, below the checkout.
         summary: The command's line in ``--help``.
-        details: What its own help says beside.
+        details: Additional text of the command's own help.
     """
 
     @click.command(
@@ -201,7 +201,7 @@ class _Follower:
                     was_interrupted = True
                     self._pass_on(child, came)
                 self._show()
-            # What the playbook left behind may hold a pipe open.
+            # A process that the playbook left behind may hold a pipe open.
             reader.join(_LAST_WORDS_S)
             self._show()
         finally:
@@ -217,7 +217,7 @@ class _Follower:
             child.send_signal(came.si_signo)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], dict[int, str]]:
-        """Start the playbook; return it, and what comes by which descriptor."""
+        """Start the playbook; return it, and the meaning of each descriptor."""
         argv, environment = self._playbook.argv, {**self._playbook.environment}
         if not self._is_quiet:
             return subprocess.Popen(argv, env=environment, preexec_fn=_let_signals_in), {}  # noqa: S603

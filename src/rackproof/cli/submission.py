@@ -91,7 +91,7 @@ def submission_command(
 
 
 def _runs_of_history(results: Path, benchmarks: Sequence[str]) -> list[RunRow]:
-    """Return what the history lists of some benchmarks; nothing where none was ever made."""
+    """Return the history's entries for some benchmarks, or nothing if there is no history."""
     try:
         where = history_path(results)
     except ToolError:

@@ -8,7 +8,7 @@ _OTHERS = 0o027
 
 
 def hide_from_others() -> None:
-    """Let other users read nothing that this process writes, whatever umask it was started with.
+    """Prevent other users from reading anything that this process writes, whatever its umask was.
 
     Files are made 0640 and folders 0750 at most: records, logs and the history name nodes, what runs on them,
     and with which variables.

@@ -34,10 +34,10 @@ class FindingCode:
 
     Attributes:
         code: The code; ``*`` stands for a number or name: ``xid_*``, ``floor:*``.
-        jobs: What gives it, by the keys of :data:`JOBS`.
+        jobs: The source of the finding, by the keys of :data:`JOBS`.
         verdicts: The verdicts that it can have, of :data:`VERDICTS`.
         actions: The actions that it asks for on a node; empty for a code that health checks do not give.
-        confidences: How surely the part that it names is at fault; empty as ``actions``.
+        confidences: How likely the named part is at fault; empty as ``actions``.
         reads: The field, tool or file that it is found in.
         meaning: One sentence for an operator.
     """
@@ -96,13 +96,13 @@ def near_codes(code: str) -> list[str]:
 
 
 def why_not_allowed(code: str, verdict: str | None, action: str = "", confidence: str = "") -> str:
-    """Return why the registry has no such finding, empty where it has.
+    """Return why the registry has no such finding, or "" if it has.
 
     Args:
         code: Its code.
         verdict: Its verdict; None for a remark.
-        action: What it asks for; empty for a finding that is not of a health check.
-        confidence: How sure it is; empty as ``action``.
+        action: The requested action; empty for a finding that is not of a health check.
+        confidence: Its confidence; empty as ``action``.
     """
     entry = find_code(code)
     if entry is None:

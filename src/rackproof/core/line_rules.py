@@ -103,7 +103,7 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """The rules by which the lines of a program's output are read."""
+    """The rules that read the lines of a program's output."""
 
     good_end: Pattern = Field(
         description="Regular expression of a line that the program prints only after a good end; without it "

@@ -50,12 +50,13 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 
 
 def events_of(notation: str, benchmark: str, day: date) -> frozenset[str]:
-    """Return what every published log of a benchmark holds that was made on a day; none where none is known.
+    """Return the events that every published log of a benchmark has on a date, or an empty set if none are
+    known.
 
     Args:
         notation: The log's format.
         benchmark: As MLPerf's rules call it.
-        day: When the log was made.
+        day: The date of the log.
     """
     return frozenset().union(
         *(

@@ -10,7 +10,7 @@ HIDDEN = "(secret)"
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(
     r"PASSW|PASSPHRASE|SECRET|CREDENTIAL|API[_-]?KEY|WEBHOOK"
-    # TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
+    # TOKENIZERS_PARALLELISM and MAX_TOKENS are not secrets.
     rf"|TOKEN{_ENDS}"
     rf"|(?:{_BEGINS}|ACCESS|PRIVATE|AUTH)KEY{_ENDS}"
     rf"|(?:[_.-]|SSH|DB)(?:PASS|PWD){_ENDS}"

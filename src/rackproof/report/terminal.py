@@ -60,7 +60,7 @@ def _fit(text: str, cells: int) -> int:
 def text_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
 ) -> list[str]:
-    """Lay out rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
+    """Format rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
 
     Args:
         columns: Headings.

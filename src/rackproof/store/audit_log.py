@@ -58,7 +58,8 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return what a task did to nodes of Slurm: name, act and reason of those whose state changed. No I/O.
+    """Return a task's actions on nodes of Slurm: name, action and reason of those whose state changed. No
+    I/O.
 
     Args:
         nodes: State by node, as ``rackproof_slurm_node`` returns it.
@@ -153,7 +154,7 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
 def provision_of(
     changed: Mapping[str, Sequence[str]], attention: Mapping[str, Sequence[str]], failed: Collection[str]
 ) -> dict[str, NodeProvision]:
-    """Return what a provisioning did by node, texts made safe to show. No I/O."""
+    """Return the outcome of a provisioning by node, with texts made safe to show. No I/O."""
     return {
         sanitize(node, 200): NodeProvision(
             changed=tuple(sanitize(task, 200) for task in changed.get(node, ())),

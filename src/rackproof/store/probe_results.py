@@ -22,8 +22,8 @@ DIRECT = "direct"
 class PairResult(Record):
     """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
 
-    ``passed`` means that they finished with right sums and without a finding against their speed;
-    ``speed`` is the judgment by a floor or other pairs, None where it was compared with nothing.
+    ``passed`` means that they finished with right sums and without a finding against their speed; ``speed``
+    is the judgment by a floor or other pairs, or None if it was compared with nothing.
     """
 
     nodes: tuple[str, ...]
@@ -74,7 +74,7 @@ def write_probes(folder: Path, night: ProbeNight) -> None:
 
 
 def read_probes(folder: Path) -> ProbeNight | None:
-    """Return what a night measured, None where it measured nothing, or that is damaged or another night's."""
+    """Return a night's measurements, or None if there are none, or they are damaged or another night's."""
     try:
         night = ProbeNight.model_validate_json(
             open_sealed(read_file(folder / PROBES_FILE, RECORD_LIMIT_BYTES))

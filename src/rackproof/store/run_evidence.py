@@ -15,7 +15,7 @@ def log_objections(run: Run, folder: Path) -> list[str]:
 
 
 def record_objection(run: Run, folder: Path) -> str:
-    """Return why a folder no longer proves a run that the history has, empty if it does."""
+    """Return why a folder no longer proves a run in the history, or "" if it does."""
     try:
         recorded = read_run(folder)
     except ResultsError as error:

@@ -16,7 +16,7 @@ THROUGHPUT = (
 )
 """Metrics that a training may report as its throughput; a run's is the first of these that it has."""
 
-# The folders of round 0.6 are called otherwise than what their logs say of themselves.
+# The folders of round 0.6 have other names than the systems in their logs.
 _SAME_BENCHMARK = {
     "single_stage_detector": "ssd",
     "object_detection": "maskrcnn",

@@ -192,7 +192,7 @@ def _read_06(text: str) -> tuple[str | None, str, str]:
 
 
 def _problem(event: Any) -> str:
-    """Return why an event would crash or mislead the tool; empty if it would not."""
+    """Return why an event would crash or mislead the tool, or "" if it would not."""
     if not isinstance(event, dict):
         return "not a JSON object"
     # The tool's parser reads these four without asking whether they are there.

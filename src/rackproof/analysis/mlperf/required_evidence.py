@@ -17,7 +17,7 @@ def _scores(trace: RunTrace) -> bool:
 
 
 def _has_stop(trace: RunTrace) -> bool:
-    # minigo's evaluation, made later, says when its target was reached.
+    # minigo's evaluation, made later, shows when its target was reached.
     return trace.scores and trace.benchmark != "minigo"
 
 

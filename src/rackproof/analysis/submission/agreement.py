@@ -32,7 +32,7 @@ _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,
 
 
 def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
-    """Return why a described value does not agree with one that was seen, ``None`` if it does.
+    """Return why a described value does not agree with one that was seen, or ``None`` if it does.
 
     Args:
         key: The description's key; keys of its software are versions.

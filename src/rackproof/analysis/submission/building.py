@@ -54,11 +54,11 @@ def build_submission(
 
     Args:
         runs: Records with their folders, of one or several benchmarks.
-        system: What the operator states about the system.
+        system: The operator's statements about the system.
         out: The output folder: absent, empty, or a package that Rackproof wrote.
         ruleset: The round's rules, one of ``known_rulesets()``; without it the logs have to show them.
         timeout_s: Seconds after which the official checks are stopped, each.
-        known_issues: What is wrong already with how the runs were chosen.
+        known_issues: The problems already found in the choice of the runs.
 
     Raises:
         SubmissionError: Nothing can be made at all: no runs, an output folder of another user, a full

@@ -1,4 +1,4 @@
-"""Results that are recorded go to an object store, too. What becomes of that changes no verdict."""
+"""Results that are recorded go to an object store, too. A failed upload changes no verdict."""
 
 from __future__ import annotations
 

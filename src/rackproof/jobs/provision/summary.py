@@ -22,7 +22,7 @@ def provision_summary(
         predicted: whether the playbook ran in check mode.
 
     Returns:
-        A paragraph for each group of nodes to which the same happened, largest group first.
+        Return a paragraph for each group of nodes with the same outcome, largest group first.
     """
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in sorted(changed.keys() | attention.keys()):

@@ -1,9 +1,9 @@
 """Simulate how long the imaging of a fleet takes at N nodes at a time, and what limits it. No I/O.
 
-Two things are shared by all nodes that are out: the image server's network, and the cores of the machine
-that runs the playbook. Each gives all who ask the same share, and no node more than it can take. Everything
-else is a node's own time. reimage.yml works in waves, in which every step waits for the slowest; ``rolling``
-is what it would take if each node went its own way.
+All nodes that are out share two resources: the image server's network, and the cores of the machine that runs
+the playbook. Each gives all who ask the same share, and no node more than it can take. All other time is a
+node's own. reimage.yml works in waves, in which every step waits for the slowest; ``rolling`` is the time if
+each node went its own way.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Simulation:
         self.out = self.next_node = 0
 
     def run(self, at_once: int) -> None:
-        """Go from one end of a piece of work to the next, until no node has any left."""
+        """Advance from one end of a piece of work to the next, until every node has finished."""
         while True:
             while self.out < at_once and self.next_node < len(self.queues):
                 self.out += self._begin_next(self.next_node)
@@ -173,7 +173,7 @@ def _simulate(
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
-    """Return what one node does, step by step: within a wave, a step begins when all have ended the last."""
+    """Return the steps of one node: within a wave, a step begins when all have ended the last."""
 
     def about(seconds: float) -> float:
         return seconds * chance.uniform(1 - assumed.spread, 1 + assumed.spread)
@@ -193,9 +193,9 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
     """Return how long a fleet takes.
 
     Args:
-        nodes: How many there are.
+        nodes: Their number.
         at_once: The most that are out of service at a time.
-        assumed: What they can do.
+        assumed: Their speeds.
         seed: Of the chance in jobs that have to end, and in nodes that are slower than others.
 
     Raises:
@@ -248,7 +248,7 @@ class _Waves:
 
     def _add_step(self, number: int, nodes: Sequence[Sequence[tuple[Where, float]]]) -> float:
         together = _simulate(nodes, len(nodes), self.assumed)
-        # What the slowest takes alone is the nodes' own time; only what is beyond it is the sharing's.
+        # The time of the slowest alone is the nodes' own; only the rest is due to sharing.
         alone = max(_simulate([work], 1, self.assumed).now for work in nodes)
         self.spent["drain" if number == _DRAIN_STEP else "nodes"] += alone
         self.spent[_SHARED_IN_STEP[number]] += together.now - alone

@@ -47,7 +47,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     http = connector.Connector(
         redfish_http.redfish_url(access.address),
-        # A pinned certificate needs no authority, and names of BMCs seldom stand in theirs.
+        # A pinned certificate needs no authority, and certificates of BMCs seldom contain their names.
         verify=access.verify if not access.fingerprint else False,
         # Busy BMCs answer with a status of 500 and above, and a second later as they should.
         server_side_retries=2,
@@ -255,7 +255,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the state of the node."""
-        # sushy keeps what it has read: without force, a node that was switched off would stay on forever.
+        # sushy caches what it has read: without force, a node that was switched off would seem on forever.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 

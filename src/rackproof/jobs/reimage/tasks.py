@@ -104,14 +104,14 @@ def begin_run(
     Args:
         results: The results folder.
         nodes: Node to its racks.
-        method: How nodes are imaged, one of :data:`METHODS`.
+        method: The way of imaging, one of :data:`METHODS`.
         owner_pid: Process that the claims last as long as; None is a dry run, which writes nothing.
         at_once: The most nodes that are out at a time.
         per_rack: The most of one rack.
         per_partition: The most of one Slurm partition.
-        members: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints; nodes that it does not list are
-            taken to share one partition.
-        remark: Why that is not known; shown in the plan.
+        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``; nodes that it does not list
+            count as one partition.
+        remark: Why the partitions are not known; shown in the plan.
         limits_s: Seconds by step, those that differ.
         images: By node the digest of the image that it is to get, where there is one. A node that got another
             one is imaged again.
@@ -189,7 +189,7 @@ def _plan_nodes(
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
-            # How far the node is cannot be known: an operator decides.
+            # The node's progress cannot be known: an operator decides.
             plans.refused[name] = str(error)
             del plans.todo[name], plans.takeovers[name]
             continue
@@ -212,8 +212,7 @@ def _continue_node(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # Also for another image: the node was in the middle of things, and its hardware before is known only
-        # there.
+        # Also for another image: the node was half-way, and only that run has its hardware from before.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -282,10 +281,10 @@ def write_step(
     Args:
         run: The run.
         node: The node.
-        event: What happens. ``failed`` needs no step: it is the one that runs.
+        event: The event. ``failed`` needs no step: it is the one that runs.
         step: The step.
         reason: Why it failed or was skipped.
-        remarks: What is to be reported of the node.
+        remarks: The report on the node.
 
     Raises:
         ReimageError: The journal cannot be written: a step that was to begin must not begin.
@@ -387,7 +386,7 @@ def _newest_record(folder: Path, node: str) -> Node | None:
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
-    # Without a verdict: what is remarkable of a node that returned is not a reason against it.
+    # Without a verdict: a remark about a returned node is not a reason against it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))

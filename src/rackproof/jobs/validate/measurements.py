@@ -1,6 +1,6 @@
-"""A night's numbers: what runs and probes measured on its nodes, judged, and what of it is new.
+"""Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-They come from the history, or from the run folders where there is none.
+The numbers come from the history, or from the run folders if there is no history.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _read_numbers(
     url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
     try:
         if dry and not url and not place.exists():
-            # A dry run makes no history where there is none yet.
+            # A dry run does not create a history.
             return _readings_from_folders(results, now), (), [], []
         return _readings_from_history(results, place, snapshots, now, dry)
     except (HistoryError, ResultsError) as error:
@@ -196,7 +196,7 @@ def measured_since_last_night(
     snapshots: Mapping[str, StoredSnapshot],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
-    """Return what was measured of some nodes since the last night was judged.
+    """Return the measurements of some nodes since the last night was judged.
 
     Its numbers are younger than 24 hours still where two nights are close, and passed then.
     """
@@ -222,7 +222,7 @@ def measured_since_last_night(
 
 
 def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
-    """Return the nodes of which numbers of the last 24 hours are suspect and were measured once only."""
+    """Return the nodes with suspect numbers in the last 24 hours that were measured only once."""
     found: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
@@ -270,13 +270,13 @@ def _readings_from_history(
     from rackproof.store.history.client import lost_acceptances
     from rackproof.store.history.store import drain_spool, open_store
 
-    # What waited for the database belongs to this night's numbers; a dry run moves nothing.
+    # Numbers that waited for the database belong to this night; a dry run moves nothing.
     if not dry:
         drain_spool(place, results / ".spool")
     with open_store(place) as store:
         # The end is excluded: a run of this very second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-        # What nights of health have kept was judged there, and has no floors.
+        # The runs that nights of health have kept were judged there, and have no floors.
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))

@@ -47,7 +47,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     Args:
         results: The results folder.
         night: The night, whose folder is there.
-        changes: What changed since the night before, in words.
+        changes: The changes since the night before, in words.
 
     Raises:
         ResultsError: The folder cannot be written.
@@ -86,9 +86,9 @@ def night_page(
 
     Args:
         night: The night.
-        changes: What changed since the night before.
+        changes: The changes since the night before.
         pages: Node to the page that its cell leads to.
-        measured: What it measured by itself, in words.
+        measured: Its own measurements, in words.
     """
     counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in _ORDER]
     more = len(changes) - _CHANGES
@@ -131,7 +131,7 @@ def node_page(
     Args:
         night: The night.
         mine: The node in it.
-        kept: Its snapshot, None where there is none.
+        kept: Its snapshot, or None if there is none.
         nights: Nights that covered it, newest first.
         charts: Its measurements over the nights.
     """

@@ -50,9 +50,9 @@ def numbers_of_others(
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
-    """Return the conditions on hardware that is of a run's kind; None where no other is known to be.
+    """Return the conditions for hardware of a run's kind, or None if no other is known.
 
-    Of its kind is what has the same SKU. Where nodes have none, it is GPUs with the same product name, and of
+    Of its kind is what has the same SKU. Without a SKU, it is GPUs with the same product name, and for
     numbers of whole nodes, machines of the same product with as many such GPUs.
     """
     skus = {node.sku for node in run.nodes}

@@ -137,11 +137,11 @@ class HardwareOfRows:
         }
 
     def key(self, part: int | None) -> str:
-        """Return what identifies a piece of hardware, empty if it is unknown."""
+        """Return what identifies a piece of hardware, or "" if it is unknown."""
         return "" if part is None else self._known[part].key
 
     def kind(self, part: int | None) -> str:
-        """Return node, gpu, link or group; empty if it is unknown."""
+        """Return node, gpu, link or group, or "" if it is unknown."""
         return "" if part is None else self._known[part].kind
 
     def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:
@@ -151,7 +151,7 @@ class HardwareOfRows:
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
-        # In the order in which the ends were taken out of the labels: each meets its own again.
+        # In the order in which the ends were taken out of the labels, so that each is put back in its place.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

@@ -165,7 +165,7 @@ class _Bisection:
     unclear: list[tuple[str, ...]] = field(default_factory=list)
 
     def ask(self, part: Sequence[str]) -> bool | None:
-        """Return whether a part works; None where it cannot be run: no run is left, or no second node."""
+        """Return whether a part works, or None if it cannot be run: no run is left, or no second node."""
         group = [*part, *self.spare[: max(0, 2 - len(part))]]
         if self.runs_left < 1 or len(group) < 2:
             return None
