@@ -22,7 +22,7 @@ options:
     default: -1
     env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]
   columns:
-    description: How wide tables may be; the command knows the terminal, and the playbook has only a pipe.
+    description: Largest width of tables; the command knows the terminal, and the playbook has only a pipe.
     type: int
     default: 0
     env: [{name: RACKPROOF_COLUMNS}]

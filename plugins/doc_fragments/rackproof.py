@@ -20,7 +20,7 @@ attributes:
     BMC = r"""
 options:
   protocol:
-    description: What the BMC speaks.
+    description: Protocol of the BMC.
     type: str
     choices: [redfish, ipmi]
     default: redfish

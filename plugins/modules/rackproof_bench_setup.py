@@ -32,7 +32,7 @@ options:
     choices: [present, absent]
     default: present
   node:
-    description: Which of O(nodes) this is.
+    description: Name of this node in O(nodes).
     type: str
     required: true
   network:
@@ -113,7 +113,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 point:
-  description: What was found and done, as text of the node; rackproof.jobs.bench.node_setup reads it.
+  description: Findings and actions, as text of the node; rackproof.jobs.bench.node_setup reads it.
   returned: always
   type: dict
   contains:

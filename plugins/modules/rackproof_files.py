@@ -75,7 +75,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: What was changed, or would be.
+  description: Changes that were or would be made.
   returned: always
   type: list
   elements: str

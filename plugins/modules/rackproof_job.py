@@ -75,7 +75,7 @@ options:
   lock:
     description:
       - Lock file on a local file system of the node; only one job at a time can hold it.
-      - What a job with a dead supervisor left running under this lock is killed before the next one starts.
+      - Processes of a job with a dead supervisor under this lock are killed before the next one starts.
     type: path
   machine_lock:
     description:
@@ -148,7 +148,7 @@ job:
     seal: {description: Digest of what counts of the end., type: str, returned: ended}
     machine:
       description:
-        - What else used the node's processors while the job ran - seconds in all, seconds in which others
+        - Other uses of the node's processors while the job ran - seconds in all, seconds in which others
           slowed it down, their names, and load, pressure, clocks and heat when it began and ended.
       type: dict
       returned: ended, by a supervisor that lived until then

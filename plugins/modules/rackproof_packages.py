@@ -30,7 +30,7 @@ options:
     type: bool
     default: false
   update:
-    description: When to fetch the package lists. V(needed) is before a package is installed.
+    description: Time to fetch the package lists. V(needed) is before a package is installed.
     type: str
     choices: [needed, always, never]
     default: needed
@@ -59,11 +59,11 @@ options:
     elements: str
     default: []
   remedy:
-    description: What to do when a version is missing, for the message.
+    description: Remedy for a missing version, for the message.
     type: str
     default: ""
   remedies:
-    description: What to do instead of O(remedy) when a package is missing, by the pattern of its name.
+    description: Remedies for missing packages, by the pattern of their names; O(remedy) applies to others.
     type: dict
     default: {}
   lock_timeout_s:

@@ -34,7 +34,7 @@ options:
     choices: [queried, registered, drained, returned]
     default: queried
   prefix:
-    description: How the reason of a drain begins that is ours.
+    description: Beginning of the reason of our own drains.
     type: str
     default: "rackproof:"
   reason:

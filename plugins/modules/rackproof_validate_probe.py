@@ -31,7 +31,7 @@ options:
     default: 0.25
   probes:
     description:
-      - What is measured, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
+      - Measurements to make, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
         V(sdc) and V(fabric) (the pairs). Empty is all but V(sdc).
     type: list
     elements: str
@@ -71,7 +71,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 message:
-  description: What was measured and what was not, in a few lines.
+  description: Short summary of what was and was not measured.
   returned: success
   type: list
   elements: str
