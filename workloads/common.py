@@ -78,7 +78,7 @@ class Gpu:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of a measurement made on this GPU."""
+        """Return the labels of a measurement made on this GPU."""
         return {"gpu": self.uuid, "gpu_index": str(self.index)}
 
 

@@ -411,7 +411,7 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch; the images beyond them wait for another one."""
+        """Return the whole batches in an epoch; the remaining images wait for another one."""
         assert self.listing is not None  # noqa: S101
         steps = len(self.listing.train) // self.global_batch
         if steps == 0:

@@ -1,4 +1,4 @@
-"""Sizes of Llama-shaped networks, and what a token of them costs. No I/O.
+"""Set the sizes of Llama-shaped networks, and compute the cost of a token. No I/O.
 
 Standard library only: the supervisor checks sizes before a framework is imported.
 """

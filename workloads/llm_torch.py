@@ -322,7 +322,7 @@ class Trainer:
         with torch.no_grad(), self.kernels:
             kept = [one.to("cpu", copy=True) for one in self.local()]
             if self.exchanges and self.options.parallel == "ddp":
-                # DDP packs its gradients anew after its first step, and three ranks and more add them up in
+                # DDP packs its gradients again after its first step, and three ranks and more add them up in
                 # another order then.
                 self.step_with_gradients(0, log, "packing")
                 self.begin_again(kept)

@@ -44,7 +44,7 @@ def stop(message):
 
 
 def version_of(python):
-    """Return (major, minor) of an interpreter, or None where it does not run."""
+    """Return (major, minor) of an interpreter, or None if it does not run."""
     try:
         answer = subprocess.run(
             [python, "-c", "import sys; print(*sys.version_info[:2])"],

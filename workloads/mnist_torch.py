@@ -360,7 +360,7 @@ class Trainer:
 
     @property
     def validate_part(self) -> slice:
-        """The test images that this rank looks at."""
+        """Return the test images of this rank."""
         total, count, index = len(self.test_labels), self.rank.count, self.rank.index
         return slice(total * index // count, total * (index + 1) // count)
 

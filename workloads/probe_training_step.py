@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train a small network for a few steps, the same on every device, and log a digest of what came out.
+"""Train a small network for a few steps, the same on every device, and log a digest of the result.
 
 There is one process per GPU; they do not exchange data. Data and first weights are made on the CPU from one
 seed, only deterministic kernels run, so that devices of one model with the same software end with the same

@@ -1,4 +1,4 @@
-"""Put results that are recorded into an object store; whatever becomes of that, the task does not fail."""
+"""Put recorded results into an object store; the task does not fail, even if the upload does."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class ActionModule(NodeAction):
     required_if = (("by", "bmc", ["addresses"]), ("by", "boot", ["folder", "seconds"]))
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the nodes that were matched, and what is to be seen to."""
+        """Return the matched nodes, and the problems to solve."""
         if options["by"] == "boot" and self.check_mode:
             return {"changed": False, "skipped": True, "msg": "check mode collects no boot reports"}
         nodes = {

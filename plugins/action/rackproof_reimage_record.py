@@ -1,4 +1,4 @@
-"""Gather a node's facts, and keep them or compare them with what it was."""
+"""Gather a node's facts, and store them or compare them with its earlier hardware."""
 
 from __future__ import annotations
 

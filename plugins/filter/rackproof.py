@@ -105,7 +105,7 @@ def peer_memory_choice(
 
 
 def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list[dict[str, Any]]:
-    """Compare a node with what is expected of it."""
+    """Compare a node with its expectations."""
     if not isinstance(facts, Mapping) or not {"os", "pci", "space", "clock"} <= set(facts):
         raise AnsibleFilterError("preflight_remarks needs the fact rackproof_node")
     remarks = preflight.preflight_remarks(facts, _expectations(expected), answered_at)

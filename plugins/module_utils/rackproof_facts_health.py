@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `health` of rackproof_facts: what health checks read of a node (Python 3.8+, Linux)."""
+"""Subset `health` of rackproof_facts: the facts of a node that health checks read (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 

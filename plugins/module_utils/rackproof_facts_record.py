@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `record` of rackproof_facts: what the record of a run has of a node (Python 3.8+, Linux)."""
+"""Subset `record` of rackproof_facts: the facts of a node for a run's record (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 

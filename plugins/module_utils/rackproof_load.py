@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what else runs on a node beside one job (standard library only, Python 3.8+, Linux).
+"""Measure the other load of a node beside one job (standard library only, Python 3.8+, Linux).
 
 The processors' time is taken from the kernel's counters, on the processors that the job may use. The job's
 own time, its playbook's and that of kernel threads are subtracted; the rest belongs to others.
@@ -140,7 +140,7 @@ def moment():
 
 
 class LoadWatch:
-    """Sums up what others used of the processors while one job runs; the job goes on whatever it meets.
+    """Sums up the processor time of others while one job runs; no error of it ends the job.
 
     Args:
         controller: Process id of the playbook on this machine, or None if it runs on another.
@@ -151,7 +151,7 @@ class LoadWatch:
         self.sums = dict.fromkeys(("seconds", "disturbed_s", "others_s", "stolen_s"), 0.0)
         self.most = {}
         self.begin, self.last = None, None
-        # Nothing of /proc may be readable: what is not known is stated as that, and no reason to end a job.
+        # Nothing of /proc may be readable: unknown values are stated as such, and are no reason to end a job.
         with suppress(OSError, ValueError):
             self.allowed = os.sched_getaffinity(0)
             self.begin = moment()
@@ -191,7 +191,7 @@ class LoadWatch:
             self.add(now, last)
 
     def add(self, now, last):
-        """Add what happened between two samples."""
+        """Add the difference between two samples."""
         grown = {key: max(0.0, now[key] - last[key]) for key in ("clock", *_COUNTERS)}
         seconds = grown["clock"]
         if seconds <= 0:

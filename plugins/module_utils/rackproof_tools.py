@@ -65,7 +65,7 @@ def find(program):
 
 
 def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
-    """Run a tool, bounded in time and output; never raises for what the tool does.
+    """Run a tool, bounded in time and output; no behaviour of the tool raises.
 
     Args:
         argv: Program and arguments.
@@ -73,8 +73,8 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
         bounded: Whether the kernel stops it when it writes without end; all files count, not only its output.
         environment: Variables to set.
         stdin_text: Text for its standard input.
-        keep: Words in small letters: of what the tool prints only the first line and those with one are
-            returned, C(lines) says how many there were. The tool may print C(FILTERED_BYTES) then.
+        keep: Words in small letters: only the output's first line and lines with one of the words are
+            returned; C(lines) is the number of all lines. The tool may print C(FILTERED_BYTES) then.
     """
     path = find(argv[0])
     if path is None:
@@ -201,7 +201,7 @@ def head(stream, limit=OUTPUT_BYTES):
 
 def sealed(answer):
     """Return an answer with its digest, which shows the controller that it arrived complete."""
-    # As in rackproof.nodes.answer_seal: what is not text may be replaced on the way.
+    # As in rackproof.nodes.answer_seal: bytes that are not text may be replaced on the way.
     text = re.sub(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)", "?", json.dumps(answer, sort_keys=True))
     return dict(answer, seal=hashlib.sha256(text.encode()).hexdigest())
 

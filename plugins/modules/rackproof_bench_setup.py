@@ -144,7 +144,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 
 INTERFACE = "rackproof0"
-"""Name of the overlay's interface on every node; whatever is called so is ours."""
+"""Name of the overlay's interface on every node; any interface of this name is ours."""
 TIMER = "rackproof-overlay"
 VXLAN_HEADER = 50
 MOST_FILES = 5_000_000
@@ -276,7 +276,7 @@ def make_overlay(options, over, own_index, addresses):
                     "give the overlay addresses of its own (bench_overlay_subnet)"
                 )
     mtu = described(over)["mtu"] - VXLAN_HEADER
-    # First the end, then the beginning: whatever happens from here on, the node takes it away by itself.
+    # First the end, then the beginning: from here on the node removes it by itself, even after a failure.
     timed = call(
         *("systemd-run", "--quiet", f"--unit={TIMER}", f"--on-active={options['expires_s']}"),
         *("--timer-property=AccuracySec=1s", shutil.which("ip") or "ip", "link", "del", "dev", INTERFACE),
@@ -347,7 +347,7 @@ def set_network(options):
 
 
 def mount_of(path):
-    """Return mount point, type, source and options of what holds a path."""
+    """Return mount point, type, source and options of the file system that holds a path."""
     real = os.path.realpath(path)
     best = None
     with open("/proc/self/mountinfo") as stream:
@@ -474,7 +474,7 @@ def read_whole(path):
 
 
 def drop_pages(paths):
-    """Drop files from the page cache; returns what a sample still has there, or None if that is not known."""
+    """Drop files from the page cache; return the part of a sample that is still in it, or None if unknown."""
     # More than once: pages that were just read may still be on their way to the list that is emptied.
     for _ in range(3):
         drop_file_pages(paths)
@@ -488,7 +488,7 @@ def drop_pages(paths):
 
 
 def prepare_storage(options):
-    """Return the storage of the data, and what was done with its cache."""
+    """Return the storage of the data, and the treatment of its cache."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
     found = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):

@@ -558,7 +558,7 @@ class Supervisor:
         folder: The job's folder.
         options: The module's options.
         token: Value of the variable that marks the job's processes.
-        locks: Descriptors of the node's lock and of the machine's, None for what is not used.
+        locks: Descriptors of the node's lock and of the machine's, or None for an unused one.
         controller: Process id of the playbook, or None if it runs on another machine.
     """
 
@@ -707,11 +707,11 @@ class Supervisor:
                 return "hang"
 
     def finish(self, reason):
-        """End what is left of the job, free the lock, write the final state."""
+        """Stop the rest of the job, free the lock, write the final state."""
         grace = self.options["grace_s"]
         self.load.look(end=True)
         if reason == "itself":
-            # Helpers of the program may be about to end as well; what stays gets no long grace.
+            # Helpers of the program may be about to end as well; those that stay get no long grace.
             deadline = time.monotonic() + LAST_WORDS_S
             while self.members() and time.monotonic() < deadline:
                 self.wait(0.1)
@@ -719,7 +719,7 @@ class Supervisor:
         met, unkillable = end_all(self.members, self.wait, grace)
         self.reap()
         if (reason == "stopped" or self.status != 0) and going_down():
-            # On a node that shuts down every process ends, whatever its own state was.
+            # On a node that shuts down every process ends, in any state.
             reason, self.status = "supervisor_died", None
         status, number = self.exit_status()
         state = conclude(
@@ -739,7 +739,7 @@ class Supervisor:
         self.write_final(state)
 
     def exit_status(self):
-        """Return exit status, as a shell has it, and signal of the program; None for what is not known."""
+        """Return exit status, as a shell has it, and signal of the program; None if unknown."""
         if self.status is None:
             return None, None
         if os.WIFSIGNALED(self.status):
@@ -808,7 +808,7 @@ def take_lock(path):
 
 
 def occupy(descriptor, path):
-    """Lock the file and kill what its last holder left behind; returns how many processes that were."""
+    """Lock the file and kill the processes that its last holder left; return their number."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -817,7 +817,7 @@ def occupy(descriptor, path):
     token = previous.get("token")
     if not isinstance(token, str) or not token:
         return 0
-    # The lock is free, so its holder is gone: what carries its token is unsupervised.
+    # The lock is free, so its holder is gone: processes with its token are unsupervised.
     log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
     killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
     if unkillable:
@@ -996,7 +996,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
 def why_not_started(error, folder, options):
     """Return an error at the start of a job as one that names the remedy."""
     program, chdir = options["argv"][0], options["chdir"] or folder.path
-    # subprocess names the folder where that is what is missing, else the program.
+    # subprocess names the folder if it is missing, otherwise the program.
     if error.filename == chdir:
         return str(explain(error, chdir, "start in the folder"))
     if error.filename == program and error.errno in (errno.ENOENT, errno.ENOTDIR):

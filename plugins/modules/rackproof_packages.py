@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
-"""Bring packages to exact versions, and refuse what was not asked for (standard library, Python 3.8+)."""
+"""Bring packages to exact versions, and refuse unrequested changes (standard library, Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def tail(text, lines=6):
 
 
 def fits(version, wanted):
-    """Return whether an installed version is what is wanted."""
+    """Return whether an installed version is the wanted one."""
     return not wanted or version == wanted or fnmatch.fnmatchcase(version, wanted)
 
 
@@ -376,7 +376,7 @@ def remedies_of(options, names):
 
 
 def refuse_failed_simulation(apt, simulation, wanted):
-    """Refuse what apt itself refuses."""
+    """Refuse a request that apt itself refuses."""
     if simulation["status"] == "ok":
         return
     text = output(simulation)
@@ -420,7 +420,7 @@ def fits_any(name, patterns):
 
 
 def refuse(apt, options, simulation, wanted, removed):
-    """Refuse what was not asked for; returns the changes that apt would make, by name the version or None."""
+    """Refuse unrequested changes; return the changes that apt would make, by name the version or None."""
     text = output(simulation)
     # First, for its message is the most precise one: apt fails as well where a package is not offered.
     refuse_not_offered(apt, options, text, wanted)
@@ -465,7 +465,7 @@ def configure_all(options):
 
 
 def repair(apt, options):
-    """Finish what an earlier run, or an operator, left half done."""
+    """Finish changes that an earlier run, or an operator, left half done."""
     configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
@@ -531,7 +531,7 @@ def refuse_unlike_wanted(apt, after, broken, wanted):
     wrong = [
         name for name, version in wanted.items() if not fits(after.get(name, {}).get("version", ""), version)
     ]
-    # An empty version fits whatever is installed, and what is not installed as well.
+    # An empty version fits any installed version, and a missing package as well.
     wrong += [name for name in wanted if name not in after]
     if wrong or broken:
         raise RefusedError(
@@ -597,7 +597,7 @@ def hold(apt, names):
 
 
 def predict_work(apt, options, before, wanted, removed):
-    """Return the changes that a real run would make, and what check mode adds to the result."""
+    """Return the changes that a real run would make, and the additions of check mode to the result."""
     if not wanted and not removed:
         return {}, {}
     changes, simulated = predict(apt, options, before, wanted, removed)
@@ -620,7 +620,7 @@ def change_packages(apt, options, before, wanted, removed):
 
 
 def simulate(apt, options, wanted, removed):
-    """Fetch the lists and refuse what a real run would refuse; returns what it would change."""
+    """Fetch the lists and refuse the request that a real run would refuse; return its changes."""
     if not wanted and not removed:
         return {}
     if options["update"] != "never":

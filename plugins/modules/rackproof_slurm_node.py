@@ -340,7 +340,7 @@ def cleaned(text):
 
 
 def lacks(state, node):
-    """Return whether a node is not yet what a state promises."""
+    """Return whether a node is not yet in the state that is promised."""
     if state == "drained":
         return bool(node["jobs"])
     if state == "returned":
@@ -352,7 +352,7 @@ def lacks(state, node):
 
 
 def lacking(state, nodes):
-    """Return the nodes that are not yet what a state promises."""
+    """Return the nodes that are not yet in the state that is promised."""
     return [name for name, node in nodes.items() if lacks(state, node)]
 
 

@@ -87,7 +87,7 @@ class RackproofAction(ActionBase):
 
     @property
     def hostvars(self) -> Mapping[str, Any]:
-        """Variables of all hosts."""
+        """Return the variables of all hosts."""
         hostvars: Mapping[str, Any] = self.task_vars["hostvars"]
         return hostvars
 

@@ -1,4 +1,4 @@
-"""Find what a command line leaves out of a playbook: tasks that it skips, hosts that nothing is done to.
+"""Find the parts of a playbook that a command line leaves out: tasks that it skips, hosts without any task.
 
 Ansible ends with status 0 where tags leave no task, a task to start at is not found, or a host of ``--limit``
 is in no play. A play's pattern is evaluated even if the command line limits it, and that is where this is

@@ -1,4 +1,4 @@
-"""Following a job on a node: asks it every few seconds, shows what comes back, returns how the job ended."""
+"""Follow a job on a node: poll it every few seconds, show its progress, return how the job ended."""
 
 from __future__ import annotations
 

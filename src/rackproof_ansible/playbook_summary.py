@@ -1,4 +1,4 @@
-"""Collect what a playbook recorded and changed from the results of its tasks, and show it when it ends.
+"""Collect a playbook's recorded runs and changes from the results of its tasks, and show them when it ends.
 
 Plain classes without Ansible; the callback ``rackproof`` feeds them.
 """

@@ -73,7 +73,7 @@ class Submission:
 
     @property
     def image(self) -> str:
-        """Its repository and tag."""
+        """Return its repository and tag."""
         return f"rack/upstream/{self.benchmark}:{self.submitter.lower()}"
 
 

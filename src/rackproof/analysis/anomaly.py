@@ -14,8 +14,8 @@ The rules, in one place:
 * one kind of finding on more than a share of the fleet is a fault of the tool or the fabric until
   proven otherwise: unproven instead of fail, said once, and no reason to drain anybody.
 
-One night of ten nodes and one of ten thousand take the same way: arrays throughout, and texts only
-for what is found.
+One night of ten nodes and one of ten thousand take the same way: arrays throughout, and texts only for
+findings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key: what nodes share that changes from night to night."""
+"""Firmware and rack by a node's key: shared properties of nodes that change from night to night."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AnomalyPolicy:
     nights: int = 14
     """Nights before tonight that are compared with."""
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
-    """The budget of false alarms, and what a loss means."""
+    """The budget of false alarms, and the consequences of a loss."""
     outlier_z: float = -3.0
     outlier_degrades: float = -0.02
     outlier_fails: float = -0.07
@@ -87,14 +87,14 @@ class AnomalyPolicy:
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
-    """So few nodes with one finding are never taken for a fault of the tool, whatever the share."""
+    """So few nodes with one finding are never taken for a fault of the tool, for any share."""
     require_references: bool = True
     """If True, a number without a floor is unproven; otherwise fleet and history are enough."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a node did not pass: the measurement, its place, and what it was compared with.
+    """A reason why a node did not pass: the measurement, its place, and its comparison.
 
     ``check`` is one of :data:`CHECKS`; ``part`` what it was measured on (a GPU with its slot); ``deviation``
     the fraction off what it was compared with, or NaN if there is none; ``fleetwide`` whether it is a finding
@@ -147,7 +147,9 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """The outcome: every node asked for and every pair or group measured, and what befell the fleet."""
+    """The outcome: every requested node and every measured pair or group, and findings
+    about the whole fleet.
+    """
 
     nodes: tuple[NodeVerdict, ...]
     fleet_faults: tuple[FleetFault, ...]
@@ -266,7 +268,7 @@ class _Fleet:
 
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
-        """GPUs by the node that they sit in."""
+        """Return the GPUs by their node."""
         found: dict[int, list[int]] = {}
         for index, part in enumerate(self.parts):
             if part.kind == "gpu" and part.node >= 0:
@@ -285,7 +287,7 @@ class _Fleet:
         return order[begin:end]
 
     def series(self) -> Integers:
-        """Return one number per part and quantity for each row: what a series of nights is about."""
+        """Return one number per part and quantity for each row: the identity of its series of nights."""
         return self.readings.part.astype(np.int64) * len(self.quantities) + self.readings.quantity
 
     def goodness(self, rows: NDArray[np.intp]) -> Floats:
@@ -412,7 +414,7 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return what tonight lacks: whole nodes, single quantities, and single parts."""
+    """Return the missing parts of tonight: whole nodes, single quantities, and single parts."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -450,7 +452,9 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
 
 
 def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 1 for what a node measured in at least half of the nights before, by node and quantity."""
+    """Return 1 for each quantity that a node measured in at least half of the nights before, by node and
+    quantity.
+    """
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = len(np.unique(readings.night[before]))
@@ -466,8 +470,8 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
 
 
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
-    """Compare the nodes of a SKU by the worst of each, robust z with median and MAD: what no earlier night
-    knows.
+    """Compare the nodes of a SKU by the worst of each, robust z with median and MAD, if no earlier night is
+    known.
 
     Args:
         fleet: Tonight's numbers.
@@ -508,7 +512,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
-    """Return tonight's rows of GPUs: a CPU's speed depends on what else runs."""
+    """Return tonight's rows of GPUs: a CPU's speed depends on its other load."""
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
     return rows
@@ -538,7 +542,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
             continue
         good = fleet.goodness(some)
-        # The faster half is what is possible: of two nodes the slower one is the suspect.
+        # The faster half shows the possible speed: of two nodes the slower one is the suspect.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
         far = some[base - good > policy.gross * abs(base)]
         made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
@@ -672,7 +676,7 @@ def _compare_nights(
     twice: Collection[tuple[str, str]],
     policy: AnomalyPolicy,
 ) -> _ModelResult:
-    """Find what is slow against its own past and against the fleet
+    """Find series that are slow against their own past and against the fleet
     (:mod:`rackproof.analysis.fleet_model`).
     """
     size = len(fleet.readings)
@@ -839,7 +843,7 @@ def _node_verdicts(
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
-    """Turn findings into verdicts of nodes, pairs and groups, with words for what is found."""
+    """Turn findings into verdicts of nodes, pairs and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, found, judged, policy)
     # Of the whole fleet nothing is believed, neither that it is bad nor that it is good.

@@ -1,4 +1,4 @@
-"""List what the numbers of drained nodes were compared with in a night: the fleet, their own past. No I/O.
+"""List the comparisons of drained nodes' numbers in a night: with the fleet, and with their own past. No I/O.
 
 A finding that rests on a comparison is over only where the same comparison was made again: a number alone
 shows nothing of it.

@@ -1,8 +1,8 @@
 """Find the parts of a fleet that became slow, or are slower than all others, at a stated rate of
 false alarms.
 
-A number is what its group shows that night (SKU, firmware, rack: the common weather), plus the level of its
-own GPU, plus noise with heavy tails. The residual of a number after its group's median is subtracted is
+A number is the sum of its group's value that night (SKU, firmware, rack: the common weather), the level of
+its own GPU, and noise with heavy tails. The residual of a number after its group's median is subtracted is
 tested in two ways:
 
 * change: does the GPU do less than it did? A step, a slope, or nights that come and go. Its own level is
@@ -11,10 +11,9 @@ tested in two ways:
   *other* nodes, less a margin, so that a population of slower silicon is not a finding either.
 
 Each test gives an e-value, a likelihood ratio averaged over all that a fault may look like: of healthy
-hardware its
-mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages of e-values
-are e-values, so that a node has one, for any number of GPUs, metrics and kinds of fault. That is
-what makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
+hardware its mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages
+of e-values are e-values, so that a node has one, for any number of GPUs, metrics and kinds of fault. This
+makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
 (2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
@@ -314,7 +313,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
     judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # Cheap, for all: only what looks lower than it was is worth the likelihoods.
+    # Cheap, for all: only numbers that look lower than before are worth the likelihoods.
     tonight = own[:, -1] - row_medians(own[:, :-1])
     late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
@@ -502,7 +501,7 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
         scale = max(scale, half / at_half, most / at_most)
     if not scale:
         freedom = _FEW_FREEDOM
-        # Nothing repeats yet: what differs between the parts has to do.
+        # Nothing repeats yet: the differences between the parts have to do.
         last = own[:, -1][np.isfinite(own[:, -1])]
         scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
     scale = max(scale, policy.resolution)

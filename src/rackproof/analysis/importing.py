@@ -42,7 +42,7 @@ _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
 )
-"""Measurements that show how a training went, and not what came of it."""
+"""Measurements of a training's course, not of its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
 """Logs of the last four rounds of MLPerf are younger. A log older than this is not evidence about a present
 machine.
@@ -66,7 +66,7 @@ def _speed_of(log: ParsedLog) -> EvidenceState:
 
 
 def _outcome_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states an evaluation, or whatever its program measures."""
+    """Return whether a training log states an evaluation, or any measurement of its program."""
     return EvidenceState.THERE if log.tags.get(JUDGED_BY) else _result_of(log)
 
 
@@ -136,13 +136,13 @@ def find_files(
         place: The folder, or one file.
         results_folder: The folders of runs, which are not searched.
         skipped: Takes a line for each link, and for each hidden file that is called like a log.
-        unread: Takes a line for each FIFO, socket and device: what these would give is not known.
+        unread: Takes a line for each FIFO, socket and device, whose contents are not known.
     """
     if place.is_file():
         yield place
         return
     for folder, subfolders, names in os.walk(place):
-        # In place: os.walk enters only what is left in its own list.
+        # In place: os.walk enters only the folders that stay in its own list.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
         # Shorter names first, so that run_2 comes before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
@@ -176,7 +176,7 @@ def _is_emptied(path: Path) -> bool:
 
 
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
-    """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
+    """Guess the benchmark of a log: by its own statement, else by the name of its folder."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
         stated = sanitize(log.tags.get(tag, ""), 100)
         if stated:
@@ -225,7 +225,7 @@ def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
 
 
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
-    """Return a log with what it lacks as the proof of a run; one that proves none stays as it is."""
+    """Return a log with the findings of a lone proof of a run; one that proves none stays as it is."""
     if log.verdict.gates:
         return log
     place = Source(file=log.file or None)
@@ -420,7 +420,7 @@ def read_runs(
         root: Folder that the names of files are relative to, in remarks.
         skipped: Takes a line for each file in which no log format is found.
         unread: Takes a line for each file that may hold a log and cannot be read as one: an archive.
-        benchmark: Its name; by default what each log states, else its folder's name.
+        benchmark: Its name; by default the one in each log, else its folder's name.
         format: A log format's name, or ``auto``.
         plan_id: The import that the runs belong to.
         old: The logs are known to be old: their age is not judged.

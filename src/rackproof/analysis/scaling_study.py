@@ -1,4 +1,4 @@
-"""Runs of several sizes become a study: rates, scaling efficiency, accuracy, and what a bad point shows.
+"""Turn runs of several sizes into a study: rates, scaling efficiency, accuracy, and causes of bad points.
 
 No I/O: everything here is a function of records; :mod:`rackproof.report.study` makes the tables. Nothing here
 gives a verdict: a run that shows a failure has a row, but no efficiency is computed from it.

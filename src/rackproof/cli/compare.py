@@ -91,7 +91,7 @@ def _rendered(compared: SystemComparison, run_comparison: Comparison | None, for
 
 
 def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:
-    """Return the named systems; what was left out of them is printed to standard error."""
+    """Return the named systems; print the left-out ones to standard error."""
     remarks: list[str] = []
 
     def run_by_name(name: str) -> Run:

@@ -55,7 +55,7 @@ def import_command(
 
 
 def _print_remarks(result: ImportResult) -> None:
-    """Print what was passed over or kept in part to standard error, which leaves JSON to be parsed."""
+    """Print files that were passed over or kept in part to standard error, which leaves JSON to be parsed."""
     for unread in result.unread:
         click.echo(f"not read: {unread}", err=True)
     for skipped in result.skipped:

@@ -1,7 +1,7 @@
 """One line for each node out of the events of a playbook (``rackproof_ansible.playbook_events``). No I/O.
 
-A node's line has its stage, its step, and what its job reports: rate and expected end. Without a terminal no
-line is renewed: progress of a job, failures and long steps are printed as lines of their own.
+A node's line has its stage, its step, and its job's report: rate and expected end. Without a terminal no line
+is renewed: progress of a job, failures and long steps are printed as lines of their own.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class LiveLines:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes that began a step, in that order."""
+        """Return the names of the nodes that began a step, in that order."""
         return tuple(self._nodes)
 
     @property
     def running_jobs(self) -> dict[str, list[str]]:
-        """Jobs that were started or found and have not ended: id to nodes."""
+        """Return jobs that were started or found and have not ended: id to nodes."""
         return dict(self._jobs)
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:

@@ -89,7 +89,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "reimage": LazyCommand(
         "rackproof.cli.reimage:reimage_group",
-        "Re-image nodes; show how far they are, or forecast a fleet.",
+        "Re-image nodes, show their progress, or forecast a fleet.",
     ),
     "report": LazyCommand(
         "rackproof.cli.report:report_command",

@@ -26,7 +26,7 @@ SHOWN_FINDINGS = 20
 
 def exit_status(verdict: Verdict) -> int:
     """Return the exit status of a verdict; degraded is a pass, as for the playbooks. No I/O."""
-    # A degraded node works: scripts stop only at what is broken or unknown.
+    # A degraded node works: scripts stop only if something is broken or unknown.
     return {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}.get(verdict, EXIT_PASS)
 
 
@@ -60,7 +60,7 @@ def json_text(record: Record) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """Return a character as JSON's ASCII form has it: DEL, and what is not ASCII."""
+    """Return a character in JSON's ASCII form: DEL, and any that is not ASCII."""
     return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
 
 
@@ -96,7 +96,7 @@ class HeldOutput:
         self.write("\n]\n")
 
     def print(self) -> None:
-        """Print what is held."""
+        """Print the held output."""
         self._file.seek(0)
         rest = b""
         while block := self._file.read(1 << 18):
@@ -115,7 +115,7 @@ def terminal_width() -> int:
 
 
 def more_line(count: int, noun: str) -> list[str]:
-    """Return the line that counts what a text leaves out; none if it leaves out nothing. No I/O."""
+    """Return the line that counts the omitted parts of a text, or none if nothing is omitted. No I/O."""
     return [f"… and {count} more {noun}; --json prints all"] if count > 0 else []
 
 

@@ -1,4 +1,4 @@
-"""``rackproof parse``: what logs hold."""
+"""``rackproof parse``: the contents of logs."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
             return logs.parse(sys.stdin.buffer, format=form, name="standard input", declared=declared)
         # A file's name need not be UTF-8, a record's text must.
         shown = os.fsencode(name).decode(errors="replace")
-        # `rackproof parse <(...)` names a FIFO, which has what was asked for.
+        # `rackproof parse <(...)` names a FIFO, which holds the requested text.
         if Path(name).is_file() and (problem := why_no_log(Path(name))):
             raise ToolError(f"{name} is {problem}")
         return logs.parse_path(name, form, name=shown, declared=declared)

@@ -36,7 +36,7 @@ _BLOCK = 1 << 16
 _ANSIBLES_OWN = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
-"""Options whose answer is what Ansible prints."""
+"""Options that Ansible itself answers."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _ROWS_LEFT = 3
 """Rows of a terminal that the nodes' lines leave free."""
@@ -144,7 +144,7 @@ def _program(name: str) -> str:
 
 
 def _own_name() -> str:
-    """Return how this machine finds this program, so that what is advised can be typed."""
+    """Return the name of this program on this machine, so that advised commands can be typed."""
     if shutil.which("rackproof"):
         return "rackproof"
     path = Path(sys.executable).with_name("rackproof")
@@ -171,12 +171,12 @@ def _has_terminal() -> bool:
 
 
 def _let_signals_in() -> None:
-    """Unblock, in the new process, what is blocked in this one."""
+    """Unblock, in the new process, the signals that are blocked in this one."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 class _Follower:
-    """A playbook from its start to its end, and what is shown of it meanwhile."""
+    """A playbook from its start to its end, and its display meanwhile."""
 
     def __init__(self, playbook: Playbook, view: LiveLines, *, quiet: bool) -> None:
         self._playbook = playbook
@@ -242,7 +242,7 @@ class _Follower:
         return child, {reads: "event", child.stdout.fileno(): "output", child.stderr.fileno(): "error"}
 
     def _read(self, descriptors: Mapping[int, str]) -> None:
-        """Put lines into the queue until all have ended: an event before what was printed after it."""
+        """Put lines into the queue until all have ended: an event before the output that followed it."""
         rest = dict.fromkeys(descriptors, b"")
         for descriptor in rest:
             os.set_blocking(descriptor, False)

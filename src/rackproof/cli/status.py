@@ -1,4 +1,4 @@
-"""``rackproof status`` and ``audit``: every node in one table, and what was done by whom."""
+"""``rackproof status`` and ``audit``: every node in one table, and all actions with their authors."""
 
 from __future__ import annotations
 

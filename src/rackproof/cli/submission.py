@@ -114,7 +114,7 @@ def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Seque
 
 def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
     run, folder = find_run(name, results)
-    # The package contains the logs themselves, and the history has only what was read from them.
+    # The package contains the logs themselves, and the history has only values read from them.
     if folder is None:
         raise ToolError(
             f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"

@@ -364,7 +364,7 @@ class Result(Record):
 
 
 class Definition(Record):
-    """One benchmark: what to stage, how to start it, how to judge it, and in which suites it is."""
+    """One benchmark: its staging, start, judgement, and suites."""
 
     name: Name = Field(description="Name of the benchmark; the file is called the same.")
     summary: Text = Field(min_length=1, description="One line for lists.")

@@ -1,4 +1,4 @@
-"""Describe the evidence of a judgement as data: each piece, where it is read, and what its absence means.
+"""Describe the evidence of a judgement as data: each piece, its source, and the meaning of its absence.
 
 A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge walks it first
 (:func:`lacking_evidence`), so that no check has to remember that its input may be absent. A test compares
@@ -40,7 +40,7 @@ class RequiredEvidence(Generic[Subject]):
     Attributes:
         name: The field or the tool, as the structure that carries it names it.
         read_from: Its source, in words: program, file, service.
-        state: Returns the state of this evidence in what is judged.
+        state: Returns the state of this evidence in the judged object.
         needed: Whether this judgement needs it at all (without GPUs, a node needs no readings of them).
         code: Finding that reports that it is missing.
         remedy: The remedy for the operator.
@@ -86,7 +86,7 @@ class LackingEvidence:
 def lacking_evidence(
     table: Iterable[RequiredEvidence[Subject]], subject: Subject
 ) -> Iterator[LackingEvidence]:
-    """Yield what lacks of the evidence that a judgement of ``subject`` rests on, in the table's order."""
+    """Yield the missing evidence of a judgement of ``subject``, in the table's order."""
     for row in table:
         if not row.needed(subject):
             continue

@@ -1,4 +1,5 @@
-"""The registry of finding codes: what each means, and which verdict, action and confidence it can have.
+"""Read the registry of finding codes: the meaning of each, and its possible verdicts, actions and
+confidences.
 
 The entries are lines of ``finding_codes.csv`` beside this file. To add a code, add its line there and type
 ``make docs``, which renews docs/using/codes.md. Tests compare the registry with the source in both
@@ -87,7 +88,7 @@ def find_code(code: str) -> FindingCode | None:
 
 
 def near_codes(code: str) -> list[str]:
-    """Return up to five codes that are nearly, or hold, what was typed."""
+    """Return up to five codes that nearly are, or contain, the typed text."""
     lowered = code.strip().lower()
     near = difflib.get_close_matches(lowered, registry(), n=5, cutoff=0.6)
     if len(lowered) > 2:

@@ -1,4 +1,4 @@
-"""GPU models: which one a SKU has, by its product name, what it reports, what it cannot exceed. No I/O."""
+"""Know GPU models: a SKU's model by its product name, its readings, and its limits. No I/O."""
 
 from __future__ import annotations
 

@@ -45,12 +45,12 @@ WIDEST_LOSS = 0.5
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
 """Units of measurements in which less is better, unless the measurement states otherwise."""
 _OTHER_DEVICE = "device"
-"""The label of what no GPU measured, such as ``device: cpu``; what GPUs and their links measured lacks it."""
+"""The label of measurements without a GPU, such as ``device: cpu``; those of GPUs and their links lack it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
 class SkuReference(Record):
-    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and what it holds for."""
+    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and its scope."""
 
     metric: Name
     benchmark: str = ""
@@ -79,7 +79,7 @@ class SkuReference(Record):
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Return whether this baseline is for such runs, whatever they measure."""
+        """Return whether this baseline is for such runs, for any metric."""
         return self.benchmark in ("", benchmark) and all(
             parameters.get(name) == value for name, value in self.parameters.items()
         )
@@ -94,7 +94,7 @@ class SkuReference(Record):
 
 
 def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Return a SKU baseline as group_vars has it: the reference's keys beside the names of what it holds for.
+    """Return a SKU baseline as group_vars has it: the reference's keys beside those of its scope.
 
     Raises:
         ValidationError: A key or value is wrong.
@@ -158,7 +158,7 @@ def judge(
     """Judge one measurement against one reference.
 
     Args:
-        measurement: What was measured.
+        measurement: The measurement.
         reference: The reference; without one the verdict is ``unproven``.
         direction: The better direction; None for the measurement's own. Without any, each side is bad.
         gating: Whether the verdict counts towards the run's.
@@ -317,7 +317,7 @@ def judge_rule(
             expected = Reference(value=0, unit=rule.unit, source=source)
             judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
-            # A rule without a unit applies to whatever unit the metric has.
+            # A rule without a unit applies to any unit of the metric.
             same_unit = bound.model_copy(update={"unit": measurement.unit})
             judged = judge(measurement, same_unit, direction=rule.better)
             is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
@@ -336,7 +336,7 @@ def judge_rule(
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
     """Return the judgement of a speed, unproven where others used the machine meanwhile."""
-    # Neither good nor bad: what slowed it down may have been the others alone.
+    # Neither good nor bad: the others alone may have slowed it down.
     return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": busy}) if busy else judged
 
 
@@ -415,7 +415,7 @@ def _impossible(measurement: Measurement, known: Sequence[Reference], better: Di
     """Return why a number cannot be a speed or a time, or "" if it can.
 
     Args:
-        measurement: What was measured.
+        measurement: The measurement.
         known: Its references: one of 0 or less allows such values, as that of a count of faults.
         better: Which way is better.
     """
@@ -442,7 +442,7 @@ def judge_run(
     baselines: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> Outcome:
-    """Judge a run: what its logs show, what was found beside them, and every rule.
+    """Judge a run by its logs, the findings beside them, and every rule.
 
     Args:
         rules: The definition's rules.
@@ -537,7 +537,7 @@ def _missing_proof_reasons(
 
 
 def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
-    """Return one sentence for each reason why what was measured was not judged."""
+    """Return one sentence for each reason why a measurement was not judged."""
     metrics: dict[str, list[str]] = {}
     for judgement in judgements:
         if not judgement.gating and judgement.verdict is not Verdict.PASS:

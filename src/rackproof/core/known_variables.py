@@ -62,7 +62,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""Variables that choose what bench.yml runs."""
+"""Variables that choose the benchmarks of bench.yml."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes")
 """Variables whose empty list in a role's defaults means "all", and whose template does, too."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
@@ -267,7 +267,7 @@ def check_bounds(given: Mapping[str, Any]) -> None:
     """Check that numbers are numbers, and within their bounds: 0 repeats are not a benchmark. No I/O.
 
     Args:
-        given: Variables of a host as they are written; what has a template is not checked.
+        given: Variables of a host as they are written; templates are not checked.
 
     Raises:
         VariableValueError: A value is not a number, or out of its bounds.

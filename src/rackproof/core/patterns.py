@@ -64,7 +64,7 @@ def open_repeats(parsed: Any) -> int:
 
 
 def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool, bool]]:
-    """Yield of each element what characters it takes, whether it repeats openly, whether it may be absent."""
+    """Yield for each element its characters, whether it repeats openly, and whether it may be absent."""
     for kind, value in parsed:
         if is_repeat(kind):
             least, most, inner = value

@@ -1,4 +1,6 @@
-"""Every node in one table: Slurm's state, the last night, provisioning, re-imaging, what to type next."""
+"""Show every node in one table: Slurm's state, the last night, provisioning, re-imaging, and the next
+command.
+"""
 
 from __future__ import annotations
 

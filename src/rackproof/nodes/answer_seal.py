@@ -1,4 +1,4 @@
-"""The seal of what ``rackproof_facts`` answers: whether all of it came, and as it was gathered. No I/O.
+"""Check the seal of ``rackproof_facts``' answers: it shows that an answer is complete and unchanged. No I/O.
 
 A text that is empty and an entry that is not there look like a node without faults. The module seals its
 answer on the node; one that has lost its seal may have lost anything else.

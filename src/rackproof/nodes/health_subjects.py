@@ -224,14 +224,14 @@ class NodeSubject(Subject):
 
     @cached_property
     def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:
-        """Ports of earlier nights, by device and port."""
+        """Return the ports of earlier nights, by device and port."""
         if self.previous is None:
             return {}
         return {(port.device, port.port): port for port in (*self.previous.gone_ports, *self.previous.ports)}
 
     @cached_property
     def gpu_changes(self) -> GpuChanges:
-        """GPUs that came and went since earlier nights."""
+        """Return the GPUs that came and went since earlier nights."""
         return _gpu_changes(self.snapshot, self.previous, self.expected)
 
 

@@ -1,4 +1,4 @@
-"""Choose how a GPU and a network card share memory: one table, and what each of its rows needs.
+"""Choose how a GPU and a network card share memory: one table of methods and their requirements.
 
 The conditions are NVIDIA's: "Common Prerequisites" in the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF:
 open kernel module, branch 535, kernel 5.12, any network driver; nvidia-peermem: branch 470, MLNX_OFED or

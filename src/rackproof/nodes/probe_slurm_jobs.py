@@ -155,7 +155,7 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """GPU-minutes that it costs at most: Slurm ends it later than asked, in whole minutes."""
+        """Return the most GPU-minutes that it costs: Slurm ends it later than asked, in whole minutes."""
         return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 

@@ -1,4 +1,4 @@
-"""From what was gathered on a node to its snapshot: its state in one night, compared with the next. No I/O.
+"""Turn the data gathered on a node into a snapshot: its state in one night, compared with the next. No I/O.
 
 The gathered data is a mapping of three parts, each of which may be absent:
 

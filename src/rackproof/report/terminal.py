@@ -29,7 +29,7 @@ def wrap(text: str, cells: int) -> list[str]:
 
 
 def _break_word(line: str, word: str, cells: int) -> tuple[list[str], str, str]:
-    """Break a word that no line has room for; return full lines, the open line, and what is left of it."""
+    """Break a word that no line has room for; return full lines, the open line, and the rest of the word."""
     full: list[str] = []
     while width(word) > cells:
         room = cells - (width(line) + 1 if line else 0)

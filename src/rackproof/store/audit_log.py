@@ -1,4 +1,5 @@
-"""Log what was done to nodes, by whom and why: ``results/audit.jsonl``, which only grows, and ``provisions``.
+"""Log all actions on nodes, with author and reason: ``results/audit.jsonl``, which only grows, and
+``provisions``.
 
 Written by the callback of every playbook, so that a drain has an entry whichever job made it.
 """

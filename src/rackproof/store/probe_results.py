@@ -1,4 +1,4 @@
-"""Store what a night measured by itself, in its folder's ``probes.json``."""
+"""Store a night's own measurements, in its folder's ``probes.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that a run's folder still holds what the run recorded: its record, and its raw logs."""
+"""Check that a run's folder still holds its recorded files: its record, and its raw logs."""
 
 from __future__ import annotations
 

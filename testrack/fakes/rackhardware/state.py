@@ -57,17 +57,17 @@ class State(dict):
 
     @property
     def sku(self) -> dict:
-        """The facts of the node's model."""
+        """Return the facts of the node's model."""
         return SKUS[self["sku"]]
 
     @property
     def gpu_model(self) -> dict:
-        """The facts of the GPUs' model."""
+        """Return the facts of the GPUs' model."""
         return self.sku["gpu"]
 
     @property
     def gpus(self) -> list[dict]:
-        """The GPUs that are on the bus; a missing one is not."""
+        """Return the GPUs on the bus, without missing ones."""
         missing = self.faulty("missing-gpu")
         return [gpu for gpu in self["gpus"] if gpu["minor"] not in missing]
 

@@ -47,12 +47,12 @@ class Package:
 
     @property
     def upstream(self) -> str:
-        """The version as the program itself prints it: no epoch, no packaging revision."""
+        """Return the version as the program itself prints it: no epoch, no packaging revision."""
         return re.sub(r"^\d+:|[-~][^-]*$", "", self.version)
 
     @property
     def file_name(self) -> str:
-        """The name of its file, as dpkg names files: without the epoch."""
+        """Return the name of its file, as dpkg names files: without the epoch."""
         return f"{self.name}_{self.version.partition(':')[2] or self.version}_{self.architecture}.deb"
 
     def control(self) -> str:

@@ -45,7 +45,7 @@ class SigningKey:
 
     @contextlib.contextmanager
     def _agent(self) -> Iterator[None]:
-        """gpg starts an agent of its own for this home; it must not outlive the build."""
+        """Stop gpg's agent for this home at the end: it must not outlive the build."""
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Names of systems, benchmarks and metrics: one name for what logs and publications call differently."""
+"""Give systems, benchmarks and metrics one name each: logs and publications name them differently."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ComparedMeasurement(Record):
     """A measurement that both runs have.
 
     ``ratio`` is second / first and ``difference`` (second - first) / first as a fraction; both are
-    ``None`` where they mean nothing (zero, NaN, infinity). ``better`` follows the direction.
+    ``None`` if they are undefined (zero, NaN, infinity). ``better`` follows the direction.
     """
 
     name: str

@@ -84,7 +84,7 @@ class ComparisonCell(Record):
 
 
 class Ratio(Record):
-    """A system's mean over that of the first system, with its interval and what may be concluded.
+    """A system's mean over that of the first system, with its interval and conclusion.
 
     ``better``, ``worse`` and ``differs`` are concluded only where the interval leaves out 1.
     """
@@ -111,7 +111,7 @@ class ComparedMetric(Record):
 
 
 class Counted(Record):
-    """A run that enters a mean, with what the log shows."""
+    """A run that enters a mean, with its log's facts."""
 
     system: str
     run_id: str
@@ -181,7 +181,7 @@ def _gravest_finding(run: Run) -> Exclusion | None:
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
-    # The log's own text last: what it found first is the cause, "no run_stop" only the consequence.
+    # The log's own text last: the first finding is the cause, "no run_stop" only the consequence.
     first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
     return first.verdict or Verdict.UNPROVEN, first.message, first.source
 
@@ -271,7 +271,7 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, one per system, and what has no counterpart."""
+    """Return rows of groups, one per system, and those without a counterpart."""
     rows: list[_Row] = []
     lonely: list[str] = []
     # By first appearance, not by name: the rows keep the order of the first system.
@@ -562,7 +562,7 @@ def _is_per_batch(unit: str) -> bool:
 
 
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
-    """Return why counts of batches cannot be compared, and what they come to in equal units."""
+    """Return why counts of batches cannot be compared, and their values in equal units."""
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
@@ -579,7 +579,7 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 
 def _size_text(size: str) -> str:
-    # A size is a run's parameter, which may be any text: what is not a number is shown as it is.
+    # A size is a run's parameter, which may be any text: one that is not a number is shown as it is.
     return f"{int(size):,}" if size.isdigit() else size
 
 

@@ -27,7 +27,7 @@ from rackproof.core.training_limits import impossible_speeds, lacks_gpu
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Two runs share at most 0.31 of what they measured (unet3d, whose statistics have few digits)."""
+"""Two runs share at most 0.31 of their measured values (unet3d, whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
 """Samples per second of one run, by the median of all: at most 1.33 in the published results."""
 FASTER_THAN_ITSELF = 1.5
@@ -68,7 +68,7 @@ class RunTrace:
         stop: The first run_stop.
         seeds: All seeds, as text.
         times: Distinct moments of the events from start to stop.
-        values: What was measured meanwhile, of enough digits to be this run's own: ``(key, name, value)``.
+        values: Values measured meanwhile, of enough digits to be this run's own: ``(key, name, value)``.
         course: Digest of every event from start to stop, without its times and without the seeds.
         amounts: ``(time, samples or epochs)`` of the evaluations.
         amount_kind: The unit of the amount: samples or epochs.
@@ -106,7 +106,7 @@ class RunTrace:
 
     @property
     def pace(self) -> float | None:
-        """Samples or epochs per second of the whole run."""
+        """Return samples or epochs per second of the whole run."""
         return self.amounts[-1][1] / self.seconds if self.amounts and self.seconds > 0 else None
 
 
@@ -140,7 +140,7 @@ def trace_of_events(
 
 
 def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Note what a log states of its run before it starts: seeds, samples, and whose it is."""
+    """Note a log's statements about its run before it starts: seeds, samples, and the submitter."""
     trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
     trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
     # Reversed, so that the first statement stays: ranks only repeat it.
@@ -217,7 +217,7 @@ def _seed_text(value: Any) -> str:
     return str(value).strip() if number is None else f"{number:.17g}"
 
 
-# -- what is found ------------------------------------------------------------------------------------
+# -- findings -----------------------------------------------------------------------------------------
 
 
 def compare_runs(
@@ -345,7 +345,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
 
 
 def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Iterator[Finding]:
-    """Yield what shows that the run took longer than from its run_start to its run_stop."""
+    """Yield evidence that the run took longer than from its run_start to its run_stop."""
     if trace.early is not None:
         key, seconds = trace.early
         message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"
@@ -435,7 +435,7 @@ def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
-    """Yield what shows that two logs are of one run, or that two runs were on one node at once."""
+    """Yield evidence that two logs are of one run, or that two runs were on one node at once."""
     same = _sameness(first, second)
     if same:
         message = f"{second.file} is a copy of {first.file}: {same}"

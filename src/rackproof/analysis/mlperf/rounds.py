@@ -64,7 +64,7 @@ class RoundEvidence(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The rules to score by and where they are from; without rules, what is to be done."""
+    """The rules to score by and their source; without rules, the remedy."""
 
     ruleset: str
     origin: str = ""

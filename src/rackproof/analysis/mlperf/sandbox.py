@@ -50,7 +50,7 @@ def run_in_sandbox(
 
     Args:
         module: The module to start; it calls :func:`serve_job`.
-        job: What to do, as JSON values.
+        job: The job, as JSON values.
         work: The process's working folder.
         timeout_s: Seconds after which the process is stopped.
         on_answer: Called with each line that the job answers; one that the time limit cut may be incomplete.

@@ -87,7 +87,7 @@ class RunScore(Record):
 class RcpResult(Record):
     """Convergence compared with the reference convergence points.
 
-    ``passed`` is ``None`` where it was not compared (``applies`` false: the rules do not ask for it)
+    ``passed`` is ``None`` if it was not compared (``applies`` false: the rules do not ask for it)
     or could not be. Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor`` is at least 1.
     """
 
@@ -296,8 +296,8 @@ def score_folder(
 ) -> FolderScore:
     """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
 
-    Nothing is written into the folder. The checks run in a process of their own on a copy; whatever
-    happens to it, a score comes back, ``unproven`` with the reason if need be.
+    Nothing is written into the folder. The checks run in a process of their own on a copy; a score always
+    comes back, ``unproven`` with the reason if need be.
 
     Args:
         folder: Holds the result logs (see :func:`result_files`).
@@ -337,14 +337,14 @@ def score_folder(
 
 
 def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str, usage: str) -> str:
-    """Return why the checks cannot even begin, whatever the round, or "" if they can."""
+    """Return why the checks of any round cannot even begin, or "" if they can."""
     none = "no result logs (result_*.txt or *.log with MLPerf events) in the folder"
     problem = refusal(evidence, usage) or ("" if files or encoded else none)
     return problem or ("" if evidence.benchmarks else encoded)
 
 
 def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
-    """Return a score as unproven: what rules of another round call bad is not shown to be bad."""
+    """Return a score as unproven: rules of another round do not prove a fault."""
     if not strange:
         return score
     reasons = (strange, *(reason for reason in score.reasons if reason != strange))
@@ -393,7 +393,7 @@ def _run_worker(
 def score_of_report(
     report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training"
 ) -> FolderScore:
-    """Apply the rules of scoring to what the worker found.
+    """Apply the rules of scoring to the worker's findings.
 
     Args:
         report: Facts about every run.
@@ -565,7 +565,7 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield what a pass leaves open."""
+    """Yield the open questions of a pass."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:

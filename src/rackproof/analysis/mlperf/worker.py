@@ -86,7 +86,7 @@ class _RecordKeeper(logging.Handler):
 
 @dataclass(frozen=True)
 class _Task:
-    """The files to be checked, their place and the rules; ``kept`` holds what the tool logs meanwhile."""
+    """The files to be checked, their place and the rules; ``kept`` holds the tool's log records."""
 
     work: Path
     names: Sequence[str]
@@ -147,7 +147,7 @@ def _check_runs(
     """Clean and check every log; one that cannot be copied has no digest, and its error as a message.
 
     Returns:
-        All runs, the traces of those that have events, and what was found.
+        All runs, the traces of those that have events, and the findings.
     """
     runs: list[RunScore] = []
     traces: list[RunTrace] = []
@@ -216,7 +216,7 @@ def described_gpus(folder: Path) -> tuple[str, int] | None:
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
-    """Return the course of a run, and what `rackproof parse` has against its log.
+    """Return the course of a run, and the objections of `rackproof parse` to its log.
 
     The checker asks whether the rules' events are there; whether the log proves the number that is read from
     it is asked by the parser, and both have one answer.
@@ -359,7 +359,7 @@ def _number(value: Any) -> float | None:
 
 
 def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, list[str]]:
-    """Return whether the tool finds the log compliant and what it complains about."""
+    """Return whether the tool finds the log compliant, and its complaints."""
     task.kept.records.clear()
     # The tool queues rule files in a global list, which a crash on an earlier log leaves filled.
     mlp_compliance.enqueued_configs.clear()
@@ -536,7 +536,7 @@ def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, 
 
 
 def _check_seeds(task: _Task) -> list[Finding]:
-    """Return a remark for what the tool's seed checker complains about (reviews may waive it)."""
+    """Return a remark for each complaint of the tool's seed checker (reviews may waive it)."""
     task.kept.records.clear()
     files = [str(task.copy(index)) for index in range(len(task.names))]
     try:

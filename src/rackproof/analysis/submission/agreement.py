@@ -1,4 +1,4 @@
-"""Compare a value of a system description with what nodes or logs show of it. No I/O."""
+"""Compare a value of a system description with the values of nodes or logs. No I/O."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _same_number(described: str, seen: str) -> Doubt | None:
 
 
 def _plain_number(text: str) -> str:
-    """Return a whole number without what a YAML or JSON float adds to it."""
+    """Return a whole number without the decimals of a YAML or JSON float."""
     return text.strip().removesuffix(".0")
 
 

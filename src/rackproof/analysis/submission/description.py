@@ -257,7 +257,7 @@ def _value_of(
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
         return stated[key]
-    # The nodes were read by Rackproof itself; what a run script printed may be a placeholder.
+    # Rackproof itself read the nodes; a run script may have printed a placeholder.
     for sources in (nodes, printed):
         found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
         if found:
@@ -380,7 +380,7 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
 
 
 def _only_of_log(printed: Any, nodes: Any) -> Any:
-    """Return the software that a log shows without what the nodes themselves show."""
+    """Return the software that only a log shows, and not the nodes themselves."""
     if not (isinstance(printed, dict) and isinstance(nodes, dict)):
         return printed
     return {name: version for name, version in printed.items() if name not in nodes}

@@ -43,7 +43,7 @@ class Issue(Record):
 class CheckerAnswer(Record):
     """The answer of the official package checker.
 
-    ``accepted`` is ``None`` where it gave no answer (crashed, stopped, never asked); ``error`` is the reason.
+    ``accepted`` is ``None`` if it gave no answer (crashed, stopped, never asked); ``error`` is the reason.
     ``messages`` are its warnings and errors, each with the file of the package that it was reading.
     ``checked`` are the benchmarks whose logs it looked at (it passes over those that it does not know),
     ``allowed`` those that the round has.
@@ -76,7 +76,7 @@ class BenchmarkPart(Record):
 
 
 class Submission(Record):
-    """The outcome: what was packed, the checker's answer, and all that is missing or wrong.
+    """The outcome: the packed files, the checker's answer, and all missing or wrong parts.
 
     ``folder`` is the submitter's folder inside the output folder; empty if nothing was written.
     """
@@ -95,7 +95,7 @@ class Submission(Record):
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run with its result log: its record, and what the log states about itself.
+    """A run with its result log: its record, and the log's own statements.
 
     ``moment`` is when the run began, in seconds since 1970 (0 where it is unknown). ``stated`` are the
     tags of the log's MLPerf events, ``system`` the description that the run script printed

@@ -1,4 +1,4 @@
-"""The package as files: what goes where, written as a whole or not at all."""
+"""Write the package as files: their places, written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Lies beside the submitter's folder; it lists which runs are in the package and what Rackproof wrote."""
+"""Lies beside the submitter's folder; it lists the runs in the package and the files that Rackproof wrote."""
 
 # The files of a run's folder that reproduce it: configuration, run scripts, code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
@@ -183,7 +183,7 @@ def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
 
 
 def _values(texts: Any) -> list[str]:
-    """Return distinct texts, without what a log could smuggle into Markdown."""
+    """Return distinct texts, without characters that a log could smuggle into Markdown."""
     return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
 
 
@@ -278,7 +278,7 @@ def put_in_place(draft: Path, out: Path) -> None:
     """Rename a whole draft to ``out``; a former package of Rackproof's is replaced.
 
     Raises:
-        SubmissionError: ``out`` is another's, or cannot be replaced; what was there still is.
+        SubmissionError: ``out`` is another's, or cannot be replaced; the old contents are still there.
     """
     # Checked again: checks take minutes, in which a file may have been put there.
     refuse_strangers(out)

@@ -151,7 +151,7 @@ def _why_not(run: RunScore) -> str:
 def _shared(
     by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore], system: SystemFile
 ) -> Iterator[Issue]:
-    """Yield what the runs of one result must share with each other and with the description."""
+    """Yield the differences of one result's runs from each other and from the description."""
     first_size: tuple[float, str] | None = None
     seen: dict[str, str] = {}
     for file, one in by_file.items():

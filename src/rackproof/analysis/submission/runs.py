@@ -1,4 +1,4 @@
-"""Select the runs of a submission, and read what their logs state about the system."""
+"""Select the runs of a submission, and read their logs' statements about the system."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIRST_TIME = re.compile(rb':::MLLOG \{[^\n]{0,200}?"time_ms": ?(\d{12,14})\b')
 def latest_runs(
     results: Path, benchmarks: Sequence[str], count: int, *, sku: str = ""
 ) -> list[tuple[Run, Path]]:
-    """Return the newest runs of each benchmark, whatever their verdict, with their folders.
+    """Return the newest runs of each benchmark, of any verdict, with their folders.
 
     Verdicts are ignored, because a choice of good runs would not be a result.
 
@@ -176,7 +176,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
 
 
 def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
-    """Return a log's content if it is what was recorded and fits a submission, else why not."""
+    """Return a log's content if it is as recorded and fits a submission, else why not."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""

@@ -28,7 +28,7 @@ _MAX_MESSAGES = 100
 
 
 class _Listener(logging.Handler):
-    """Keeps what the tool logs, with the file that it was reading."""
+    """Keeps the tool's log records, with the file that it was reading."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)

@@ -1,4 +1,4 @@
-"""Following a job on a node: how to poll the node, how to read its answer, what to show and when.
+"""Follow a job on a node: poll the node, read its answer, and choose the lines to show.
 
 No I/O; time comes from the caller. The node is polled by one small shell command,
 because a module call costs the node a hundred times as much, and the job would feel it.

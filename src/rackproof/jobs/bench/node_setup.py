@@ -1,4 +1,4 @@
-"""Plan what the points of an experiment need of their nodes (network, storage), and check that they had it.
+"""Plan the network and storage that an experiment's points need on their nodes, and check that they had it.
 
 A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by the module
 ``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. No I/O: the

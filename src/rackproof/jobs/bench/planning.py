@@ -240,7 +240,7 @@ class Plan(Record):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Nodes on which nothing could be run, each with the reasons: nothing is proven about them."""
+        """Return nodes on which nothing could run, each with the reasons: nothing is proven about them."""
         reasons: dict[str, list[str]] = {}
         for point in self.skipped:
             if all(point.node not in run.nodes for run in self.runs):
@@ -250,7 +250,7 @@ class Plan(Record):
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds that earlier runs let expect for all of it, or None while some run has no history."""
+        """Return the expected seconds of the whole plan by earlier runs, or None if a run has no history."""
         each = [planned.expected_s for planned in self.runs]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None

@@ -2,7 +2,7 @@
 
 Each table has a row for every field of the structures that carry the evidence, even if its absence means
 nothing; a test compares them. The judge of a run walks its table before any check, and the checks compare
-only what is there: missing evidence has its finding already.
+only present values: missing evidence has its finding already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find what a node lacks for the environments of its runs, before anything is made."""
+"""Find the requirements of runs' environments that a node lacks, before anything is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summarize a run of ``provision.yml``: what changed on which nodes, and what needs attention."""
+"""Summarize a run of ``provision.yml``: changes by node, and open problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Power, boot and settings of a node through its BMC, whatever the protocol.
+"""Read and set power, boot and settings of a node through its BMC, by any protocol.
 
 Every wait is bounded, and every error names the node, what its BMC answered, and what to do. Each setting is
 read back: a BMC that accepts an order and forgets it is found here, not by a node that boots its old disk.

@@ -1,4 +1,4 @@
-"""Simulate how long the imaging of a fleet takes at N nodes at a time, and what limits it. No I/O.
+"""Simulate how long the imaging of a fleet takes at N nodes at a time, and find the bottleneck. No I/O.
 
 All nodes that are out share two resources: the image server's network, and the cores of the machine that runs
 the playbook. Each gives all who ask the same share, and no node more than it can take. All other time is a

@@ -36,7 +36,7 @@ _PXE, _DISK = 1, 2
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
-    """Reach a node. Each question and order has a session of its own, so there is nothing to close.
+    """Return a node's BMC. Each query and order has a session of its own, so there is nothing to close.
 
     Raises:
         BmcError: The address is invalid.

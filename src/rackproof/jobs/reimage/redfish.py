@@ -115,7 +115,7 @@ def _untrusted(node: str, access: Access) -> BmcError:
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
-    """Reach a node.
+    """Open a session with a node's BMC.
 
     Raises:
         BmcError: As :func:`open_root`, or the node is not the only system of its BMC and not named.

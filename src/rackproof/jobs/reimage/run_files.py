@@ -4,8 +4,8 @@ A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journ
 ``before/`` and ``after/`` each node's hardware. A node's newest journal is its progress; a new run goes on
 from there.
 
-A journal's lines are added whole or not at all, whatever ends the writer. A line is a checksum and an entry
-in JSON; a checksum that ends with a plus sign goes on from that of the line before, so that lines that were
+A journal's lines are added whole or not at all, however the writer ends. A line is a checksum and an entry in
+JSON; a checksum that ends with a plus sign goes on from that of the line before, so that lines that were
 lost, repeated or swapped are a damage, too. A last line that was cut off never counted, and is removed by the
 next writer; a damaged line before it is an error, because its content is not known. Beside the journal lies a
 reserve: the space to write down how a step ended is taken before the step begins, so that a full disk stops a

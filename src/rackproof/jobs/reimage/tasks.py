@@ -472,7 +472,7 @@ def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
 
 
 def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
-    """Reach a node by the protocol of its BMC.
+    """Open a node's BMC by its protocol.
 
     Raises:
         BmcError: The BMC has no address, does not answer, or refuses; also for what is asked meanwhile.

@@ -1,4 +1,4 @@
-"""Explain a node's state: what was measured against what, what was tried, what comes next.
+"""Explain a node's state: measurements and their references, actions so far, and the next step.
 
 All of it comes from the nights' records; the node is not contacted.
 """

@@ -1,4 +1,4 @@
-"""Read what the inventory expects of nodes from its variables, and check it. No I/O."""
+"""Read the inventory's expectations of nodes from its variables, and check them. No I/O."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Write the messages of a night for an operator: its summary, what changed, what is planned and
-why. No I/O.
+"""Write the messages of a night for an operator: its summary, changes, planned actions and
+reasons. No I/O.
 """
 
 from __future__ import annotations

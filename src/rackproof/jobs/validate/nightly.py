@@ -1,6 +1,6 @@
-"""``rackproof nightly``: one bounded run of validate.yml, what an earlier one left, and the messages.
+"""Run validate.yml once within bounds, clean up after an earlier run, and send messages.
 
-The playbook is run by ansible-runner, as a program: this package never imports Ansible, nor what drives it.
+The playbook is run by ansible-runner, as a program: this package never imports Ansible or its runner.
 
 The exit status separates the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
 where there is no night to judge by (the playbook died, ran out of time, could not write), or where no

@@ -1,4 +1,4 @@
-"""The pages of a night: the fleet as racks and nodes, what changed on top, and a page per node."""
+"""Write the pages of a night: the fleet as racks and nodes, changes on top, and a page per node."""
 
 from __future__ import annotations
 

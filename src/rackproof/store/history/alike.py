@@ -1,4 +1,4 @@
-"""Other hardware of a run's kind in the history: what it measured, and what of it was accepted."""
+"""Find other hardware of a run's kind in the history: its measurements, and the accepted ones among them."""
 
 from __future__ import annotations
 

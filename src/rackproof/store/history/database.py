@@ -1,7 +1,7 @@
 """Connect to the history's database; create its tables if there are none, otherwise check them.
 
-A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the
-database, host and port, which is what an operator needs.
+A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the database, host
+and port, which an operator needs.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Topology:
 
     @property
     def only_node(self) -> Part | None:
-        """The node of a run on one node, ``None`` of a run on several or on none that is known."""
+        """Return the node of a run on one node, or ``None`` for several or no known nodes."""
         return self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
 
     def place(self, labels: Mapping[str, str]) -> Place:

@@ -1,4 +1,4 @@
-"""Quantities and hardware of the history, looked up by what an operator calls them or by id."""
+"""Look up quantities and hardware of the history, by an operator's names or by id."""
 
 from __future__ import annotations
 

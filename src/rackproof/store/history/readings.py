@@ -1,4 +1,4 @@
-"""Nights of a whole fleet in columns: what judging a night reads, without a Python object per number.
+"""Read the nights of a whole fleet in columns, without a Python object per number.
 
 A night of 10,000 nodes is 400,000 numbers and drift needs 15 nights of them. Rows are read run by run
 (the primary key keeps a run's rows together) and become arrays at once. Everything is keyed by

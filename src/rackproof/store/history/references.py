@@ -1,4 +1,4 @@
-"""References out of accepted runs: which runs and numbers may become one, and what several make together.
+"""Make references out of accepted runs: choose runs and numbers, and combine several.
 
 No I/O: the repository reads and writes the tables.
 """

@@ -1,4 +1,4 @@
-"""Store runs; return what hardware measured before, and the references that it is compared with.
+"""Store runs; return earlier measurements of hardware, and the references that they are compared with.
 
 with open_store(results / "history.sqlite") as store:
     store.keep(run)
@@ -577,7 +577,7 @@ class Store(AbstractContextManager["Store"]):
             return failures_elsewhere(connection, since)
 
     def prune(self, before: datetime) -> int:
-        """Forget the numbers of runs before a moment, and return of how many runs.
+        """Delete the numbers of runs before a moment, and return the number of these runs.
 
         Kept are the run's row, acceptances, and judgements that failed: a GPU that failed a year ago is still
         recognised. ``rebuild_history`` can restore the deleted numbers from the results folder. SQLite reuses

@@ -1,4 +1,5 @@
-"""List what must be read and be well before a night counts as a pass of what a node was drained for. No I/O.
+"""List the evidence that must be read and healthy before a night counts as a pass of a drained node's
+failure. No I/O.
 
 :data:`HEALED_BY` is the table: each code that can drain a node, with the evidence that heals it. Evidence
 that is absent never heals, and a code without a row keeps its node drained until an operator resumes it.

@@ -1,4 +1,4 @@
-"""Nodes that reduce together: tonight's pairs, the nodes at fault, and what stays unproven."""
+"""Measure nodes that reduce together: tonight's pairs, the nodes at fault, and unproven links."""
 
 from __future__ import annotations
 
