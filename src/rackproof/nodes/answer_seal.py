@@ -23,7 +23,7 @@ def sealed_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_is_whole(answer: Mapping[str, Any]) -> bool:
-    """Return whether an answer is what was sealed."""
+    """Return whether an answer is as it was sealed."""
     seal = answer.get(SEAL)
     return bool(seal) and seal == _digest({key: value for key, value in answer.items() if key != SEAL})
 

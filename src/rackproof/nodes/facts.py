@@ -147,7 +147,7 @@ def sku_findings(
 
 
 def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
-    """Yield what nvidia-smi warns of above and below its answer."""
+    """Yield the warnings of nvidia-smi above and below its answer."""
     for _at, remark in lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ():
         if inforom_address(remark) is None:
             text = f"{name}: nvidia-smi warns of what no check knows; look it up"
@@ -223,7 +223,7 @@ def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what an interpreter reports: its version, its packages, and what its torch was built with."""
+    """Yield an interpreter's report: its version, its packages, and the build of its torch."""
     yield f"python.{name}", sanitize(report.get("version") or "", 40)
     for package, version in sorted(mapping_at(report, "packages").items()):
         yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)

@@ -107,7 +107,7 @@ def check_node(
 
     Args:
         snapshot: Tonight's.
-        previous: Last night's: what has changed, and how fast counters grow.
+        previous: Last night's, to find changes and the growth of counters.
         expected: The requirements of the SKU.
         majority: Versions that most nodes of the SKU have (:func:`majority_versions`).
         limits: Bounds for any node.
@@ -186,7 +186,7 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
 
 
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find what lacks of the evidence that a night's judgement rests on, before any check looks at it."""
+    """Find the missing evidence of a night's judgement, before any check looks at it."""
     of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
     for lacking in _alike(of_node):
         yield node.finding(*_lacking_finding(lacking))
@@ -358,7 +358,7 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find what nvidia-smi warns of beside its answer."""
+    """Find the warnings of nvidia-smi beside its answer."""
     by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
     for remark in node.snapshot.smi_remarks:
         address = inforom_address(remark)
@@ -582,7 +582,7 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find what a GPU that no night has seen was slowed down for, on an average day since the boot."""
+    """Find the causes of slowdowns of a GPU that no night has seen, on an average day since the boot."""
     booted, epoch = subject.node.snapshot.booted, subject.node.snapshot.epoch
     if subject.before is not None or not any(subject.gpu.slowdown_s.values()):
         return
@@ -623,7 +623,7 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU that no model is specified for, whatever margin its driver reports."""
+    """Find a GPU outside every model's specified temperature, for any margin that its driver reports."""
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
@@ -1212,7 +1212,7 @@ def _snake(name: str) -> str:
 
 
 def _leading(text: str) -> float:
-    """Return a link's speed or width: ``32.0 GT/s PCIe`` is 32; what cannot be read is 0."""
+    """Return a link's speed or width: ``32.0 GT/s PCIe`` is 32; an unreadable one is 0."""
     return leading_number(text) or 0.0
 
 
@@ -1251,7 +1251,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_controller,
     _units,
 )
-"""Findings of one verdict are shown in this order: what explains the most comes first."""
+"""Findings of one verdict are shown in this order: the most informative first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
     _unknown_values,

@@ -54,7 +54,7 @@ class HealthFinding(Record):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a node: ``kind`` is what :class:`HealthFinding` has as ``part``."""
+    """A part of a node: ``kind`` is the ``part`` of :class:`HealthFinding`."""
 
     kind: PartKind = "node"
     name: str = ""
@@ -103,11 +103,11 @@ class Expectation:
     """The properties that a node must have; 0, None and empty are not checked.
 
     ``gpu_name`` is the required part of each GPU's product name; empty for the SKU's name. ``hostname`` is
-    what the node calls itself, without its domain; an address is not a name. ``versions`` names versions as
+    the node's own name, without its domain; an address is not a name. ``versions`` names versions as
     :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate. ``nvlinks`` is the number of a GPU's
     NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the lanes of a GPU's and a network card's
-    slot, where these have fewer than the device. ``gpu_readings`` names what each GPU's driver has to report
-    (:data:`GPU_READINGS`) where a number of GPUs is expected; what it does not report is unproven. With
+    slot, where these have fewer than the device. ``gpu_readings`` names the readings that each GPU's driver
+    has to report (:data:`GPU_READINGS`) if a number of GPUs is expected; a missing one is unproven. With
     ``fabric``, GPUs have to be members of an NVLink fabric, and with ``nvlink_domain`` of one that spans
     several nodes (NVL72); without ``mig`` they may not be shared out. ``slurm`` is whether a cluster of
     Slurm, where there is one, has to know the node. Of ``services`` each has to run: ``a|b`` is one of both,

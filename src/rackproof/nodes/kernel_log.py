@@ -14,7 +14,7 @@ from rackproof.logs.known_kernel_lines import shape_of
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
 MOST_DECLARED_LINES = 50
-"""Bounds for what a damaged or hostile node sends; a log that reaches one counts as cut off."""
+"""Bounds for data of a damaged or hostile node; a log that reaches one counts as cut off."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
@@ -100,7 +100,7 @@ def read_kernel_log(
 
 
 def resolved_by_boot(event: XidEvent) -> bool:
-    """Return whether a boot has already done what an XID asks for."""
+    """Return whether a boot has already done the action of an XID."""
     return event.rebooted and event.action in ("reset", "reboot")
 
 

@@ -186,7 +186,9 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the driver's version is known, and whatever is compared with it and was known before."""
+    """Return whether the driver's version is known, and all versions that were known
+    before and are compared.
+    """
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
@@ -495,7 +497,7 @@ def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float
 
 
 def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU has to report a field: by its SKU, its model, or what the driver reports else."""
+    """Return whether a GPU has to report a field: by its SKU, its model, or its driver's other readings."""
     by_model = _is_of_model(subject, models, since_driver)
     return _is_asked_of_sku(subject, name) or by_model or _is_reported(subject, name)
 

@@ -22,7 +22,7 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """A method, and what it needs. None and an empty set need nothing."""
+    """A method, and its requirements. None and an empty set need nothing."""
 
     method: str
     driver_from: int | None = None
@@ -67,7 +67,7 @@ DRIVER_PACKAGE = re.compile(
     r"|nvidia-(?:driver|dkms|open|headless)-\d{3}|linux-modules-nvidia-\d{3})"
     r"(?:-server)?(?:-open)?(?:-\d+\.\d.*|-generic.*)?"
 )
-"""Ubuntu's, Debian's and NVIDIA's names for what brings the kernel module."""
+"""The names in Ubuntu, Debian and NVIDIA's repository of packages with the kernel module."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ def _output_of(facts: Mapping[str, Any], command: str) -> str:
 
 
 def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
-    """Return which network drivers a node has, of its packages and of what ofed_info reports."""
+    """Return a node's network drivers, from its packages and the output of ofed_info."""
     if any(name.startswith("doca-ofed") for name in packages):
         return "doca"
     # DOCA's own ofed_info prints OFED-internal; a MLNX_OFED prints its name.

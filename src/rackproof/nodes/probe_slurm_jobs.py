@@ -25,7 +25,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of the night's jobs: what an interrupted night left is found and ended by it."""
+"""Name of the night's jobs: jobs of an interrupted night are found and ended by it."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
@@ -125,7 +125,7 @@ class ProbePlan:
         share: Largest share of a partition that is measured at once; one node always is.
         python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
         workloads: Folder of the programs.
-        benchmarks: Folder of the definitions, whose rules define what is judged.
+        benchmarks: Folder of the definitions, whose rules define the judged metrics.
         chosen: Names of :data:`PROBES`; those between nodes are ``fabric``.
         node_limit_s: Seconds that the job of a node may take.
         pair_limit_s: Seconds that the job of a pair may take.
@@ -319,7 +319,7 @@ class JobRunner:
             raise ProbeError("Slurm's host made no temporary folder")
 
     def end(self) -> None:
-        """End what still runs, remove the folder; a host that does not answer any more loses nothing."""
+        """End running jobs, remove the folder; if the host no longer answers, nothing is lost."""
         for number, (job, _) in list(self._running.items()):
             self._cancel(job)
             del self._running[number]

@@ -92,7 +92,7 @@ def state_words(state: str) -> tuple[str, ...]:
 def check_slurm_state(
     node: str, state: str, *, known: bool, reason: str = "", set_by: str = "", member: bool = True
 ) -> Iterator[HealthFinding]:
-    """Find what Slurm knows against a node.
+    """Find Slurm's objections to a node.
 
     A hint each: slurmd, the network and the controller may be at fault as well as the node, and Slurm gives
     it no job anyway, so that no night has to drain it.

@@ -82,13 +82,13 @@ MOST_LINKS = 64
 MOST_UNLISTED = 8
 """The largest number of unlisted GPUs that are shown: more would explain nothing more."""
 MOST_LINES = 100_000
-"""Bounds for what a damaged or hostile node sends."""
+"""Bounds for data of a damaged or hostile node."""
 
 
 class GpuSnapshot(Record):
     """A GPU; numbers are None and texts empty where ``nvidia-smi`` has no value.
 
-    Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` is what is left until it
+    Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` are the degrees until it
     slows down. ``throttled`` names the active reasons other than idling, or None if they are unknown;
     ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters, or
     None if those of one that is up cannot be read.

@@ -38,7 +38,7 @@ class AuditEntry(Record):
 
 
 class NodeProvision(Record):
-    """The result of one provisioning on one node: tasks that changed something, and what needs attention."""
+    """The result of one provisioning on one node: tasks that changed something, and open problems."""
 
     changed: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
 def write_provision(
     results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
 ) -> Path:
-    """Keep what one provisioning did; return the file.
+    """Store the outcome of one provisioning; return the file.
 
     Raises:
         ResultsError: It cannot be written.

@@ -54,7 +54,7 @@ class NightContext(Record):
 
 
 class StoredSnapshot(Record):
-    """A node's snapshot, and what the inventory expected of it then."""
+    """A node's snapshot, and the inventory's expectations of it then."""
 
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
@@ -75,7 +75,7 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass; ``deviation`` is the fraction off what it was compared with."""
+    """A measurement that does not pass; ``deviation`` is the fraction off its reference."""
 
     check: str
     verdict: Verdict
@@ -103,7 +103,7 @@ class SlurmState(Record):
 
 
 class Hold(Record):
-    """A drain of ours: the night it began in, what failed, and how often all of that has passed since.
+    """A drain of ours: the night it began in, its failures, and how often all of these have passed since.
 
     ``failed`` is the last night with a failure; empty if that is the first; ``passed`` is when a pass was
     counted last.
@@ -117,7 +117,7 @@ class Hold(Record):
 
 
 class NodeNight(Record):
-    """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
+    """A node in one night. ``plan`` is the planned action, ``why`` the reason, ``did`` the action taken.
 
     ``measured`` means that there are numbers of the last 24 hours; ``read_again``, of a node that nights keep
     drained, names what was measured since the night before: metrics, and programs that found nothing wrong;
@@ -267,8 +267,7 @@ def read_night(folder: Path) -> NightRecord:
 
 
 def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
-    """Keep the firmware and rack of a night's nodes, by hardware key: what later nights compare alike
-    nodes by.
+    """Keep the firmware and rack of a night's nodes, by hardware key, for the groups of later nights.
 
     Raises:
         ResultsError: It cannot be written.
@@ -278,7 +277,7 @@ def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
 
 
 def firmware_of(snapshot: NodeSnapshot) -> str:
-    """Return the versions of what decides how fast the GPUs are, in one text."""
+    """Return the versions that decide how fast the GPUs are, in one text."""
     versions = [snapshot.versions.get(name, "") for name in ("driver", "vbios", "gsp")]
     return "/".join(versions) if any(versions) else ""
 

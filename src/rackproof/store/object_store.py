@@ -184,7 +184,7 @@ class ObjectStore:
         The record comes last: a run whose record is there is there as a whole.
 
         Raises:
-            ObjectStoreError: The store cannot be reached, refuses, or does not hold what it was given.
+            ObjectStoreError: The store cannot be reached, refuses, or does not hold the sent objects.
         """
         paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
         new = 0
@@ -210,7 +210,7 @@ class ObjectStore:
             raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
 
     def _digest_of(self, name: str) -> str:
-        """Return the SHA-256 of what the store gives back."""
+        """Return the SHA-256 of the object that the store returns."""
         answer, digest = self._ask("GET", name), hashlib.sha256()
         for part in answer.iter_content(_CHUNK) if answer is not None else ():
             digest.update(part)
@@ -234,7 +234,7 @@ class ObjectStore:
         raise ObjectStoreError(f"{self.bucket}: {method} {name}: {said}")
 
     def _try(self, method: str, name: str, file: LocalFile | None) -> tuple[Any, str]:
-        """Send a request once; return the answer, or None, and what went wrong in words."""
+        """Send a request once; return the answer, or None, and the error in words."""
         from requests.exceptions import RequestException
 
         path = self.bucket.path_of(name)

@@ -14,7 +14,7 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 
 PROBES_FILE = "probes.json"
 BENCHMARK = "probes"
-"""The name under which what nights measure enters the history."""
+"""The benchmark name of nights' measurements in the history."""
 DIRECT = "direct"
 """Folder of drained nodes' output."""
 
@@ -36,12 +36,12 @@ class PairResult(Record):
 class ProbeNight(Record):
     """The measurements of a night by itself, as kept in ``probes.json``.
 
-    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
-    has by node why it was not measured; those are not findings. ``digests`` are, by what has to be alike, the
-    bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
-    ``job`` where all did.
-    ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
-    nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
+    ``asked`` is the budget in GPU-minutes, ``spent`` the used part, drained nodes not counted. ``left_out``
+    has by node why it was not measured; those are not findings. ``digests`` are, by compared part, the bits
+    that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
+    ``job`` where all did. ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should
+    have been and were not: nothing fails by their speed; ``suspected`` are the numbers that no second
+    measurement took back.
     """
 
     schema_version: Literal[1] = 1
@@ -64,7 +64,7 @@ class ProbeNight(Record):
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:
-    """Keep what a night measured, whole or not at all.
+    """Store a night's measurements, whole or not at all.
 
     Raises:
         ResultsError: It cannot be written.

@@ -40,8 +40,8 @@ class ResultsError(RackproofError):
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     """Return a new run id: UTC stamp, benchmark, random suffix.
 
-    Ids sort by time (to the second), are unique without a lock and are safe as a file name whatever
-    the benchmark's name holds.
+    Ids sort by time (to the second), are unique without a lock and are safe as a file name for any name of a
+    benchmark.
 
     Args:
         benchmark: Name of the benchmark; characters unfit for a path become ``-``.
@@ -136,7 +136,7 @@ def _unproven(run: Run) -> Run:
 def _too_good(run: Run) -> str:
     """Return the worst part of a record that is worse than its verdict, or "" if there is none.
 
-    Records of earlier versions have no digest: a changed verdict shows by what it was made from.
+    Records of earlier versions have no digest: their parts show a changed verdict.
     """
     parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
     parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]

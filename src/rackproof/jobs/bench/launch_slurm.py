@@ -58,7 +58,7 @@ class Site(Record):
     account: str = ""
     reservation: str = ""
     together: bool = False
-    """True if Slurm runs on the nodes together what each of them could run by itself."""
+    """True if Slurm runs a benchmark on the nodes together that each could run by itself."""
     repeats: int = Field(default=1, ge=0)
     """0: as many as a publishable result needs."""
     config: str = ""
@@ -172,7 +172,7 @@ def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
 
 
 def _image_for(container: Container, architecture: str) -> str:
-    """Return a definition's image for an architecture; of an unknown one only what holds for all."""
+    """Return a definition's image for an architecture; for an unknown one only an image for all."""
     if architecture:
         return {str(key): name for key, name in container.images.items()}.get(architecture, "")
     names = set(container.images.values())

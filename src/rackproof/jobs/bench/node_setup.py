@@ -223,7 +223,7 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
 def judge_setup(
     planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
 ) -> SetupEvidence:
-    """Judge what nodes report of a run's setup: whatever is not shown is unproven.
+    """Judge the nodes' reports on a run's setup: anything that is not shown is unproven.
 
     Args:
         planned: The planned setup.

@@ -700,7 +700,7 @@ def _by_site(
 
 
 def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
-    """Return where a run's definition is and what shows a change of it."""
+    """Return the path of a run's definition, and the digest that shows a change of it."""
     return {
         "definition_path": loaded.path,
         "definition_sha256": loaded.sha256,
@@ -770,7 +770,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     Args:
         plan: The plan as it would be made now.
         results: The results folder.
-        resume: False makes a new plan whatever was interrupted.
+        resume: False makes a new plan, even if one was interrupted.
 
     Returns:
         The plan to carry out, and whether it is an earlier one that goes on.
@@ -835,7 +835,7 @@ def _read_plan(path: Path) -> Plan | None:
 
 
 def describe_plan(plan: Plan) -> str:
-    """Return the plan in words: how many runs, where, how long, and what is left out."""
+    """Return the plan in words: the number of runs, their nodes, their duration, and the omissions."""
     count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
     lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
     for run in plan.runs:

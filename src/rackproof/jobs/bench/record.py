@@ -124,7 +124,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def job_seal(job: Mapping[str, Any]) -> str:
-    """Return the digest of what counts of a job's end, as rackproof_job writes it on the node."""
+    """Return the digest of the relevant parts of a job's end, as rackproof_job writes it on the node."""
     # A supervisor of an earlier version states nothing of its machine, and its seal covers nothing of it.
     counted = [[key, job.get(key)] for key in (*_SEALED, *(["machine"] if "machine" in job else []))]
     try:
@@ -212,7 +212,7 @@ def build_run(
     trouble: str = "",
     sku_references: Sequence[SkuReference] = (),
 ) -> Run:
-    """Judge what was measured and return the record. It reads no file but a definition that was changed.
+    """Judge the measurements and return the record. It reads no file but a definition that was changed.
 
     Args:
         planned: The run as planned.
@@ -426,7 +426,7 @@ def judge_folder(
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
-    """Enter a written record into the history and write its page; return the page and what went wrong."""
+    """Enter a written record into the history and write its page; return the page and the errors."""
     page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
@@ -566,7 +566,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 
 
 def preload_libraries() -> None:
-    """Import what :func:`record` will need, so that processes forked from this one share it.
+    """Import the modules that :func:`record` will need, so that processes forked from this one share them.
 
     Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.
     """

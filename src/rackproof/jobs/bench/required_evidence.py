@@ -78,7 +78,7 @@ class Evidence(Record):
 
 @dataclass(frozen=True)
 class MachineRun:
-    """A run that its own program started and ended: its plan, what is known of it, its logs."""
+    """A run that its own program started and ended: its plan, its facts, its logs."""
 
     planned: PlannedRun
     known: Evidence
@@ -87,7 +87,7 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A run's job under Slurm: its plan, what its run script does, what the log and Slurm's record show."""
+    """A run's job under Slurm: its plan, the behaviour of its run script, its log and Slurm's record."""
 
     planned: PlannedRun
     script: RunScript

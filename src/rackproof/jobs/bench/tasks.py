@@ -199,7 +199,7 @@ def plan_runs(
         answered: The facts about each node that answered.
         resume: Whether an interrupted plan of the same request is continued.
         dry_run: Keep nothing.
-        workloads: Folder of the workloads on this machine, for what their runtimes need.
+        workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
 
     Raises:
         BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
@@ -235,7 +235,7 @@ def plan_runs(
 
 
 def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
-    """Check that each node has what starting any run needs.
+    """Check that each node has the requirements of starting any run.
 
     Raises:
         BenchError: A node lacks a variable.
@@ -343,7 +343,7 @@ def _runtimes(
 def _mounts(
     runs: Sequence[PlannedRun], experiments: Mapping[str, ExperimentConfig]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return by host what the role storage mounts for the runs that nodes start together."""
+    """Return by host the mounts that the role storage makes for the runs that nodes start together."""
     points: dict[str, list[Parameters]] = {}
     for run, host in _setups(runs):
         points.setdefault(host, []).append(run.parameters)
@@ -408,7 +408,7 @@ def record_run(
         failure: Why no job was started, in words, or empty.
         command: The job's command line.
         texts: The operator's notes: description, notes, storage, network.
-        points: By node what was set up on it, where the run has a setup.
+        points: By node its setup, if the run has one.
         jobs: By node how its part of the job ended, for the nodes but the first.
 
     Raises:
@@ -528,7 +528,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
 
 
 def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEvidence) -> dict[str, str]:
-    """Return the operator's texts, network and storage replaced where the nodes showed what they had."""
+    """Return the operator's texts, with network and storage replaced by the nodes' own reports."""
     observed = {"network": setup.network, "storage": setup.storage}
     return {**texts, **{name: text for name, text in observed.items() if text}}
 
@@ -598,7 +598,7 @@ def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | Non
 
 
 def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
-    """Write the pages beside the plan's report; return in words where they are or what went wrong."""
+    """Write the pages beside the plan's report; return in words their places or the errors."""
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
@@ -627,7 +627,7 @@ def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> lis
 def _missing(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> list[str]:
-    """Return in words what the plan asked for and has no record, or no longer its logs."""
+    """Return in words the planned runs that have no record, or no longer their logs."""
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
         for run in made.remaining_runs(recorded, given_up)
@@ -696,7 +696,7 @@ def _mend_page(run: Run, folder: Path) -> str:
 
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return in words why a task failed: the end of what the program wrote, else the task's message."""
+    """Return in words why a task failed: the end of the program's output, else the task's message."""
     item = _failed_item(result)
     # `msg` of a failed command is only "non-zero return code"; what the program wrote names the cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]

@@ -32,7 +32,7 @@ def upload_results(
     region: str,
     credentials: Sequence[Mapping[str, Any]],
 ) -> UploadOutcome:
-    """Put folders of results into an object store; what is there already is not put there again.
+    """Put folders of results into an object store; objects that are there already are not sent again.
 
     Args:
         results: The results folder.

@@ -98,7 +98,9 @@ class _Partitions:
         return any(node not in self.out[name] for name in self.of.get(node, ()))
 
     def rank(self, node: str) -> int:
-        """Return when a node's turn is: what an earlier run left, what is in service, what serves no job."""
+        """Return a node's place in the order: first those of an earlier run, then those in service, then the
+        others.
+        """
         if self.serves(node):
             return 1
         return 0 if node in self.of and node not in self.stays_out else 2

@@ -249,7 +249,7 @@ def run_partner(
 
 
 def without_budget(plan: ProbePlan) -> ProbePlan:
-    """Return a plan without a budget: one partner for a few minutes is what a pair costs."""
+    """Return a plan without a budget: a pair costs one partner for a few minutes."""
     return replace(plan, minutes=float("inf"), share=1.0)
 
 

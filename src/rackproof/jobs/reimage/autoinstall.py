@@ -101,7 +101,7 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """Keys that an operator may add: none of them sets what is written, or where it is reported."""
+    """Keys that an operator may add: none of them sets the written image, or the address for reports."""
 
     apt: dict[str, Any] | None = None
     debconf_selections: _Text | None = None

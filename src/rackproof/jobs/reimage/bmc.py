@@ -72,7 +72,7 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """Power and boot target of a node, in Redfish's words whatever the protocol, and its serial number."""
+    """Power and boot target of a node, in Redfish's words for any protocol, and its serial number."""
 
     power: str
     boot: str
@@ -243,7 +243,7 @@ def set_power(
         clock: Seconds.
 
     Raises:
-        BmcError: It does not answer, refuses, or the node does not become what was wanted in time.
+        BmcError: It does not answer, refuses, or the node does not reach the wanted state in time.
     """
 
     def wait_for(machine: Machine, state: str) -> None:

@@ -85,7 +85,7 @@ def collect(
     """Read the reports as they come, until all that are awaited are there or the time is over.
 
     Args:
-        ask_host: Returns what a shell command prints on the host that machines boot from.
+        ask_host: Returns the output of a shell command on the host that machines boot from.
         folder: The folder of the reports on that host.
         awaited: The machines to wait for.
         timeout_s: Seconds to wait at most.
@@ -254,7 +254,7 @@ def _describe_report(mac: str, report: BootReport | BmcError) -> str:
 
 
 def _describe_hardware(reports: Reports, found: discovery.Discovery) -> list[str]:
-    """Return node by node what an operator needs to write ``reimage_disk``."""
+    """Return node by node the facts that an operator needs to write ``reimage_disk``."""
     lines = []
     for name, variables in sorted(found.variables.items()):
         report = reports[variables["reimage_mac"]]

@@ -59,8 +59,8 @@ class KnownNode:
 class Discovery:
     """The result of a discovery.
 
-    ``variables`` has the host variables of each matched node, ``remarks`` what needs attention but blocks
-    nothing, ``problems`` why a queried address has no node.
+    ``variables`` has the host variables of each matched node, ``remarks`` the open points that block nothing,
+    ``problems`` why a queried address has no node.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -345,7 +345,7 @@ def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
 def _bmc_variables(
     name: str, known: KnownNode, claim: _Claim, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Return a node's variables by its BMC, and what needs attention."""
+    """Return a node's variables by its BMC, and the open points."""
     variables, remarks = {"reimage_bmc_address": claim.address}, []
     if known.bmc_address and normalize_bmc_address(known.bmc_address) != normalize_bmc_address(claim.address):
         remarks.append(

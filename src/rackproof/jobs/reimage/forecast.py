@@ -50,7 +50,7 @@ class Assumptions:
     spread: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse what no simulation can be made of."""
+        """Refuse values that cannot be simulated."""
         positive = ("image_bytes", "server_rate", "node_rate", "verify_rate", "controller_cores")
         for name in positive:
             if not getattr(self, name) > 0:
@@ -99,7 +99,7 @@ class _Shared:
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:
-        """Return seconds until the first has what it asked for."""
+        """Return seconds until the first user has its requested amount."""
         return max(0.0, self.waiting[0][0] - self.given) / self.each()
 
 
@@ -226,7 +226,7 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
 
 @dataclass
 class _Waves:
-    """Waves of nodes, one after the other, and what their time goes into."""
+    """Waves of nodes, one after the other, and the parts of their time."""
 
     assumed: Assumptions
     seconds: float = 0.0

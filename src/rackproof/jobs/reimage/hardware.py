@@ -27,7 +27,7 @@ MEMORY_SLACK = 0.02
 class Change(Record):
     """One difference. ``before`` and ``after`` are as in the records; empty is not there.
 
-    Against an expectation, ``before`` is what was expected; of what is ``unread``, ``after`` is the reason.
+    Against an expectation, ``before`` is the expectation; for a value in ``unread``, ``after`` is the reason.
     """
 
     part: str
@@ -467,7 +467,7 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
 
 
 def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
-    """Copy a node's record and boot id from before into a new run, whatever of them is there.
+    """Copy a node's record and boot id from before into a new run, as far as they exist.
 
     Raises:
         ResultsError: They cannot be written.

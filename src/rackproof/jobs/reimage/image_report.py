@@ -96,7 +96,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _keys_of(texts: Iterable[str]) -> set[str]:
-    """Return all texts among the host keys of reports, whatever else is wrong with these."""
+    """Return all texts among the host keys of reports, even of otherwise wrong ones."""
     listed = (_parse(text).get("host_keys") for text in texts)
     return {key for keys in listed if isinstance(keys, list) for key in keys if isinstance(key, str)}
 

@@ -209,7 +209,8 @@ def _last(text: str) -> str:
 
 
 def parse_boot_flags(output: str) -> tuple[str, str]:
-    """Return from what a node boots next, and whether that is set, in the words of Redfish. No I/O.
+    """Return the device from which a node boots next, and whether that is set, in the words of Redfish. No
+    I/O.
 
     Args:
         output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read: the words differ

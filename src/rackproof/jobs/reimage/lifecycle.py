@@ -59,7 +59,7 @@ Event = Literal["adopted", "begun", "done", "skipped", "failed"]
 
 
 class Entry(Record):
-    """One line of a journal: what happened. ``run_id`` is the run that an ``adopted`` node was in before."""
+    """One line of a journal: an event. ``run_id`` is the run that an ``adopted`` node was in before."""
 
     at: AwareDatetime
     event: Event

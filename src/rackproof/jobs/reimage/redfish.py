@@ -28,10 +28,10 @@ from rackproof.jobs.reimage.bmc import (
 
 @contextmanager
 def open_root(node: str, access: Access) -> Iterator[Any]:
-    """Open a session, give its root, and translate what goes wrong.
+    """Open a session, give its root, and translate errors.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or speaks no Redfish; also for what is asked meanwhile.
+        BmcError: The BMC does not answer, refuses, or speaks no Redfish; later requests raise it, too.
     """
     try:
         import sushy

@@ -327,7 +327,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _add(handle: int, entry: Entry, name: str) -> None:
-    """Write at the end of what is whole; take back what could not be written whole."""
+    """Write after the last whole entry; remove an entry that could not be written whole."""
     size = os.fstat(handle).st_size
     if size > _LARGEST:
         raise JournalError(

@@ -77,7 +77,7 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """The plan of a re-imaging: by node the steps and what is taken over, or why the node is left out."""
+    """The plan of a re-imaging: by node the steps and the adopted results, or why the node is left out."""
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     takeovers: dict[str, _Takeover] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def begin_run(
         limits_s: Seconds by step, those that differ.
         images: By node the digest of the image that it is to get, where there is one. A node that got another
             one is imaged again.
-        again: Begin from the first step, whatever journals contain.
+        again: Begin from the first step, for any contents of journals.
 
     Raises:
         ReimageError: Another playbook works on one of the nodes, unusable options, or nothing can be written.
@@ -205,7 +205,7 @@ def _plan_nodes(
 def _continue_node(
     earlier: Path, progress: NodeProgress, same_image: bool
 ) -> tuple[tuple[Step, ...], _Takeover]:
-    """Return the steps of a node that an earlier run did not finish, and what is taken over of that run."""
+    """Return the steps of a node that an earlier run did not finish, and the adopted results of that run."""
     counted = progress if same_image else NodeProgress(state="interrupted", attempt=progress.attempt)
     steps = lifecycle.remaining_steps(counted)
     takeover = _Takeover(
@@ -238,7 +238,7 @@ def _plan_waves(
 
 
 def _write_adopted(folder: Path, plans: _NodePlans) -> None:
-    """Begin the journal of each node, with what it takes over from an earlier run."""
+    """Begin the journal of each node, with the results adopted from an earlier run."""
     for name in plans.todo:
         takeover = plans.takeovers[name]
         if takeover.earlier is not None:
@@ -475,7 +475,7 @@ def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
     """Open a node's BMC by its protocol.
 
     Raises:
-        BmcError: The BMC has no address, does not answer, or refuses; also for what is asked meanwhile.
+        BmcError: The BMC has no address, does not answer, or refuses; later requests raise it, too.
     """
     if not access.address:
         raise BmcError(f"{node}: {bmc.NO_ADDRESS}")

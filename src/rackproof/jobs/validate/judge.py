@@ -85,7 +85,7 @@ def judge_fleet(
     measuring: str | None = None,
     link: str = "",
 ) -> NightDecision:
-    """Judge a night, decide what should be done, and keep both.
+    """Judge a night, decide the actions, and keep both.
 
     Args:
         begun: The night.
@@ -101,8 +101,8 @@ def judge_fleet(
         acts: The allowed actions: drain, return.
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
-        measuring: None where the night was not asked to measure, else why that failed, or nothing.
-            Without what it noted, nothing is measured, and nothing proven.
+        measuring: None where the night was not asked to measure, else why that failed, or nothing. Without
+            its notes, nothing is measured, and nothing proven.
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
@@ -160,9 +160,9 @@ def judge_fleet(
 
 @dataclass(frozen=True)
 class _NightInputs:
-    """The inputs of a night's judgement: tonight's snapshots, the earlier nights, and what Slurm answered.
+    """The inputs of a night's judgement: tonight's snapshots, the earlier nights, and Slurm's answers.
 
-    ``before`` is what was last known of each node, ``damaged`` the remarks on nights that cannot be read.
+    ``before`` is the last known state of each node, ``damaged`` the remarks on nights that cannot be read.
     """
 
     folder: Path
@@ -531,7 +531,7 @@ def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
 def _lost_snapshots(
     inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
 ) -> Iterator[HealthFinding]:
-    """Find nodes whose snapshot of the last night is lost: an older one lacks what was open then."""
+    """Find nodes whose snapshot of the last night is lost: an older one lacks the findings open then."""
     if not inputs.past:
         return
     last_night = inputs.past[0]

@@ -68,7 +68,7 @@ def judge_measurements(
     conditions: Sequence[Conditions],
     held: Mapping[str, int],
 ) -> NightNumbers:
-    """Judge what runs of the last 24 hours measured on these nodes.
+    """Judge the measurements of the last 24 hours' runs on these nodes.
 
     ``conditions`` are the nodes' firmware and rack, by nights ago; ``held`` the nodes that nights keep
     drained, and how many nights ago that began.
@@ -124,7 +124,7 @@ def _judged_nodes(
 
 
 def _reasons_between(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
-    """Return the reasons against what lies between nodes of this night."""
+    """Return the reasons against links between nodes of this night."""
     return tuple(
         night_reason(part).model_copy(update={"part": sanitize(one.name, 200)})
         for one in night.nodes
@@ -239,7 +239,7 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
 def add_probe_reasons(
     measured: NightNumbers, probed: ProbeNight | None, seen: set[str], require_references: bool
 ) -> NightNumbers:
-    """Add what was wrong while the night measured: it can only make a verdict worse."""
+    """Add the faults of the night's own measuring: they can only make a verdict worse."""
     if probed is None:
         return measured
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)

@@ -127,7 +127,7 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
 
 
 def drain_reason(one: NodeNight, night_id: str, link: str) -> str:
-    """Return the reason that Slurm shows for a drain: what failed, and where it is explained."""
+    """Return the reason that Slurm shows for a drain: the failure, and the place of its explanation."""
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(one.node)}"
         if link

@@ -247,7 +247,7 @@ def _remove_private_folders() -> None:
 
 
 def _environment(checkout: Path, programs: Path) -> dict[str, str]:
-    """Return the playbook's environment: without what only this process needs, host keys checked as ever."""
+    """Return the playbook's environment: without this process's own secrets, host keys checked as always."""
     secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
     kept = {name: value for name, value in os.environ.items() if name not in secrets}
     # ansible-runner puts a path of its own over the checkout's, and would not check host keys.

@@ -160,7 +160,7 @@ def node_page(
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """Return names without what they all begin with, up to the last separator of it."""
+    """Return names without their common beginning, up to its last separator."""
     # Names are sorted: what the first and the last share, all share.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

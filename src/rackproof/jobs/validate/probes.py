@@ -116,7 +116,7 @@ def measure_night(
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
         remark: Why Slurm did not answer.
         shell: Runs a command line on Slurm's host.
-        jobs: Makes what runs the jobs.
+        jobs: Makes the runner of the jobs.
 
     Raises:
         ValidateError: It cannot be kept, or a definition cannot be read.

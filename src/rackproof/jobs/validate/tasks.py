@@ -120,7 +120,7 @@ def store_snapshot(
     accept_identity: bool = False,
     harmless_kernel_lines: object = (),
 ) -> str:
-    """Store a node's snapshot; return in a few words what answered.
+    """Store a node's snapshot; return a short summary of the answers.
 
     Args:
         begun: The night.
@@ -210,7 +210,7 @@ def close_night(
 
     Args:
         begun: The night.
-        did: Node to what was done, or why it could not be.
+        did: Node to its action, or the reason why it failed.
         keep: Whether anything is kept; a dry run ends without a trace.
 
     Raises:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def measurement_key(measurement: Measurement) -> tuple[object, ...]:
-    """Return what identifies a measurement within a run: name and labels."""
+    """Return the identity of a measurement within a run: name and labels."""
     return (measurement.name, *sorted(measurement.labels.items()))
 
 

@@ -56,7 +56,7 @@ class HistoryTooNewError(HistoryError):
 
 @dataclass(frozen=True)
 class Target:
-    """A database: what to connect to and what to call it.
+    """A database: its address, and its name in messages.
 
     ``url`` and ``secrets`` are left out of the ``repr``.
     """

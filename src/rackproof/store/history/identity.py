@@ -154,7 +154,7 @@ def bounded_key(key: str) -> str:
 
 
 def canonical_json(mapping: Mapping[str, Any]) -> str:
-    """Return one JSON text per mapping, whatever its order; only ASCII, so any database takes it."""
+    """Return one JSON text per mapping, for any order of keys; only ASCII, so any database takes it."""
     return _CANONICAL.encode(mapping)
 
 

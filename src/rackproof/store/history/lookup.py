@@ -81,7 +81,7 @@ def nodes_named(connection: Connection, name: str) -> list[int]:
 def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
     """Return the condition that a row was measured on hardware of this name.
 
-    A node includes what sat in it at the time; a node or GPU includes the links that end there.
+    A node includes the GPUs that it had at the time; a node or GPU includes the links that end there.
 
     Args:
         connection: The history's.
@@ -116,7 +116,7 @@ class _Hardware(NamedTuple):
 
 
 class HardwareOfRows:
-    """Hardware of some rows by id, with what is needed to put it back into labels."""
+    """Hardware of some rows by id, with the data needed to put it back into labels."""
 
     def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
         wanted = {part for column in ids for part in column if part is not None}
@@ -137,7 +137,7 @@ class HardwareOfRows:
         }
 
     def key(self, part: int | None) -> str:
-        """Return what identifies a piece of hardware, or "" if it is unknown."""
+        """Return the key of a piece of hardware, or "" if it is unknown."""
         return "" if part is None else self._known[part].key
 
     def kind(self, part: int | None) -> str:

@@ -79,7 +79,7 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 
 def _bad_evidence(run: Run) -> Iterator[str]:
-    """Yield what of a run's findings, logs and judgements speaks against its numbers."""
+    """Yield the objections of a run's findings, logs and judgements to its numbers."""
     # A finding that only degrades a run still leaves its numbers doubtful: a machine with an XID is not a
     # standard.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
@@ -121,7 +121,7 @@ FLEET_DEVIATION = 0.1
 HOST_COPY_DEVIATION = 0.25
 """The same of copies from and to the host, where GPUs differ by the processor that they are attached to."""
 CHAIN_DEVIATION = 0.05
-"""AcceptedNumber numbers stay within this share of what was accepted first, however many there are."""
+"""Accepted numbers stay within this share of the first accepted one, however many there are."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
 """Host link of a Grace's GPU, GB/s."""

@@ -416,7 +416,7 @@ class Store(AbstractContextManager["Store"]):
 
         Raises:
             HistoryError: No such run, it proved something wrong, its hardware is not known, a number is not
-                that of a sound machine, or it is too far from what was accepted first.
+                that of a sound machine, or it is too far from the first accepted one.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -563,7 +563,7 @@ class Store(AbstractContextManager["Store"]):
             return read_nights(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
-        """Return the accepted references of what was read, as :meth:`baseline` gives them one by one."""
+        """Return the accepted references of the readings, as :meth:`baseline` gives them one by one."""
         from rackproof.store.history.readings import accepted_references
 
         with self._reading() as connection:
@@ -696,7 +696,7 @@ def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate
 
 
 def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
-    """Check a number by what the GPU's model can reach.
+    """Check a number against the limits of the GPU's model.
 
     Raises:
         HistoryError: It is not that of a sound GPU.
@@ -723,7 +723,7 @@ def _reference_rows(
     """Return the rows of references, in the order of their keys, with the run entered.
 
     Args:
-        writer: Enters what is not there yet.
+        writer: Enters missing entries.
         run: The run that was accepted.
         numbers: Its numbers.
         moments: When it ran and when it was accepted.
@@ -758,7 +758,7 @@ def _refuse_drift(
     directions: Sequence[Direction | None],
     bounding: Mapping[str, datetime],
 ) -> None:
-    """Check that new references stay near what was accepted first.
+    """Check that new references stay near the first accepted ones.
 
     Raises:
         HistoryError: One does not: each acceptance passed against the one before, and together they creep.
@@ -777,7 +777,9 @@ def _refuse_drift(
 def _accepted_before(
     connection: Connection, rows: Sequence[dict[str, Any]], bounding: Mapping[str, datetime]
 ) -> Iterator[tuple[int, int, AcceptedNumber]]:
-    """Yield what was accepted on the hardware of new references, after the ids of quantity and hardware."""
+    """Yield the accepted numbers of the hardware of new references, after the ids of
+    quantity and hardware.
+    """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
     standing = set()
@@ -812,7 +814,7 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete what is numerous of the oldest runs; the record goes last and marks them as pruned."""
+    """Delete the numerous rows of the oldest runs; the record goes last and marks them as pruned."""
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)

@@ -232,7 +232,9 @@ run_nodes = Table(
 
 
 def _observed() -> tuple[Column[Any], ...]:
-    """Return columns for the run, what was measured, where and when; the key keeps a run's rows together."""
+    """Return columns for the run, the measurement, its place and time; the key keeps a
+    run's rows together.
+    """
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
         Column("ordinal", Integer, primary_key=True, autoincrement=False),

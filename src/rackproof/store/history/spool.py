@@ -40,7 +40,7 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """Run ids entered from the spool, those still waiting, and what stopped them."""
+    """Run ids entered from the spool, those still waiting, and the obstacle."""
 
     entered: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()

@@ -25,8 +25,7 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """The limits of what a night may do. ``share`` is of a partition, and of the fleet that may be
-    unreachable.
+    """The limits of a night's actions. ``share`` is of a partition, and of the fleet that may be unreachable.
 
     ``passes`` nights have to pass, each ``hours`` or more after the one before it.
     """
@@ -153,7 +152,7 @@ def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> 
 def _with_hold(
     one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
-    """Return a node that is drained by us with what becomes of the drain."""
+    """Return a node that is drained by us with the fate of its drain."""
     hold = hold_of(one.slurm, before, night_id)
     if hold is None:
         return one
@@ -217,7 +216,7 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
-    """Return for what a node was drained, as Slurm knows it where no night does: the word of each code."""
+    """Return the codes in the reason of a drain, as Slurm has it if no night does."""
     parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 

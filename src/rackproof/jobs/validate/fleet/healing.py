@@ -24,7 +24,7 @@ PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
 """The beginning of names of health evidence: a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
-"""Checks that compare a number, and what heals their findings, besides the number."""
+"""Checks that compare a number, and the evidence that heals their findings, besides the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """The beginnings of the names of tools that query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
@@ -47,7 +47,7 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the snapshots that show what the node can report."""
+        """Return the snapshots that show the readings of which the node is capable."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
 
 
@@ -257,7 +257,7 @@ def _card_links(node: DrainedNode) -> EvidenceState:
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether what has to be mounted is, and what is mounted there is known."""
+    """Return whether the required mounts are there, and whether they are known."""
     paths = {mount.path for mount in expected_mounts(node.expected)}
     mounts, table = set(node.tonight.mounts or ()), set(node.tonight.mount_table)
     return _state(bool(paths) and paths <= mounts and paths <= table)
@@ -311,7 +311,7 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
     """Return whether a code is not found in comparison with the night before the drain.
 
-    Last night's snapshot does not show it: what is compared with it is news for one night.
+    Last night's snapshot does not show it: a value that is compared with it is news for one night.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -474,6 +474,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""Code to the names of what heals it. ``version_``, ``mismatch_``, ``service_``, ``xid_`` and ``sxid_`` have
-rules instead (:func:`healing_evidence`); identity that was never accepted, pairs and unknown codes have none.
+"""Code to the names of the evidence that heals it. ``version_``, ``mismatch_``, ``service_``, ``xid_`` and
+``sxid_`` have rules instead (:func:`healing_evidence`); identity that was never accepted, pairs and unknown
+codes have none.
 """

@@ -104,7 +104,7 @@ def compare_digests(
         known: The digests that earlier nights agreed on.
 
     Returns:
-        Reasons by node, what is agreed on now, and remarks.
+        Reasons by node, the digests now agreed on, and remarks.
     """
     reasons: dict[str, list[NightReason]] = {}
     agreed = dict(known)
@@ -290,7 +290,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
 
 
 def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
-    """Return the numbers that are about this node: what it prints about other nodes' GPUs decides nothing."""
+    """Return the numbers about this node: its output about other nodes' GPUs decides nothing."""
     return [
         number
         for number in log.measurements

@@ -183,7 +183,7 @@ class _Bisection:
             self.note(half, answer)
 
     def note(self, part: Sequence[str], answer: bool | None) -> None:
-        """Note what a part's run showed, and search on where it failed."""
+        """Note the outcome of a part's run, and search on if it failed."""
         if answer is None:
             self.unclear.append(tuple(part))
         elif not answer and len(part) == 1:

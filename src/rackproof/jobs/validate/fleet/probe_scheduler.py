@@ -104,7 +104,7 @@ def _reasons_by_node(
 
 @dataclass
 class _NodeProbes:
-    """Measures nodes by themselves; keeps by node what came of it.
+    """Measures nodes by themselves; keeps the results by node.
 
     ``drained`` are the results of nodes that nights keep drained; the jobs of those ``measured`` ended well.
     """
@@ -174,7 +174,7 @@ class _NodeProbes:
         return Job((target.name,), text, target.gpus, self.plan.node_limit_s)
 
     def _keep_result(self, name: str, first: JobResult, second: JobResult | None, ended_well: int) -> None:
-        """Keep what a node's job measured.
+        """Keep the measurements of a node's job.
 
         Args:
             name: The node.
@@ -251,7 +251,7 @@ def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons; what many nodes show is the tool's or the fabric's until proven otherwise."""
+    """Return the reasons; one of many nodes is the tool's or the fabric's fault until proven otherwise."""
     policy = policy or AnomalyPolicy()
     wide = {
         code
@@ -264,7 +264,7 @@ def _mark_fleetwide(
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
-    """Return the nodes that fail by what fails."""
+    """Return the failing nodes by their failure."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
         for one in mine:
@@ -291,7 +291,7 @@ def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight
 
 
 def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
-    """Return in a few lines what a night measured, or nothing if measuring was not asked."""
+    """Return a night's measurements in a few lines, or nothing if none were requested."""
     if night is None:
         return ()
     pairs = sum(len(one.nodes) == 2 for one in night.pairs)
