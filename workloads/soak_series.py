@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 BLOCK_S = 60.0
 """Speeds of windows are compared by the median of a minute: one window swings by up to 0.5 %."""
 SETTLE_S = 120.0
-"""So long after the start a GPU warms up, and its clocks fall: no loss of a healthy GPU."""
+"""Seconds in which a GPU warms up and its clocks fall, which is not a loss of a healthy GPU."""
 STALL_FACTOR = 1.5
 """A step that takes so many times its usual time stalls: 99 of 100 healthy ones take 1.05 times at most."""
 STALL_LEAST_S = 0.02

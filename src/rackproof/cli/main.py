@@ -105,7 +105,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "status": LazyCommand(
         "rackproof.cli.status:fleet_status_command",
-        "Show every node in one table, and what to type next.",
+        "Show every node in one table, and the next command.",
     ),
     "stop": LazyCommand(
         "rackproof.cli.playbooks:stop_command",

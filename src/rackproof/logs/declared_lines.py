@@ -1,6 +1,6 @@
 """Lines of a kernel's log that an operator has declared harmless. No I/O.
 
-They are asked only of lines that no rule knows: what names a known fault counts, whatever is declared.
+They apply only to lines that no rule knows: a line that names a known fault counts, even if it is declared.
 """
 
 from __future__ import annotations

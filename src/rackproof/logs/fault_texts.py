@@ -1,4 +1,4 @@
-"""The one place of what a fault looks like in text: of a GPU, a rank, a node, a file system. No I/O.
+"""List the texts of faults in one place: of a GPU, a rank, a node, a file system. No I/O.
 
 Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
 so do the scores of MLPerf. The kernel's own lines are read by :mod:`rackproof.logs.kernel_events`.

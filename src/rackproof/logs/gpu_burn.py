@@ -24,7 +24,7 @@ _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
 _FASTEST_GFLOP_S = 1e7
-"""No GPU computes as fast, in any format."""
+"""A speed that no GPU reaches, in any format."""
 _ALIKE = 0.98
 """The difference in memory, and in its use, that the driver's own share makes between equal GPUs."""
 _WHOLE = 100.0

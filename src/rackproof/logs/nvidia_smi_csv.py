@@ -30,7 +30,7 @@ from rackproof.logs.nvidia_smi import WELL, is_fabric_unhealthy, recovery_verdic
 
 _LOWER = Direction.LOWER
 MAX_COLUMNS = 1000
-"""Drivers of today know 226."""
+"""Today's drivers have 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
 _NAMED = re.compile(r"[0-9A-Za-z]")
 """The beginning of text that names a GPU, unlike `[N/A]`."""
@@ -131,7 +131,7 @@ class NvidiaSmiCsvParser(LogParser):
         self.health_words: list[str] = []
         """Columns that checks judge, and those of words that show something of a GPU's state."""
         self.filled: dict[str, tuple[str, set[str]]] = {}
-        """Product name of each GPU, and which judged columns it had a value in."""
+        """Product name of each GPU, and the judged columns in which it had a value."""
         self.indexes: set[int] = set()
         self.counted: set[float] = set()
         """The number of GPUs by the table itself (column count)."""

@@ -250,7 +250,7 @@ class Follower:
         fraction = _fraction_of_epochs(now)
         if fraction is None and now.step is not None and now.steps:
             fraction = now.step / now.steps
-        # A log may count further than it was asked to.
+        # A log's count may exceed the requested number.
         return None if fraction is None else min(1.0, max(0.0, fraction))
 
     def _message(self) -> str:

@@ -32,7 +32,7 @@ _MOST_EVIDENCE = 1000
 class HealthFinding(Record):
     """Something wrong with a part of a node.
 
-    No :class:`rackproof.core.records.Finding`: that one is about a place in a log, and may be a mere remark.
+    It is not a :class:`rackproof.core.records.Finding`, which is about a place in a log, and may be a remark.
     This one always names a part and an action, and is stored in ``night.json`` with these keys.
 
     ``part`` is node, gpu, port or link; ``name`` a GPU's UUID, ``DEVICE/PORT`` of a network card, a PCIe

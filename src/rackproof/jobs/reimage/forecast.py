@@ -22,7 +22,7 @@ GBIT = 1e9 / 8
 Where = Literal["own", "server", "controller"]
 Limit = Literal["server", "controller", "drain", "nodes"]
 
-# By the place of a step in _steps(): what its nodes share, which is what sharing costs time in.
+# By the place of a step in _steps(): the resource that its nodes share, and that sharing slows down.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
 

@@ -1,4 +1,4 @@
-"""Read what the jobs of single nodes measured: numbers, digests, and what is wrong at once."""
+"""Read the measurements of single nodes' jobs: numbers, digests, and immediate faults."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ProbeTarget:
     nvlink_domain: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether GPUs that a log names are its own; where none is known, no UUID is."""
+        """Return whether the GPUs that a log names are the node's own; without known GPUs no UUID is."""
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
         return True
