@@ -16,12 +16,12 @@ from tools.proof.suites import FAST, read_table, suite_of
 ROOT = Path(__file__).resolve().parent
 pytest_plugins = ["testrack.tests.rack_fixtures"]
 
-# A busy machine makes an example slow, and says nothing about the code.
+# A busy machine makes an example slow, which is not a fault of the code.
 settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_machine")
 
 ALLOWED_SKIPS = (
-    # What not even root may do in every container.
+    # Rights that even root does not have in every container.
     "a boot of its own for each node needs root",
     "a file system of its own cannot be mounted",
     "a network namespace",
@@ -29,7 +29,7 @@ ALLOWED_SKIPS = (
     "mounting a small file system",
     "needs dnsmasq, and root for a network of its own",
     "no device nodes may be made",
-    # What tools/install-test-packages gets where it can, and says so where it cannot.
+    # Programs that tools/install-test-packages installs where it can, and reports where it cannot.
     "cloud-init's schema is not here",
     "needs nginx",
     "no systemd here",
@@ -43,7 +43,7 @@ ALLOWED_SKIPS = (
     # It is never committed, and CI's machine need not reach its repository.
     "no archive of tf_cnn_benchmarks",
 )
-"""How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
+"""The beginnings of the reasons for which CI may skip a test. A skip for any other reason fails there."""
 
 TABLE = read_table()
 RACK_TIMEOUT_S = 1800

@@ -223,13 +223,13 @@ class Rack:
                 self.nodes.purge()
             self.engine.stop(self.console)
         if purge:
-            # Root file systems, mirror, keys; last, because what says which engine to stop lies there, too.
+            # Root file systems, mirror, keys; last, because the name of the engine to stop is there, too.
             shutil.rmtree(self.nodes.state, ignore_errors=True)
             shutil.rmtree(CACHE, ignore_errors=True)
         return 0
 
     def status(self, as_json: bool) -> int:
-        """Show every host that has a container; exit status 3 when there is none."""
+        """Show every host that has a container; exit status 3 if there is none."""
         found = self.nodes.found() if self.engine.answers() else {}
         faults = read_faults(list(found))
         hosts = [host for host in self.layout.everyone if host.name in found]
@@ -255,7 +255,7 @@ class Rack:
         return 0 if rows else 3
 
     def fault(self, options: argparse.Namespace) -> int:
-        """Switch a fault, or list what there is."""
+        """Switch a fault, or list the faults."""
         if options.list or not options.name:
             list_faults()
             return 0

@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -99,8 +99,15 @@ CODE_FOLDERS = ("src", "plugins", "workloads", "testrack", "tools")
 NO_BEGIN = re.compile(r"(Of|By|Say|Says|Tell|Tells|Hear)\b")
 # Nor is one that begins with a question word: "Return whether …", or a noun.
 QUESTION = re.compile(r"(What|Which|Whether|Whose|Who|How|Where|When|Why)\b")
-# Folders whose docstrings still begin so; none may be added.
-FOLDERS_WITH_QUESTIONS = ("src/rackproof/logs/", "src/rackproof/cli/", "workloads/", "plugins/callback/")
+# The docstring of a function begins with a verb in the imperative.
+NO_VERB = re.compile(
+    r"(The|An?|Its|Their|Our|Each|Every|Both|All|Any|None|One|Two|It|This|That|These|For|As|At|In|On|To|From)\b"
+    r"|[a-z]|\w+(?<!s)s\b"
+)
+# Translated too closely: "None where it is unknown" (if), "the address is none" (is invalid).
+FOREIGN = re.compile(
+    r"\b(None|empty|nothing)`* where (there|it|they|nothing|none|no)\b|(?<!\bthere )\b(is|are) none[.;]"
+)
 # "No I/O." marks a function without side effects.
 OLD_MARK = re.compile(r"\bPure\.")
 # A parameter may be called `begun`; its entry in a docstring begins with its name.
@@ -141,13 +148,28 @@ def questions(text: str) -> set[int]:
     return {line for line, words in docstrings(ast.parse(text)) if QUESTION.match(words.strip())}
 
 
-def test_no_docstring_begins_with_a_question_word(root: Path) -> None:
+def verbless(text: str) -> set[int]:
+    """Return the lines of functions' docstrings that do not begin with a verb in the imperative."""
+    return {
+        node.body[0].lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_")
+        if NO_VERB.match((ast.get_docstring(node) or "Do").lstrip("`"))
+    }
+
+
+def foreign(text: str) -> set[int]:
+    """Return the lines of docstrings with a construction that English does not have."""
+    return {line for line, words in docstrings(ast.parse(text)) if FOREIGN.search(" ".join(words.split()))}
+
+
+@pytest.mark.parametrize("wrong_lines", [questions, verbless, foreign])
+def test_docstrings_are_sentences(root: Path, wrong_lines: Callable[[str], set[int]]) -> None:
     found = [
-        f"{name}:{line}"
+        f"{path.relative_to(root)}:{line}"
         for folder in CODE_FOLDERS
         for path in sorted((root / folder).rglob("*.py"))
-        if not (name := str(path.relative_to(root))).startswith(FOLDERS_WITH_QUESTIONS)
-        for line in sorted(questions(path.read_text()))
+        for line in sorted(wrong_lines(path.read_text()))
     ]
     assert not found
 
@@ -164,6 +186,39 @@ def test_no_docstring_begins_with_a_question_word(root: Path) -> None:
 )
 def test_question_words_are_found(text: str, lines: set[int]) -> None:
     assert questions(text) == lines
+
+
+@pytest.mark.parametrize(
+    ("words", "is_wrong"),
+    [
+        ("The newest record.", True),
+        ("GPUs by their node.", True),
+        ("Returns the newest record.", True),
+        ("minigo proves its end.", True),
+        ("Return the newest record.", False),
+        ("Pass a message on.", False),
+        ("Process a line.", False),
+    ],
+)
+def test_functions_without_a_verb_are_found(words: str, is_wrong: bool) -> None:
+    assert bool(verbless(f'def f():\n    """{words}"""\n')) is is_wrong
+    assert not verbless(f'class C:\n    """{words}"""\n')
+
+
+@pytest.mark.parametrize(
+    ("words", "is_wrong"),
+    [
+        ("Return the node, None where there is none.", True),
+        ("Return the reason, empty where nothing is wrong.", True),
+        ("Raise it: the address is none.", True),
+        ("Return the numbers; those that are none; and those that are.", True),
+        ("Return the node, or None if there is none.", False),
+        ("Return the state; it is none, ours or other.", False),
+        ("Return a column that has None where a row lacks it.", False),
+    ],
+)
+def test_foreign_constructions_are_found(words: str, is_wrong: bool) -> None:
+    assert bool(foreign(f'"""{words}"""\n')) is is_wrong
 
 
 @pytest.mark.parametrize("folder", CODE_FOLDERS)

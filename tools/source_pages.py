@@ -41,13 +41,13 @@ def table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 @cache
 def stated(document: str) -> dict[str, Any]:
-    """Return what a document states beside its rows."""
+    """Return the statements of a document beside its rows."""
     return dict(yaml.safe_load((STATED / f"{document}.yml").read_text()))
 
 
 @cache
 def logs() -> dict[str, Any]:
-    """Return what the public logs say, as tools/read-source-logs left it."""
+    """Return the public logs' statements, as tools/read-source-logs stored them."""
     return dict(json.loads((RESULTS / "source-logs.json").read_text()))
 
 
@@ -75,12 +75,12 @@ def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
 
 
 def cell(value: float | None) -> str:
-    """Return one of our numbers, to four digits; nothing where there is none."""
+    """Return one of our numbers, to four digits, or "" if there is none."""
     return "" if value is None else number(value)
 
 
 def printed(value: float | None) -> str:
-    """Return a published number with every digit that was published; nothing where there is none."""
+    """Return a published number with all of its published digits, or "" if there is none."""
     return "" if value is None else f"{value:,.10g}"
 
 
@@ -118,12 +118,12 @@ def _table_06(value: Callable[[PublishedResult], float | None], key: str, units:
 
 
 def throughput_06() -> str:
-    """Return the throughput of every published system of round 0.6, and what the logs say."""
+    """Return the throughput of every published system of round 0.6, and its logs' statements."""
     return _table_06(lambda one: one.throughput, "throughput", UNITS)
 
 
 def minutes_06() -> str:
-    """Return the minutes of every published system of round 0.6, and what the logs say."""
+    """Return the minutes of every published system of round 0.6, and its logs' statements."""
     return _table_06(lambda one: one.minutes, "minutes", ("min",) * len(MODELS))
 
 
@@ -197,7 +197,7 @@ def commands_51() -> str:
 
 
 def details_51() -> str:
-    """Return what the logs of round 5.1 state of their training: sequence, batch, warm-up, samples."""
+    """Return the statements of round 5.1's logs about their training: sequence, batch, warm-up, samples."""
     rows = []
     for entry in stated("mlperf-5.1")["scores"]:
         found = logs()["5.1"][entry["logs"]]["stated"]
@@ -294,7 +294,7 @@ def experiment_ddl() -> str:
 
 
 def program_ddl() -> str:
-    """Return what the real tf_cnn_benchmarks measured."""
+    """Return the measurements of the real tf_cnn_benchmarks."""
     rows = [
         [
             one["where"],

@@ -1,4 +1,4 @@
-"""What the workloads share: supervising ranks, logging, finding GPUs. Standard library and mllog only.
+"""Supervise ranks, log, and find GPUs: the shared part of the workloads. Standard library and mllog only.
 
 A workload is started once and starts itself again, once per rank, as a child process. The first
 process (the supervisor) imports no framework, so it can always log how the run ended, whatever happens
@@ -49,13 +49,13 @@ LOWER = "lower"
 _STATE = "RACKPROOF_WORKLOAD_STATE"
 _RANK = "RACKPROOF_WORKLOAD_RANK"
 IS_RANK = _RANK in os.environ
-"""Whether this process is a rank (and may import the framework) or the supervisor."""
+"""True in a rank, which may import the framework; false in the supervisor."""
 
 _GRACE_S = 5.0
-"""How long ranks have to end after SIGTERM before they get SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL for ranks that do not end."""
 
 _TEARDOWN_S = 60.0
-"""How long ranks have to end once the timed part of the run is over."""
+"""Seconds for ranks to end once the timed part of the run is over."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -78,13 +78,13 @@ class Gpu:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of a measurement made on this GPU."""
+        """Return the labels of a measurement made on this GPU."""
         return {"gpu": self.uuid, "gpu_index": str(self.index)}
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of ``count`` processes this is; ``started`` is when the supervisor started (Unix seconds).
+    """One of ``count`` processes; ``started`` is when the supervisor started (Unix seconds).
 
     ``local`` is which it is on this node, ``address`` (HOST:PORT) where the ranks of several nodes meet.
     """
@@ -98,7 +98,9 @@ class Rank:
 
     @property
     def rendezvous(self) -> str:
-        """Where the ranks of this run find each other (on one node no port that another run could hold)."""
+        """Return the place where the ranks of this run meet (on one node no port that another run could
+        hold).
+        """
         return f"tcp://{self.address}" if self.address else f"file://{self.state}/rendezvous"
 
 
@@ -216,7 +218,7 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
     """Return the first ``wanted`` GPUs, or all of them; ``0`` means the CPU.
 
     Raises:
-        Refusal: Fewer exist than asked for, or ``all`` is none.
+        Refusal: Fewer exist than requested, or ``all`` finds none.
     """
     if wanted == 0:
         return []
@@ -296,7 +298,7 @@ def check_nodes(options: argparse.Namespace) -> None:
 
 
 def _slurm(name: str, otherwise: int) -> int:
-    """Return what srun says of the job step, so that one command line serves all of its nodes."""
+    """Return srun's variables for the job step, so that one command line serves all of its nodes."""
     said = os.environ.get(f"SLURM_{name}", "")
     return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
 
@@ -351,13 +353,13 @@ def run(
     """Run a workload: as supervisor start the ranks, as a rank do the work.
 
     Args:
-        benchmark: What ``submission_benchmark`` says, or how to tell from the options.
+        benchmark: The value of ``submission_benchmark``, or a function that returns it from the options.
         arguments: The command line.
         plan: Checks the options without a framework; returns the number of ranks.
-        work: What a rank does.
-        sampled: Whether utilisation, power and clocks of the GPUs that ``--gpus`` names are logged meanwhile.
-        gpu_states: Whether it is logged before and after the run what else uses the GPUs of ``--device`` and
-            ``--gpus``.
+        work: The function that a rank runs.
+        sampled: Whether utilisation, power and clocks of the GPUs in ``--gpus`` are logged during the run.
+        gpu_states: Whether other uses of the GPUs in ``--device`` and ``--gpus`` are logged before and after
+            the run.
 
     Returns:
         The exit status.
@@ -412,13 +414,13 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
         return EXIT_ERROR
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by way of the interpreter's end: a thread that a framework left running there can abort a rank that
+    # Not through the interpreter's end: a thread that a framework left running there can abort a rank that
     # has done all of its work (seen with gloo: "terminate called without an active exception").
     os._exit(0)
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this rank when its supervisor is gone, however that happened."""
+    """Make the kernel kill this rank when its supervisor is gone, for whatever reason."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -589,13 +591,14 @@ def join(rank: Rank, backend: str, device: Any, timeout_s: float) -> None:
 
 
 def exchange_by_file(mine: Any, rank: Rank, name: str, timeout_s: float) -> list[Any]:
-    """Return what each rank says, by way of a file: what is said of a wrong GPU has to arrive right.
+    """Return each rank's message, exchanged by a file: a message about a wrong GPU must not pass through a
+    GPU.
 
     Args:
-        mine: What this rank says, as JSON has it.
+        mine: This rank's message, as JSON values.
         rank: This one.
         name: Of the file; each exchange of a run has its own.
-        timeout_s: How long the others may take.
+        timeout_s: The longest wait for the others.
     """
     import datetime
 
@@ -629,7 +632,7 @@ def mark_moment(device: Any) -> Any:
 
 
 def majority(values: Sequence[Value]) -> Value | None:
-    """Return what more than half of several values are; None where no value is so frequent. No I/O."""
+    """Return the value that more than half of several are, or None if there is none. No I/O."""
     value, count = collections.Counter(values).most_common(1)[0]
     return value if 2 * count > len(values) else None
 
@@ -638,9 +641,9 @@ def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
     """Return the median time of one call, after a warm-up; on a GPU measured there, by device events.
 
     Args:
-        call: What to time; on a GPU it queues work on the current stream.
+        call: The function to time; on a GPU it queues work on the current stream.
         device: A ``torch.device``.
-        seconds: How long to measure (at least five samples are taken).
+        seconds: Duration of the measurement (at least five samples are taken).
         most: At most this many samples.
     """
     import statistics
@@ -696,5 +699,5 @@ def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any,
 
 
 def device_labels(found: list[Gpu], rank: Rank) -> dict[str, str]:
-    """Return the labels that say on which device a rank measured."""
+    """Return the labels that name the device of a rank."""
     return found[rank.local].labels if found else {"device": "cpu"}

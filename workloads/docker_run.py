@@ -6,7 +6,7 @@
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
 Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
-`:::RACKPROOF {JSON}` that say where it stands, and what run.sub prints, as it grows. With `together`, it has
+`:::RACKPROOF {JSON}` that state its progress, and the output of run.sub as it grows. With `together`, it has
 every node build the image and submits run.sub by Slurm once, as slurm_run.py does.
 
 run.sub ends with the status of its own tidying up, so what it prints decides. Its container is a child of
@@ -60,7 +60,7 @@ EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
 """These are the commits' trees, as git names them: an archive made again may have another checksum."""
 TOP = "/sources"
-"""Where a script in the container finds the sources."""
+"""The folder of the sources for a script in the container."""
 SHIM = """\
 #!/bin/sh
 # What nvidia-docker was: docker with NVIDIA's runtime where a container is made.
@@ -154,7 +154,7 @@ class Docker(slurm_run.Work):
     # -- sources and image ----------------------------------------------------------------------------
 
     def sources(self) -> None:
-        """Have the sources of the commit unpacked."""
+        """Unpack the sources of the commit."""
         spec, note = self.spec, self.tree / ".rackproof.json"
         with locked(self.shared / "sources" / f".{spec['ref']}.lock", "the sources"):
             known = read_json(note)
@@ -245,7 +245,7 @@ class Docker(slurm_run.Work):
         return found
 
     def build(self) -> None:
-        """Have the image of the commit; one of the same commit is kept."""
+        """Build the image of the commit; keep one of the same commit."""
         spec = self.spec
         status, out, err = run(["docker", "info", "--format", "{{.DockerRootDir}}"])
         if status != 0:
@@ -287,7 +287,7 @@ class Docker(slurm_run.Work):
             )
 
     def there(self) -> tuple[str, str]:
-        """Return commit and id of the image that is there; empty where there is none."""
+        """Return commit and id of the present image; empty if there is none."""
         form = '{{index .Config.Labels "' + LABEL + '"}} {{.Id}}'
         status, out, _err = run(["docker", "image", "inspect", "--format", form, self.spec["image"]])
         words = out.split()
@@ -296,7 +296,7 @@ class Docker(slurm_run.Work):
     def in_container(
         self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
     ) -> None:
-        """Run a staging script: in the image where it says a mount point, else on this node."""
+        """Run a staging script: in the image if it names a mount point, otherwise on this node."""
         mount = mounts[0].rpartition(":")[2]
         scratch = self.shared / f".{name}-{os.getpid()}"
         shutil.rmtree(str(scratch), ignore_errors=True)
@@ -323,7 +323,7 @@ class Docker(slurm_run.Work):
     # -- the run --------------------------------------------------------------------------------------
 
     def choose_config(self) -> Path:
-        """Return the system's config file: run.sub takes DGX1's without a word where there is none."""
+        """Return the system's config file: without one, run.sub silently takes DGX1's."""
         path = self.code / f"config_{self.spec['system']}.sh"
         if not path.is_file():
             there = ", ".join(sorted(one.stem[7:] for one in self.code.glob("config_*.sh"))) or "none"
@@ -500,7 +500,7 @@ class Together(Docker):
     variable = "bench_shared"
 
     def images(self) -> None:
-        """Have every node build the image."""
+        """Make every node build the image."""
         hosts = self.spec["hosts"]
         say(phase=f"building {self.spec['image']} on {len(hosts)} nodes")
         program = str(Path(self.spec["workloads"]) / Path(__file__).name)
@@ -549,7 +549,7 @@ class Together(Docker):
         return ["--ntasks-per-node", environment["DGXNGPU"]]
 
     def tail(self, path: Path) -> Tail06:
-        """Return what copies the job's output."""
+        """Return the command that copies the job's output."""
         return Tail06(path, self.secrets)
 
     def follow(self) -> int:
@@ -575,7 +575,7 @@ class Together(Docker):
 
 
 def lives(note: Path) -> bool:
-    """Whether the launcher that wrote a note still runs."""
+    """Return whether the launcher that wrote a note still runs."""
     try:
         pid = int(note.read_text())
         return Path(__file__).name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()

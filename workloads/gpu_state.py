@@ -1,4 +1,4 @@
-"""What uses the GPUs before and after a run: other processes, memory, utilisation, clocks.
+"""Read the uses of GPUs before and after a run: other processes, memory, utilisation, clocks.
 
 Standard library only. The supervisor asks nvidia-smi before its ranks start and after they ended, so that
 whatever is seen there belongs to something else. A container does not see the processes of others: there,
@@ -26,14 +26,14 @@ READINGS = 5
 FEWEST_READINGS = 3
 BETWEEN_S = 0.2
 SETTLE_S = 1.2
-"""How long after a run utilisation is still that of the run: nvidia-smi averages over up to a second."""
+"""Seconds after a run in which utilisation is still the run's: nvidia-smi averages over up to a second."""
 SLOW_S = 4.0
 """After this time the fewest readings are enough: without persistence a call takes a second for each GPU."""
 TIME_LIMIT_S = 30.0
-"""How long all calls of one moment may take together."""
+"""The longest time for all calls of one moment together."""
 MOST_PROCESSES = 16
 KEYS = ("memory_used_mib", "utilisation_percent", "sm_clock_mhz", "temperature_c", "power_w", "throttle")
-"""What a state says of a GPU, in the order of the cells; ``throttle`` has NVML's bits."""
+"""The fields of a GPU's state, in the order of the cells; ``throttle`` has NVML's bits."""
 _FORM = "--format=csv,noheader,nounits"
 _FIELDS = "uuid,memory.used,utilization.gpu,clocks.sm,temperature.gpu,power.draw"
 GPU_QUERIES = (
@@ -45,7 +45,7 @@ PROCESS_QUERY = ["--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _
 
 
 def ask_nvidia_smi(options: list[str], seconds: float) -> str:
-    """Return what nvidia-smi prints.
+    """Return the output of nvidia-smi.
 
     Raises:
         OSError: It is not there, or does not start.
@@ -62,7 +62,7 @@ def ask_nvidia_smi(options: list[str], seconds: float) -> str:
 
 
 def number_of_cell(text: str) -> float | None:
-    """Return the number of a cell; None for "[N/A]" and all else that is no finite number of 0 or more."""
+    """Return the number of a cell, or None if it is not a finite number of 0 or more, such as "[N/A]"."""
     text = text.strip()
     try:
         # Bits are printed as 0x0000000000000001.
@@ -86,7 +86,7 @@ def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
 
 
 def read_processes(text: str) -> list[dict[str, Any]] | None:
-    """Return the compute processes, each with its GPU; None where a line is no process."""
+    """Return the compute processes, each with its GPU, or None if a line is no process."""
     found = []
     for line in text.splitlines():
         # The name comes last: it may hold commas.
@@ -109,8 +109,8 @@ def read_states(
     """Return the state of each GPU, read for about a second.
 
     Utilisation is the median of :data:`READINGS` readings, of :data:`FEWEST_READINGS` where calls are slow;
-    all else is of the last one. ``processes`` are the compute processes on the GPU. What could not be read is
-    None. It takes :data:`TIME_LIMIT_S` at most, and raises nothing for whatever nvidia-smi does.
+    all else is of the last one. ``processes`` are the compute processes on the GPU. Values that could not be
+    read are None. It takes :data:`TIME_LIMIT_S` at most, and raises nothing for whatever nvidia-smi does.
 
     Args:
         uuids: The GPUs.

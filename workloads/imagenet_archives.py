@@ -45,7 +45,8 @@ PINS: dict[str, Any] = {
         },
     },
 }
-"""What the archives must be; ``--pins FILE`` replaces it. The MD5 sums are torchvision's (imagenet.py).
+"""The expected sizes and digests of the archives; ``--pins FILE`` replaces it. The MD5 sums are torchvision's
+(imagenet.py).
 
 No source that can be relied on states the development kit's size in bytes: its MD5 sum alone is compared.
 """
@@ -111,7 +112,7 @@ class Images:
         return found
 
 
-# Which archives are there
+# The present archives
 
 
 def in_words(size_bytes: int) -> str:
@@ -150,7 +151,7 @@ def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
 
 
 def identity_of(path: Path) -> list[int]:
-    """Return what changes when a file is replaced or written: size, time of change in ns, inode."""
+    """Return values that change when a file is replaced or written: size, time of change in ns, inode."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
@@ -202,7 +203,7 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
 
     Args:
         tar: The class's archive as a stream.
-        start: Where it begins in the archive around it.
+        start: Its offset in the archive around it.
         wnid: Name of the class.
         archive: Name for messages.
     """
@@ -274,7 +275,7 @@ def read_devkit(stream: Any, archive: str) -> tuple[dict[str, str], list[str]]:
 
 
 def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
-    """Read an archive once; return what it holds.
+    """Read an archive once; return its contents.
 
     Args:
         part: ``train``, ``val`` or ``devkit``.

@@ -96,7 +96,7 @@ def check(folder: Path) -> None:
     """Check that there is a data set, without listing it.
 
     Raises:
-        Refusal: There is none.
+        Refusal: There is no such size.
     """
     lacking = [part for part in ("train", "val") if not (folder / part).is_dir()]
     if lacking:
@@ -110,7 +110,7 @@ def read_ppm(path: str) -> Any:
     """Return a binary PPM with 8 bits a channel as uint8 (3, H, W).
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a PPM.
     """
     import torch
 

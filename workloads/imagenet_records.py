@@ -1,4 +1,4 @@
-"""How images are packed: MXNet's RecordIO, TensorFlow's TFRecords; and what a JPEG is, without decoding it.
+"""Pack images as MXNet's RecordIO and TensorFlow's TFRecords; read a JPEG's properties without decoding it.
 
 Standard library only, Python 3.8+; TFRecords need google-crc32c, an image that is encoded again needs Pillow.
 """
@@ -20,7 +20,7 @@ class BadImage(ValueError):  # noqa: N818  (reads as what it is)
 
 
 class ImageFacts(NamedTuple):
-    """What an image is: ``kind`` is jpeg or png; components are 1 (grey), 3 or 4 (CMYK)."""
+    """Properties of an image: ``kind`` is jpeg or png; components are 1 (grey), 3 or 4 (CMYK)."""
 
     kind: str
     width: int
@@ -29,14 +29,14 @@ class ImageFacts(NamedTuple):
 
     @property
     def oddity(self) -> str:
-        """Return why TensorFlow's JPEG reader would stop at the image, empty where it would not."""
+        """Return why TensorFlow's JPEG reader would stop at the image, or "" if it would not."""
         if self.kind != "jpeg":
             return self.kind.upper()
         return "CMYK" if self.components == 4 else ""
 
 
 def facts_of(data: bytes) -> ImageFacts:
-    """Return what an image is, by its header.
+    """Return the properties of an image, by its header.
 
     Raises:
         BadImage: It is neither JPEG nor PNG, or has no header.
@@ -96,8 +96,8 @@ def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, i
 def recordio_record(data: bytes) -> bytes:
     """Return a record as dmlc's RecordIO frames it.
 
-    A reader looks for records by their magic number, so one that stands in the data, at a multiple of four,
-    is taken out, and the record is written in so many pieces more.
+    A reader finds records by their magic number. If the data contain it at a multiple of four, it is taken
+    out, and the record is written in one more piece for each.
     """
     cuts = []
     at = data.find(RECORDIO_MAGIC)

@@ -384,7 +384,7 @@ class Trainer:
         return step
 
     def close(self) -> None:
-        """Let go of the captured step: NCCL cannot shut down while a graph holds its work."""
+        """Release the captured step: NCCL cannot shut down while a graph holds its work."""
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
@@ -411,7 +411,7 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch; the images beyond them wait for another one."""
+        """Return the whole batches in an epoch; the remaining images wait for another one."""
         assert self.listing is not None  # noqa: S101
         steps = len(self.listing.train) // self.global_batch
         if steps == 0:
@@ -543,7 +543,7 @@ class Reporter:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do what a rank does; say which image cannot be read."""
+    """Do a rank's work; name an image that cannot be read."""
     try:
         work_on(options, rank, log)
     except imagenet_data.BadImage as error:

@@ -105,7 +105,7 @@ def _turned(values: Any, cosine: Any, sine: Any) -> Any:
 
 
 def attend(query: Any, key: Any, value: Any) -> Any:
-    """Return what each token takes from itself and those before it, batch x tokens x heads x width."""
+    """Return each token's attention to itself and those before it, batch x tokens x heads x width."""
     attended = functional.scaled_dot_product_attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
@@ -155,7 +155,7 @@ class Layer(nn.Module):
         self.block, self.recompute = block, recompute
 
     def forward(self, stream: Any, cosine: Any, sine: Any) -> Any:
-        """Return what the block returns."""
+        """Return the block's output."""
         if self.recompute:
             return checkpoint(self.block, stream, cosine, sine, use_reentrant=False)
         return self.block(stream, cosine, sine)
@@ -215,8 +215,8 @@ class Llama(nn.Module):
         Args:
             shape: Its sizes.
             sequence: Tokens of a sequence.
-            fp8: Whether the layers' products are in fp8; the head's never is.
-            lora: Whether only adapters learn.
+            fp8: Whether the layers' products are in fp8; those of the head never are.
+            lora: Whether only adapters are trained.
             finish: Takes each layer as soon as it exists, so that a shard of it can take its place.
             loss_step: :func:`loss_and_gradient`, or the same compiled.
         """

@@ -1,4 +1,4 @@
-"""Sizes of Llama-shaped networks, and what a token of them costs. No I/O.
+"""Set the sizes of Llama-shaped networks, and compute the cost of a token. No I/O.
 
 Standard library only: the supervisor checks sizes before a framework is imported.
 """
@@ -18,7 +18,7 @@ class Shape:
 
     Args:
         width: Of the residual stream.
-        layers: How many.
+        layers: Their number.
         heads: Of queries.
         groups: Heads of keys and values, each shared by some of queries.
         hidden: Width within the SwiGLU.
@@ -69,8 +69,8 @@ class Shape:
 
         6 N (2 forward, 4 backward) for N weights, and 12 L d s / 2 for the attention of L layers of width d
         over sequences of s tokens; halved, for a token looks back only. The embedding is a table and costs
-        nothing. With LoRA the N frozen weights have no gradients: 4 N, and 6 for each adapter's weight. What
-        is computed twice to save memory counts once.
+        nothing. With LoRA the N frozen weights have no gradients: 4 N, and 6 for each adapter's weight.
+        Operations that are repeated to save memory count once.
 
         Args:
             sequence: Tokens of a sequence.

@@ -140,7 +140,7 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def compiles(device: torch.device) -> str:
-    """Return why torch.compile does not work here, empty if it does.
+    """Return why torch.compile does not work here, or "" if it does.
 
     Triton builds its launcher with the node's C compiler, which may be missing.
     """
@@ -152,7 +152,7 @@ def compiles(device: torch.device) -> str:
 
 
 class Trainer:
-    """What one rank needs to train."""
+    """The state that one rank needs to train."""
 
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
         """Build the network and its data.
@@ -221,7 +221,7 @@ class Trainer:
         return "flash"
 
     def try_cudnn(self) -> str:
-        """Return why cuDNN's attention refuses this network's, empty if it does not."""
+        """Return why cuDNN's attention refuses this network's shapes, or "" if it does not."""
         shape, options = self.shape, self.options
         heads = shape.heads + 2 * shape.groups
         parts = torch.zeros(
@@ -304,7 +304,7 @@ class Trainer:
         return 2 * self.shape.parameters > KEPT_SHARE * memory
 
     def local(self) -> list[Any]:
-        """Return what this rank holds of each weight that learns."""
+        """Return this rank's part of each trained weight."""
         return [one.to_local() if hasattr(one, "to_local") else one for one in self.learning]
 
     def step(self, index: int) -> None:
@@ -499,7 +499,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do what a rank does; where memory is too small, say what makes it fit."""
+    """Do a rank's work; if memory is too small, say what makes it fit."""
     try:
         work_on(options, rank, log)
     except torch.cuda.OutOfMemoryError as error:

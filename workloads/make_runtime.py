@@ -35,7 +35,7 @@ ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv
 NO_NETWORK = (
     "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
 )  # fmt: skip
-"""What pip's output holds, in lower case, where it could not talk to a package index."""
+"""Text of pip's output, in lower case, that shows that it could not reach a package index."""
 
 
 def stop(message):
@@ -44,7 +44,7 @@ def stop(message):
 
 
 def version_of(python):
-    """Return (major, minor) of an interpreter, or None where it does not run."""
+    """Return (major, minor) of an interpreter, or None if it does not run."""
     try:
         answer = subprocess.run(
             [python, "-c", "import sys; print(*sys.version_info[:2])"],
@@ -165,7 +165,7 @@ def checksum_of(runtime):
 
 
 def clear(folder, minimum_bytes):
-    """Empty the folder of an environment; end with a message where that is no good idea, or useless."""
+    """Empty the folder of an environment; end with a message if that would do harm, or be useless."""
     os.makedirs(folder, exist_ok=True)
     strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
     if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
@@ -189,8 +189,8 @@ def explain(status, said, folder, runtime):
 
     Args:
         status: pip's exit status; negative where a signal ended it.
-        said: All that pip said.
-        folder: Where the environment should have been.
+        said: The whole output of pip.
+        folder: The folder of the environment.
         runtime: Name of the runtime.
     """
     errors = [line for line in said.splitlines() if line.startswith("ERROR:")]
@@ -265,7 +265,7 @@ def install(python, folder, requirements, runtime, cuda_bytes=0):
 def make(folder, needs, requirements, checksum, runtime):
     """Make the environment again, and mark it as made once it has shown its modules.
 
-    On a failure nothing of it stays: a disk that it filled is free again.
+    After a failure nothing of it stays, so that a disk that it filled is free again.
     """
     interpreter = find_interpreter(parse_version(needs["oldest"]), parse_version(needs["newest"]))
     provide_libraries(needs.get("libraries", {}), runtime)

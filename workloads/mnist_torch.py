@@ -216,7 +216,7 @@ class Trainer:
         self.images, self.labels = load(options.data, "train", device, manifest)
         self.test_images, self.test_labels = load(options.data, "t10k", device, manifest)
         self.samples = len(self.labels)
-        # Of a batch that does not divide evenly some ranks train one image more: 64 on 3 are 21, 21 and 22.
+        # If a batch does not divide evenly, some ranks train one image more: 64 on 3 are 21, 21 and 22.
         begin, end = (options.batch_size * at // rank.count for at in (rank.index, rank.index + 1))
         self.part, self.batch = slice(begin, end), end - begin
         # Gradients and losses are averaged over ranks: a rank counts as much as it has images.
@@ -320,7 +320,7 @@ class Trainer:
         return step
 
     def close(self) -> None:
-        """Let go of the captured step: NCCL cannot shut down while a graph holds its work."""
+        """Release the captured step: NCCL cannot shut down while a graph holds its work."""
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
@@ -360,7 +360,7 @@ class Trainer:
 
     @property
     def validate_part(self) -> slice:
-        """The test images that this rank looks at."""
+        """Return the test images of this rank."""
         total, count, index = len(self.test_labels), self.rank.count, self.rank.index
         return slice(total * index // count, total * (index + 1) // count)
 
@@ -383,7 +383,7 @@ class Trainer:
 
 
 def set_precision(precision: str) -> None:
-    """Let float32 products use TF32 only where asked for; otherwise float32 means float32."""
+    """Allow TF32 for float32 products only if requested; otherwise float32 means float32."""
     tf32 = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32

@@ -3,7 +3,7 @@
 
     rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
-Standard library only. How the nodes share their work is --variable-update:
+Standard library only. --variable-update selects how the nodes share their work:
 
     horovod                                   a rank for each GPU, gradients over MPI or NCCL
     parameter_server, distributed_replicated  a worker and a parameter server on each node, over gRPC
@@ -34,12 +34,12 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_CANNOT_LAUNCH = 9
 PROGRAM = "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
-"""Where it is in the sources of tensorflow/benchmarks."""
+"""Its path in the sources of tensorflow/benchmarks."""
 ONE_NODE = ("replicated", "independent")
 SERVED = {"parameter_server": "ps", "distributed_replicated": "ps", "distributed_all_reduce": "worker"}
 """The job whose processes serve until they are ended, where there are several nodes."""
 VARIABLE_UPDATES = ("horovod", *SERVED, *ONE_NODE)
-"""What tf_cnn_benchmarks knows, but for what it cannot do."""
+"""The ways that tf_cnn_benchmarks knows, without those that it cannot do."""
 BROKEN_UPDATES = {
     "collective_all_reduce": "the program itself ends with an AttributeError in all of its last commits"
 }
@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def unknown_update(name: str) -> str:
-    """Report that tf_cnn has no such way to update variables, or cannot do it, and what there is."""
+    """Report that tf_cnn does not have, or cannot do, this way of updating variables, and list the others."""
     known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
     if any(part in name.lower() for part in ("ddl", "powerai")):
         return (
@@ -141,7 +141,7 @@ def workers_of(options: argparse.Namespace, nodes: list[str]) -> int:
     """Return how many workers (ranks) each node has.
 
     Raises:
-        Refusal: The way in which variables are updated does not exist, or knows one node only.
+        Refusal: The way of updating variables does not exist, or works on one node only.
     """
     way = options.variable_update
     if way not in VARIABLE_UPDATES:
@@ -159,7 +159,7 @@ def workers_of(options: argparse.Namespace, nodes: list[str]) -> int:
 
 
 def is_served(options: argparse.Namespace, workers: int) -> bool:
-    """Whether TensorFlow's own servers take part: with one worker parameter_server needs none."""
+    """Return whether TensorFlow's own servers take part: with one worker parameter_server needs none."""
     way = options.variable_update
     return way in SERVED and (workers > 1 or way == "distributed_replicated")
 
@@ -192,7 +192,7 @@ def write_files(nodes: list[str], each: int, cores: list[int]) -> None:
 def transport(
     options: argparse.Namespace, interface: str, network: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return Open MPI's parameters and the variables by which MPI takes the run's network."""
+    """Return Open MPI's parameters and the variables that make MPI use the run's network."""
     wanted: dict[str, str] = {}
     variables: dict[str, str] = {}
     if options.transport == "tcp":
@@ -264,7 +264,7 @@ def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> lis
 def commands(
     options: argparse.Namespace, nodes: list[str], addresses: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the command line that trains, and that of the servers beside it (empty where there are none)."""
+    """Return the command line that trains, and that of the servers beside it (empty without servers)."""
     each = workers_of(options, nodes)
     count = each * len(nodes)
     bound = options.rank_file == "on"
@@ -287,7 +287,8 @@ def commands(
 
 
 def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
-    """Check what mpirun needs, for it says little by itself; return the cores of each node for a rank file.
+    """Check the requirements of mpirun, whose own messages explain little; return the cores of each node for
+    a rank file.
 
     Raises:
         Refusal: Something is missing.
@@ -324,7 +325,7 @@ def cores_of(remote: list[str], node: str) -> int:
     """Return how many cores a node has.
 
     Raises:
-        Refusal: It does not say.
+        Refusal: Its output is unusable.
     """
     words = [*remote, CORES] if remote else ["sh", "-c", CORES]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

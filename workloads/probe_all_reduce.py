@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def mnnvl_clique(text: str) -> int:
-    """Return how many ranks NCCL joins by NVLink between nodes, by its own words; 0 where it does not."""
+    """Return how many ranks NCCL joins by NVLink between nodes, by its own words, or 0 if it does not."""
     found = re.findall(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)\b", text)
     return int(found[-1]) if found else 0
 
@@ -175,12 +175,12 @@ def samples_s(
     Args:
         queue: Queues the collective and returns what waits for it.
         prepare: Makes its buffers ready again before each sample.
-        device: Where the buffers are; on a GPU times are those of its own events.
-        seconds: How long to measure (at least five samples are taken).
+        device: The device of the buffers; on a GPU times come from its own events.
+        seconds: Duration of the measurement (at least five samples are taken).
         most_in_burst: Small collectives are timed in bursts, of at most so many between two preparations.
         most: At most so many samples.
-        recorded: Whether a burst is recorded once and played by the GPU: one by one, PyTorch takes about
-            70 µs of the host's time for each, more than a small collective takes.
+        recorded: Whether a burst is recorded once and replayed by the GPU: a single call takes PyTorch about
+            70 µs of the host's time, longer than a small collective.
     """
 
     def several(count: int) -> None:
@@ -243,9 +243,11 @@ def slowest(mine: float, device: torch.device) -> float:
 
 
 def record_burst(burst: Callable[[], None]) -> Callable[[], None]:
-    """Record what a function queues on the GPU; return what plays it again. It is not run now."""
+    """Record the work that a function queues on the GPU; return a function that replays it. It is not run
+    now.
+    """
     graph = torch.cuda.CUDAGraph()
-    # By thread: NCCL's own threads go on asking the GPU meanwhile.
+    # By thread: NCCL's own threads go on calling the GPU meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         burst()
     return lambda: graph.replay()
@@ -283,7 +285,7 @@ def device_of(found: list[common.Gpu], rank: Rank) -> torch.device:
 
 
 def filled(size_bytes: int, options: argparse.Namespace, rank: Rank, device: torch.device) -> torch.Tensor:
-    """Return a buffer that was reduced once, of which every value is known."""
+    """Return a buffer that was reduced once, with every value known."""
     kind = getattr(torch, options.dtype)
     buffer = torch.empty(size_bytes // kind.itemsize, dtype=kind, device=device)
     fill(buffer, rank, options.seed)

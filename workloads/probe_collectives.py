@@ -63,7 +63,7 @@ NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 Source = tuple[int, int]
-"""A rank, and which of the parts that it sends."""
+"""A rank, and one of the parts that it sends."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class Collective:
     Attributes:
         factor: Bus bandwidth over algorithm bandwidth, for so many ranks.
         split: Whether its size is that of one part for each rank.
-        sends: How many parts each of so many ranks sends.
+        sends: Returns the number of parts that each rank sends, by the number of ranks.
         sources: For a rank, and the number of ranks, what each part of its result is the sum of.
-        in_place: Whether what is sent lies where the result will.
+        in_place: Whether the sent data lie where the result will.
     """
 
     factor: Callable[[int], float]
@@ -167,7 +167,7 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
     """Return the collectives, and the sizes in bytes.
 
     Raises:
-        Refusal: One of them does not exist, or is no size.
+        Refusal: One of them does not exist, or is not a size.
     """
     names = [one for one in options.collectives.split(",") if one]
     unknown = [one for one in names if one not in COLLECTIVES]
@@ -202,7 +202,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Buffers:
-    """What one rank sends and gets in one collective of one size.
+    """The buffers of one rank for one collective of one size.
 
     ``size_bytes`` is what is moved: the size asked for, less what does not divide by the number of ranks.
     """
@@ -234,7 +234,7 @@ class Buffers:
             self.got.fill_(math.nan)
 
     def queue(self) -> Any:
-        """Queue the collective; return what waits for it."""
+        """Queue the collective; return a function that waits for it."""
         distributed, sent, got = torch.distributed, self.sent.view(-1), self.got.view(-1)
         if self.name == "all_reduce":
             return distributed.all_reduce(got, async_op=True)
@@ -260,7 +260,7 @@ class Buffers:
         )
 
     def count_wrong(self) -> int:
-        """Run the collective once; count values of this rank's result that are not what they have to be."""
+        """Run the collective once; count the wrong values of this rank's result."""
         self.prepare()
         self.queue().wait()
         wrong = 0
@@ -305,7 +305,9 @@ class _Works:
 
 @dataclass
 class Sweep:
-    """What one rank measures: every collective in every size. ``medians`` are bus bandwidths in GB/s."""
+    """The measurements of one rank: every collective in every size. ``medians`` are bus
+    bandwidths in GB/s.
+    """
 
     options: argparse.Namespace
     rank: Rank
@@ -443,7 +445,7 @@ class Steps:
 
 
 def lags(times_s: list[float]) -> list[float]:
-    """Return by which fraction each time is longer than the shortest one."""
+    """Return the fraction by which each time exceeds the shortest one."""
     return [one / min(times_s) - 1 for one in times_s]
 
 
@@ -529,7 +531,7 @@ def log_compared(ours: float, theirs: float, wrong: float, where: dict[str, str]
 
 
 def _run_nccl_tests(program: str, least: int, most: int, dtype: str, uuids: list[str]) -> tuple[str, str]:
-    """Return what nccl-tests printed, and why it is not to be used (empty if it is)."""
+    """Return the output of nccl-tests, and why it cannot be used ("" if it can)."""
     command = [program, "-b", str(least), "-e", str(most), "-f", "2", "-g", str(len(uuids)), "-c", "1"]
     command += ["-n", "50", "-w", "5", "-d", NCCL_TESTS_DTYPES[dtype]]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}

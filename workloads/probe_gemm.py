@@ -3,9 +3,8 @@
 
 One process per GPU, all at once, on normally distributed data (zeros run faster than real data will).
 ``gemm`` is every point of the sweep, ``gemm_best`` the best per format, ``gemm_fixed`` one shape that is
-always the same. ``gemm_sustained`` and ``gemm_p95`` are of products back to back for a second, in which a
-neighbour that takes a part of the time shows. A product of an M x K and a K x N matrix counts 2 M N K
-operations.
+always the same. ``gemm_sustained`` and ``gemm_p95`` are of products back to back for a second, which show a
+neighbour that takes a part of the time. A product of an M x K and a K x N matrix counts 2 M N K operations.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SLOW_SHARE = 0.05
 
 ROWS_CHECKED = 64
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2, "fp8": 2e-1}
-"""How far one value may be off, in units of the square root of K (the spread of the products)."""
+"""The largest error of one value, in units of the square root of K (the spread of the products)."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,7 +65,7 @@ def chosen_formats(words: str) -> list[str]:
     """Return the number formats of a list with commas.
 
     Raises:
-        Refusal: There is none, or one does not exist.
+        Refusal: No format is given, or one does not exist.
     """
     dtypes = [one for one in words.split(",") if one]
     unknown = [one for one in dtypes if one not in DTYPES]
@@ -81,7 +80,7 @@ def chosen_sizes(words: str) -> list[int]:
     """Return the sizes of a list with commas: the eight-bit product needs multiples of 16.
 
     Raises:
-        Refusal: One is no such multiple.
+        Refusal: A size is not such a multiple.
     """
     sizes = [one for one in words.split(",") if one]
     odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]

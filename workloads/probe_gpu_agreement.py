@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compare the bits of the same products on all GPUs of a node, and of each GPU's products with each other.
 
-One process per GPU, none of which talks to another by way of a GPU. GPUs of one model with the same software
-compute the same bits. Of three or more the one that differs from the majority is named; two that differ
-disagree, and nothing says which is right. A GPU whose own repeats differ is named by itself.
+There is one process per GPU; they do not exchange data through a GPU. GPUs of one model with the same
+software compute the same bits. Of three or more, the one that differs from the majority is named; if two
+differ, it is not known which is right. A GPU whose own repeats differ is named by itself.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def products(dtype: str, size: int, device: torch.device, seed: int, seconds: fl
 
 
 def dissenters(digests: list[str]) -> tuple[list[int], bool]:
-    """Return which of several have another digest than more than half of all, and whether none has that many.
+    """Return those of several whose digest differs from that of more than half, and whether there is no such
+    majority.
 
     No I/O.
     """
@@ -93,13 +94,12 @@ def dissenters(digests: list[str]) -> tuple[list[int], bool]:
 
 
 def compared(said: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int], list[int], bool]:
-    """Return the ranks that are compared with this one, those of them that are odd, and whether all are in
-    dispute.
+    """Return the ranks compared with this one, the odd ones among them, and whether all are in dispute.
 
     Only GPUs of one model compute the same bits.
 
     Args:
-        said: What each rank wrote: ``model``, and ``digests`` by product.
+        said: The message of each rank: ``model``, and ``digests`` by product.
         rank: This one.
         key: The product.
     """

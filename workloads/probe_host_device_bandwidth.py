@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure copies between pinned host memory and each GPU, both ways, one GPU after the other.
 
-The host buffer lies in the memory nearest to the GPU. Random data; what arrives is compared.
+The host buffer lies in the memory nearest to the GPU. The data are random, and compared after each transfer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def local_cpus(gpu: Gpu) -> set[int]:
-    """Return the CPUs nearest to the GPU, as far as the kernel says; else an empty set."""
+    """Return the CPUs nearest to the GPU, by the kernel's data; else an empty set."""
     properties = torch.cuda.get_device_properties(gpu.index)
     try:
         where = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure copies from each GPU to each other GPU of the node: one way, both ways, and all pairs at once.
 
-Random data; what arrives is compared, of every copy. A single GPU has no pairs: that is said and nothing is
-measured.
+The data are random, and compared after every copy. A single GPU has no pairs: the probe reports that and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if common.IS_RANK:
 TOGETHER = ("both_ways", "all_at_once")
 FEWEST_COPIES, MOST_COPIES = 5, 40
 GATE_CYCLES = 100_000
-"""How long copies that start together are held back for each that has to be queued: about 50 µs."""
+"""Delay of copies that start together, for each that has to be queued: about 50 µs."""
 
 Pair = tuple[Gpu, Gpu]
 
@@ -72,7 +72,7 @@ def labels_of(pair: Pair) -> dict[str, str]:
 
 
 def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
-    """Return the slowest pair, and by which fraction it is slower than the median of all."""
+    """Return the slowest pair, and the fraction by which it is slower than the median of all."""
     pair = min(rates, key=lambda one: rates[one])
     return pair, 1 - rates[pair] / statistics.median(rates.values())
 

@@ -4,9 +4,9 @@
 One process per GPU. A path is a kernel whose blocks all compute the same words; each SM that differs is
 named. FMAs, atomics, and products of whole numbers on tensor cores are held against what the CPU computes;
 products of all bits and special functions against the golden table, else against the node's other GPUs of the
-model. Launches are repeated for the time asked for, all paths in turn, and compared on the device: the log
-says at which share of launches a fault would have been seen. Most of the memory holds a pattern meanwhile,
-and other patterns after that.
+model. Launches are repeated for the given time, all paths in turn, and compared on the device: the log states
+the share of launches at which a fault would have been seen. Most of the memory holds a pattern meanwhile, and
+other patterns after that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEAST_MEMORY = 0.8
 SLICE = 500
 """Launches of a path before the next path's turn."""
 MEMORY_SHARE = 0.95
-"""How much of the memory that is free at the start holds patterns."""
+"""The share of the memory that is free at the start to fill with patterns."""
 CHUNK_BYTES = 2 << 30
 PATTERNS = 8
 """Kinds of ``pattern`` in sdc_kernels.cu: address, checkerboard, walking bit, number; each also inverted."""
@@ -46,7 +46,7 @@ MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
 SLOTS_BYTES = sdc_paths.SLOTS * 20
 SHOWN_RECORDS = 8
 TIMEOUT_S = 120.0
-"""How long GPUs wait for each other's answers."""
+"""The longest wait of GPUs for each other's answers."""
 FIRST_WITH = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 """The compute capability from which on GPUs have the format; all have the other paths."""
 CPU_STEPS, CPU_LAUNCHES = 32, 3
@@ -63,7 +63,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Report:
-    """What kernels counted on a GPU: ``Report`` of sdc_kernels.cu."""
+    """The counts of kernels on a GPU: ``Report`` of sdc_kernels.cu."""
 
     def __init__(self, device: torch.device) -> None:
         size = 4 * MOST_SMS + 1 + MOST_RECORDS * RECORD
@@ -167,7 +167,7 @@ class GpuPaths:
         torch.cuda.synchronize(self.device)
 
     def counts(self, path: str) -> Counts:
-        """Return what was counted of a path so far."""
+        """Return the counts of a path so far."""
         return self.reports[path].counts(self.sms, self.launched[path] * self.blocks[path])
 
 
@@ -204,7 +204,7 @@ class CpuPaths:
             found.add_wrong({0: wrong})
 
     def counts(self, path: str) -> Counts:
-        """Return what was counted of a path so far."""
+        """Return the counts of a path so far."""
         return self.found[path]
 
 
@@ -241,7 +241,7 @@ class Memory:
         torch.cuda.synchronize(self.gpu.device)
 
     def counts(self) -> Counts:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return self.report.counts(self.gpu.sms, self.launched * self.blocks)
 
 
@@ -258,7 +258,7 @@ def check(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int, report: Rep
 
 
 class Answers:
-    """What a GPU answered first on each path, and what it is held against.
+    """A GPU's first answer on each path, and the answer that it is compared with.
 
     ``odd`` counts sets whose answer is not what a CPU computes, ``digests`` are of the answers that none can.
     """
@@ -269,7 +269,7 @@ class Answers:
         self.wrong: dict[str, dict[int, int]] = {}
 
     def take(self, of: GpuPaths | CpuPaths, path: str, right: list[bytes], sets: int) -> None:
-        """Have a path answered, and hand over what its launches are compared with."""
+        """Take a path's first answers, and return the words that its launches are compared with."""
         answers = []
         wrong = Counts(of.sms)
         odd = 0
@@ -313,7 +313,7 @@ def say_unproven(path: str, device: str, why: str, log: Log) -> None:
 def report_counts(path: str, counts: Counts, least: int, log: Log, labels: dict[str, str]) -> None:
     """Log which SMs a path met, how often, and how many words differed.
 
-    Where an SM met fewer launches than ``least``, their number is no measurement: nothing is proven of it.
+    If an SM ran fewer launches than ``least``, their number is not a measurement: nothing is proven of it.
     """
     labels = {"path": path, **labels}
     device, met, fewest = labels.get("gpu", "the CPU"), len(counts.blocks), counts.fewest_launches
@@ -353,7 +353,7 @@ def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) 
 def report_odd(
     answers: Answers, said: list[dict[str, Any]], rank: Rank, software: str, log: Log, labels: dict[str, str]
 ) -> None:
-    """Log of each path how many answers are others than they have to be; nothing where that is not known."""
+    """Log of each path how many answers are others than they have to be, or nothing if that is not known."""
     model, device = str(said[rank.index]["model"]), labels.get("gpu", "the CPU")
     golden = sdc_answers.read_golden()
     for path, count in answers.odd.items():
@@ -463,7 +463,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         why = "no kernel here uses the units that GPUs of this architecture have"
         say_unproven(path, labels["gpu"], why, log)
     if not of.untested:
-        # Where a format is missing in the log, its GPU does not have it.
+        # If a format is missing in the log, its GPU does not have it.
         log.measurement("untested_paths", 0, "1", LOWER, **labels)
     if rank.index == 0 and len(found) > 1:
         copy_all(found, log)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hold a training-like load, and watch each GPU second by second.
+"""Run a training-like load, and watch each GPU second by second.
 
 One process per GPU. A step computes bf16 products, attention and memory traffic while the host sends data;
 of several GPUs it ends with an all-reduce, which is not part of the step's computing time, so that a slow GPU
@@ -43,7 +43,7 @@ WINDOW_S = 1.0
 QUEUED_STEPS = 4
 """Steps that wait on the GPU: about 0.2 s."""
 USUAL_STEPS = 200
-"""How many of the latest steps say what is usual."""
+"""The number of latest steps that set the usual time."""
 SETTLE_SHARE = 0.2
 """The share of a short run that is for warming up, in place of :data:`soak_series.SETTLE_S`."""
 TIMEOUT_S = 300.0
@@ -61,7 +61,7 @@ class Shape:
         products: Products of a step.
         attention: Batch, heads, tokens and width of a head.
         memory_mib: Size of each of the three arrays of the memory traffic.
-        sent_mib: What the host sends meanwhile.
+        sent_mib: Data that the host sends meanwhile.
     """
 
     size: int
@@ -149,7 +149,7 @@ class Load:
 
 
 class Timer:
-    """When a queued step computed: by events of the GPU, or by the clock on a CPU, where nothing queues."""
+    """The time of a queued step: by events of the GPU, or by the clock on a CPU, where nothing queues."""
 
     def __init__(self, device: torch.device, compute: Callable[[], None]) -> None:
         self.events: list[Any] = []
@@ -165,7 +165,7 @@ class Timer:
             self.took_s = time.perf_counter() - began
 
     def seconds(self) -> float:
-        """Wait until the step has computed; return what that took."""
+        """Wait until the step has computed; return its seconds."""
         if self.events:
             self.events[1].synchronize()
             return float(self.events[0].elapsed_time(self.events[1])) / 1e3
@@ -174,7 +174,7 @@ class Timer:
 
 @dataclass
 class Watch:
-    """What is known of one GPU so far: windows, steps, and how it is asked."""
+    """The state of one GPU's measurement so far: windows, steps, and its queries."""
 
     shape: Shape
     nvml: samples.Nvml | None
@@ -258,7 +258,7 @@ def say_restart(notes: Notes, log: Log) -> None:
 
 
 def nvml_of(uuid: str) -> samples.Nvml | None:
-    """Return how to ask of a GPU; None where NVML is missing or does not know it: its seconds are unread."""
+    """Return how to ask of a GPU, or None if NVML is missing or does not know it: its seconds are unread."""
     try:
         asked = samples.Nvml([uuid])
     except (OSError, AttributeError):
@@ -278,7 +278,7 @@ def steps_of_window(load: Load, rank: Rank) -> int:
 
 
 def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
-    """Hold the load; give a window after each of so many steps."""
+    """Run the load; yield a window after each of so many steps."""
     waiting: deque[Timer] = deque()
     began = opened = time.monotonic()
     while True:
@@ -317,7 +317,7 @@ def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log:
 
 
 def report(watch: Watch, load: Load, seconds: float, log: Log, labels: dict[str, str]) -> float:
-    """Log what the seconds say; return the settled speed in TFLOP/s."""
+    """Log the results of the seconds; return the settled speed in TFLOP/s."""
     windows = watch.windows
     settle_s = min(soak_series.SETTLE_S, SETTLE_SHARE * seconds)
     rate = soak_series.mean_rate(windows, settle_s)
@@ -336,7 +336,7 @@ def report(watch: Watch, load: Load, seconds: float, log: Log, labels: dict[str,
 
 
 def report_readings(watch: Watch, before: dict[str, float], log: Log, labels: dict[str, str]) -> None:
-    """Log what NVML said during the run of a GPU, and how its counters grew."""
+    """Log NVML's readings during the run of a GPU, and the growth of its counters."""
     windows = watch.windows
     total_s = sum(one.seconds for one in windows)
     log.measurement("slowed_seconds", soak_series.slowed_seconds(windows), "s", LOWER, **labels)
@@ -355,7 +355,9 @@ def report_readings(watch: Watch, before: dict[str, float], log: Log, labels: di
 
 
 def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> None:
-    """Log by what share this GPU is slower than the median of its node's; by way of a file, not of a GPU."""
+    """Log the share by which this GPU is slower than its node's median; the ranks exchange it by a file, not
+    by a GPU.
+    """
     store = torch.distributed.FileStore(str(rank.state / "soak"), rank.count)
     store.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
     store.set(f"rank-{rank.index}", json.dumps(rate))
@@ -366,7 +368,7 @@ def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> Non
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Hold the load as one rank, on one device."""
+    """Run the load as one rank, on one device."""
     device, found = common.begin_probe(options, rank, log)
     labels = common.device_labels(found, rank)
     if rank.count > 1:

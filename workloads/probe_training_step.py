@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Train a small network for a few steps, the same on every device, and log a digest of what came out.
+"""Train a small network for a few steps, the same on every device, and log a digest of the result.
 
-One process per GPU, none of which talks to another. Data and first weights are made on the CPU from one
+There is one process per GPU; they do not exchange data. Data and first weights are made on the CPU from one
 seed, only deterministic kernels run, so that devices of one model with the same software end with the same
-bits. One that does not computes wrongly, and says so nowhere else. Speed is not measured.
+bits. A device that does not computes wrongly, and nothing else shows it. Speed is not measured.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     device, found = common.begin_probe(options, rank, log)
     width = options.width or (GPU_WIDTH if found else CPU_WIDTH)
     got, loss = train(device, options.seed, options.steps, width)
-    # What may differ between devices that compute correctly: only the same is compared.
+    # Properties in which correct devices may differ: only devices with the same ones are compared.
     alike = [found[rank.local].name if found else torch.backends.cpu.get_cpu_capability()]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
     alike += [f"width {width}", f"steps {options.steps}", f"seed {options.seed}"]

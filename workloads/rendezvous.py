@@ -3,13 +3,12 @@
 
     rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] -- PROGRAM ...
 
-Standard library only, started on each node of a run. Interface and addresses are those that the
-module rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which
-measures the TCP bandwidth to and from each other node; then each starts the program with --nodes,
---node-rank and --rendezvous where there are several, and the interface through NCCL's and Gloo's variables.
-What was measured, and what the interface carried meanwhile, goes to rendezvous.json.
-Exit status: the program's; 8 the nodes did not meet or do not reach each other; 1 another node's program
-failed.
+Standard library only, started on each node of a run. Interface and addresses are those that the module
+rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which measures
+the TCP bandwidth to and from each other node; then each starts the program with --nodes, --node-rank and
+--rendezvous where there are several, and the interface through NCCL's and Gloo's variables. The measurements,
+and the interface's traffic meanwhile, go to rendezvous.json. Exit status: the program's; 8 the nodes did not
+meet or do not reach each other; 1 another node's program failed.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Line:
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self, seconds: float | None) -> dict[str, object]:
-        """Return the next words; {} where the other side has gone.
+        """Return the next words, or {} if the other side has gone.
 
         Raises:
             socket.timeout: None came in time.
@@ -81,7 +80,7 @@ class Line:
 
 
 def carried(interface: str) -> dict[str, int | None]:
-    """Return what an interface carried so far, in bytes."""
+    """Return the bytes that an interface has carried so far."""
     # Not /sys, which may be that of another network namespace.
     with open("/proc/net/dev") as stream:
         for line in stream:
@@ -173,7 +172,7 @@ def closed(connections: list[socket.socket]) -> None:
 
 
 class First:
-    """What the first node does: it waits for the others, measures, and hears how they end."""
+    """The first node: it waits for the others, measures, and learns how they end."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.peers = list(point["peers"])  # type: ignore[call-overload]
@@ -239,7 +238,7 @@ class First:
 
 
 class Other:
-    """What every other node does."""
+    """Every other node."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.first = next(iter(point["peers"]))  # type: ignore[call-overload]
@@ -249,7 +248,7 @@ class Other:
         self.line: Line
 
     def meet(self) -> str:
-        """Come to the first node, be measured, and return where the ranks meet.
+        """Connect to the first node, be measured, and return where the ranks meet.
 
         Raises:
             NotMet: The first node is not there.
@@ -313,7 +312,7 @@ def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> N
 
 
 def environment(point: dict[str, object]) -> dict[str, str]:
-    """Return the variables by which NCCL and Gloo take the run's network."""
+    """Return the variables that make NCCL and Gloo use the run's network."""
     variables = dict(os.environ)
     interface = str(point["interface"])
     variables["GLOO_SOCKET_IFNAME"] = interface

@@ -47,7 +47,7 @@ def main(command: list[str]) -> int:
         print(f"rackproof: {path} cannot be run: {error.strerror}", flush=True)
         return MISSING
     if status < 0:
-        # So that whoever started this sees the signal, too.
+        # So that the process that started this one sees the signal, too.
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

@@ -1,4 +1,4 @@
-"""What the GPUs and the network did during a run: utilisation, power, temperature, clocks, traffic.
+"""Sample the GPUs and the network during a run: utilisation, power, temperature, clocks, traffic.
 
 Standard library only. The supervisor samples in a thread of its own, through NVML, where the driver has it;
 without GPUs nothing is sampled. A call that hangs in the driver costs samples and nothing else.
@@ -73,9 +73,9 @@ class Nvml:
         return found
 
     def read_counters(self) -> dict[str, float]:
-        """Return what grows or never changes of the first GPU: errors, energy (J), slowdown (°C).
+        """Return the counters and constants of the first GPU: errors, energy (J), slowdown (°C).
 
-        ``nvlink`` are errors of all its links together; it is left out where there is none.
+        ``nvlink`` are errors of all its links together; it is left out if there are none.
         """
         if not self._devices:
             return {}
@@ -184,7 +184,7 @@ class Sampler:
 
 
 def start(uuids: list[str], say: Callable[[dict[str, Any]], None]) -> Sampler | None:
-    """Sample these GPUs from now on; None where there are none, or no NVML."""
+    """Start sampling these GPUs; return None if there are none, or no NVML."""
     if not uuids:
         return None
     try:

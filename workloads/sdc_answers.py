@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the answers of data paths say: which SM is wrong, whether an answer is right, and what was not seen.
+"""Judge the answers of data paths: wrong SMs, wrong answers, and the share that was not seen.
 
 Standard library only. Called with logs of ``probe_sdc.py``, of one node or a fleet, it names GPUs whose
 answers differ from the others', and prints the rows that the logs would add to ``sdc_golden.csv``.
@@ -30,10 +30,10 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Counts:
-    """What the SMs of a GPU did on one path, by SM.
+    """The counts of a GPU's SMs on one path, by SM.
 
     Args:
-        sms: How many the GPU has.
+        sms: The number of the GPU's SMs.
         blocks: Blocks that gave words.
         launches: Launches that an SM took part in.
         wrong: Words that differed.
@@ -53,7 +53,7 @@ class Counts:
 
     @property
     def fewest_launches(self) -> int:
-        """Return in how many launches the SM took part that met the fewest; 0 where one met none."""
+        """Return in how many launches the SM took part that met the fewest, or 0 if one met none."""
         return 0 if self.missed else min(self.launches.values(), default=0)
 
     @property
@@ -107,7 +107,7 @@ def smallest_rate(launches: int) -> float:
 
 
 def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None:
-    """Return whether an answer is another than it has to be; None where there is nothing to hold it against.
+    """Return whether an answer is wrong, or None if there is nothing to compare it with.
 
     Args:
         digest: Of the answers that no CPU can compute.
@@ -139,7 +139,7 @@ def read_golden(path: Path = GOLDEN) -> dict[Key, str]:
 
 
 def key_of(row: Mapping[str, str]) -> Key:
-    """Return what a row is of."""
+    """Return the identity of a row."""
     return row["model"], row["software"], row["path"]
 
 
@@ -148,7 +148,7 @@ def compare_fleet(
 ) -> tuple[dict[Key, str], list[str]]:
     """Compare answers of many GPUs, and of each GPU with itself.
 
-    Right is what the table has, else what more than half agree on.
+    The table's answer is right, or otherwise the one that more than half agree on.
 
     Args:
         rows: Answers with their ``gpu``.

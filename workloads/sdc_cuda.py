@@ -13,9 +13,9 @@ import sdc_paths
 
 SOURCE = Path(__file__).resolve().with_name("sdc_kernels.cu")
 OPTIONS = ("--fmad=false", f"-DSTEPS={sdc_paths.STEPS}")
-"""No contraction of products and sums: the source says which operations are fused."""
+"""No contraction of products and sums: the source states which operations are fused."""
 _PLACES = ("nvidia/cu*/lib", "nvidia/cuda_nvrtc/lib", "torch/lib")
-"""Where the wheels of PyTorch and of NVRTC put the library, below a folder of packages."""
+"""Places of the library in the wheels of PyTorch and of NVRTC, below a folder of packages."""
 
 
 class CudaError(Exception):
@@ -139,7 +139,7 @@ class Kernels:
         """Return a kernel.
 
         Raises:
-            CudaError: There is none of the name.
+            CudaError: There is no function of the name.
         """
         if name not in self._functions:
             function = ctypes.c_void_p()
@@ -159,7 +159,7 @@ class Kernels:
 
         Args:
             name: The kernel.
-            blocks: How many.
+            blocks: Their number.
             threads: Of each block.
             stream: The handle of the stream.
             values: Its arguments, each of a type of ctypes.

@@ -190,7 +190,7 @@ def atomics(sets: range, steps: int = STEPS) -> Words:
 
 @dataclass(frozen=True)
 class Format:
-    """How tensor cores take a number format.
+    """The form in which tensor cores take a number format.
 
     Args:
         in_register: Numbers in a register of 32 bits.
@@ -272,7 +272,7 @@ def exact_sets(path: str) -> int:
 
 
 def exact_words(path: str) -> list[bytes]:
-    """Return the right words of each set of which they can be computed."""
+    """Return the right words of each set for which they can be computed."""
     sets = range(exact_sets(path))
     return bytes_of_blocks(PATHS[path](sets, STEPS)) if sets else []
 

@@ -8,9 +8,9 @@
 With --plan=PLAN_ID, all runs of a plan have the image that the first of them found behind its tag.
 
 Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
-`:::RACKPROOF {JSON}` that say where it stands, and the job's own output as it grows. The run's folder on
+`:::RACKPROOF {JSON}` that state its progress, and the job's own output as it grows. The run's folder on
 shared storage holds the job's number, so that starting again finds the job, and never submits a second one.
-The registry's key is read from the file in which provisioning put it, and goes nowhere but to the registry.
+The registry's key is read from the file in which provisioning put it, and is sent only to the registry.
 
 Exit status: 0 the job completed; 1 it failed, hung, or was cancelled; 5 data; 6 image; 7 config or Slurm.
 """
@@ -58,7 +58,7 @@ MANIFESTS = (
 )
 MANIFEST_BYTES = 16 << 20
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What a kernel calls a machine to what registries call its architecture."""
+"""The kernel's names of architectures to those of registries."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -66,9 +66,9 @@ SECRET = re.compile(r"(?i)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
 SECRET_NAMES = "RACKPROOF_SECRET_NAMES"  # noqa: S105  (the name of a variable)
 """Names the secrets that the operator meant for the job, separated by commas."""
 SHORT_SECRET = 7
-"""Values of so few characters are not looked for: they stand in any text."""
+"""Shorter values are not searched for: they occur in any text."""
 HIDDEN = "(secret)"
-"""What stands in plans and logs for a secret's value."""
+"""The replacement for a secret's value in plans and logs."""
 MARKERS = re.compile(
     rb"^(?:\+* *echo )?(?:')?(PROLOG_START|NCCL_TEST_START|NCCL_TEST_STOP|PROLOG_STOP|EXPERIMENT_START|"
     rb"RUNANDTIME_START|RUNANDTIME_STOP|EXPERIMENT_STOP)\b"
@@ -84,7 +84,7 @@ PHASES = {
     b"EXPERIMENT_STOP": "ended",
 }
 WHOLE_NODE = ("--exclusive", "--mem=0")
-"""All cores and GPUs of a node, and all memory, of which Slurm gives a job no more than it asks for."""
+"""Options for all cores, GPUs and memory of a node: Slurm gives a job no more than it requests."""
 SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
 DEVICES = """\
 names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
@@ -97,12 +97,14 @@ printf 'DEVICES|%s|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$adapters" \\
   "$(names /dev/infiniband '^(uverbs[0-9]+|rdma_cm)$')" \\
   "$(names /dev/nvidia-caps-imex-channels .)" "$(names /dev '^nvidia[0-9]+$')"
 """
-"""Prints what a node has, or a container on it: network adapters, their device files, IMEX channels, GPUs."""
+"""Prints the devices of a node, or of a container on it: network adapters, their device files, IMEX channels,
+GPUs.
+"""
 CONTENT = """\
 cd {folder}
 find . -type f ! -path '*/.*/*' -print0 | xargs -0 -r -n 8 -P 8 sha256sum > {listing}
 """
-"""Writes the checksums of what a step has brought; notes of whatever fetched it lie in hidden folders."""
+"""Writes the checksums of a step's files; notes of the tool that fetched them lie in hidden folders."""
 WORLD = """\
 import ctypes, os, sys
 def tell(*words):
@@ -175,7 +177,7 @@ NO_PLUGIN = (
         "its library (libpmix), provision.yml (role slurm: slurm_mpi_packages) installs it",
     ),
 )
-"""What Slurm prints where it cannot start ranks by a kind of MPI, and why with the remedy."""
+"""Slurm's output when it cannot start ranks by a kind of MPI, with cause and remedy."""
 DOMAIN = """\
 groups="$(nvidia-smi -q 2> /dev/null |
   awk '/CliqueId/ { clique = $NF } /ClusterUUID/ { print $NF "/" clique }' | sort -u | tr '\\n' ' ')"
@@ -211,7 +213,7 @@ def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Refusal(Exception):  # noqa: N818  (as in the other workloads)
-    """What cannot be done; the text says on what, why, and what to do."""
+    """A request that cannot be fulfilled; the text gives its subject, the cause, and the remedy."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -223,7 +225,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Leaving(Exception):  # noqa: N818
-    """The node shuts down; the job is left to whoever comes next."""
+    """The node shuts down; another launcher will follow the job."""
 
 
 def say(**what: Any) -> None:
@@ -252,7 +254,7 @@ def run(
 
 
 def last_lines(text: str, count: int = 4) -> str:
-    """Return the end of what a program said, on one line."""
+    """Return the end of a program's output, on one line."""
     return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])[-1500:]
 
 
@@ -263,7 +265,7 @@ def free_gb(folder: Path) -> float:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock on shared storage; say who is waited for."""
+    """Hold a lock on shared storage; print who holds it while waiting."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as stream:
         told = 0.0
@@ -294,7 +296,7 @@ def write(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what a file of ours holds; nothing where it is missing or cut off."""
+    """Return the contents of one of our files, or nothing if it is missing or cut off."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -304,7 +306,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """What following a job remembers between two polls; times are of the monotonic clock."""
+    """The state of following a job between two polls; times are of the monotonic clock."""
 
     began: float
     grown: float = field(init=False)
@@ -374,7 +376,7 @@ def fetch_token(challenge: str, header: str | None, scheme: str) -> Any:
 
 
 def digest_of_bytes(data: bytes) -> str:
-    """Return the digest by which registries name some bytes."""
+    """Return the digest by which registries name bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -382,7 +384,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
     """Return for which architectures an image is, by its manifest or the list of them.
 
     Args:
-        manifest: What the registry has under the image's digest.
+        manifest: The registry's answer for the image's digest.
         read_config: Returns the image's configuration by its digest; of a list it is not asked for.
 
     Raises:
@@ -397,7 +399,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
             raise ValueError(f"what the registry has under {digest} has another digest")
         platforms = [json.loads(text)]
     else:
-        # Beside images a list may have signatures and the like, whose platform is unknown.
+        # Beside images a list may have signatures and similar entries, whose platform is unknown.
         platforms = [entry.get("platform") or {} for entry in listed]
     named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
     found = sorted(named - {"", "unknown"})
@@ -407,7 +409,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
 
 
 def has_mellanox() -> bool:
-    """Whether this node has adapters for which enroot has a hook.
+    """Return whether this node has adapters for which enroot has a hook.
 
     Without any, asking for them hides the node's other adapters, or keeps containers from starting.
     """
@@ -417,7 +419,7 @@ def has_mellanox() -> bool:
 
 
 def read_devices(text: str) -> dict[str, list[set[str]]]:
-    """Return what each node has of each kind of device, by what DEVICES printed there."""
+    """Return each node's devices of each kind, from the output of DEVICES there."""
     found = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DEVICES|")
@@ -428,12 +430,12 @@ def read_devices(text: str) -> dict[str, list[set[str]]]:
 
 
 def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
-    """Return what containers lack of what their nodes have, a sentence for each kind of device.
+    """Return the devices of nodes that containers lack, a sentence for each kind of device.
 
     Args:
         hosts: The nodes that were asked.
-        nodes: What DEVICES printed on them.
-        containers: What it printed in the container on each.
+        nodes: The output of DEVICES on them.
+        containers: Its output in the container on each.
     """
     there, inside = read_devices(nodes), read_devices(containers)
     silent = [host for host in hosts if host not in there or host not in inside]
@@ -463,7 +465,7 @@ def read_world(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def plugin_complaint(host: str, error: str) -> str:
-    """Return why Slurm on a host cannot start ranks, by what it printed; empty where it did not complain."""
+    """Return why Slurm on a host cannot start ranks, from its output, or "" if it did not complain."""
     for pattern, words in NO_PLUGIN:
         if re.search(pattern.replace("{host}", re.escape(host)), error):
             return f"{host}: {words}"
@@ -471,13 +473,13 @@ def plugin_complaint(host: str, error: str) -> str:
 
 
 def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
-    """Return why the ranks on a host are no world of so many, with the remedy; empty where they are one.
+    """Return why the ranks on a host do not form one world of that size, with the remedy, or "" if they do.
 
     Args:
         host: A node on which two ranks or one of several nodes ran.
-        ranks: How many there are in all.
-        text: What they printed.
-        error: What srun and they printed as errors.
+        ranks: Their number in all.
+        text: Their output.
+        error: The error output of srun and the ranks.
     """
     there, said = read_world(text).get(host, {}), last_lines(error, 3)
     started, sizes = there.get("server", []), there.get("size", [])
@@ -490,7 +492,7 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
     if "no" in there.get("folder", []):
-        # By itself it does not matter: ranks were seen to meet without the folder.
+        # Alone it does not matter: ranks have met without the folder.
         return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
@@ -513,11 +515,11 @@ def most_common(values: list[str]) -> str:
 
 
 def domain_complaints(hosts: list[str], text: str) -> list[str]:
-    """Return why the nodes are no NVLink domain, with the remedy; nothing where they are one.
+    """Return why the nodes are no NVLink domain, with the remedy, or nothing if they are one.
 
     Args:
         hosts: The nodes of the job, all of an NVL72.
-        text: What DOMAIN printed on them.
+        text: The output of DOMAIN on them.
     """
     found = read_domains(text)
     domain = most_common([found[host][0] for host in hosts if host in found and is_domain(found[host][0])])
@@ -534,7 +536,7 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
 
 
 def membership_complaint(groups: str, domain: str) -> str:
-    """Return why a node's GPUs are not in the domain of the others, with the remedy; empty where they are."""
+    """Return why a node's GPUs are not in the domain of the others, with the remedy, or "" if they are."""
     if not is_domain(groups):
         return f"its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
     if groups != domain:
@@ -543,12 +545,12 @@ def membership_complaint(groups: str, domain: str) -> str:
 
 
 def imex_complaint(digest: str, listed: str, state: str) -> str:
-    """Return why IMEX of a node does not serve the domain, with the remedy; empty where it does.
+    """Return why IMEX of a node does not serve the domain, with the remedy, or "" if it does.
 
     Args:
         digest: The digest of its list of nodes.
         listed: That of the others' lists.
-        state: What IMEX reports of itself.
+        state: IMEX's own report.
     """
     if not digest:
         return f"/etc/nvidia-imex/nodes_config.cfg is not there; {BY_IMEX}"
@@ -560,13 +562,15 @@ def imex_complaint(digest: str, listed: str, state: str) -> str:
 
 
 def is_domain(groups: str) -> bool:
-    """Whether a node's GPUs are all in one NVLink domain: one cluster UUID and clique, which are not 0."""
+    """Return whether a node's GPUs are all in one NVLink domain: one cluster UUID and clique, which are not
+    0.
+    """
     cluster, _, clique = groups.partition("/")
     return len(groups.split()) == 1 and all(re.search(r"[1-9a-f]", part) for part in (cluster, clique))
 
 
 def global_batch_size(found: Mapping[str, str]) -> int | None:
-    """Return the batch size over all GPUs that a published config asks for; None where it cannot be read.
+    """Return the batch size over all GPUs that a published config requests, or None if it cannot be read.
 
     flux1's BATCHSIZE is that already; of the language models MINIBS is one data-parallel group's.
     """
@@ -589,7 +593,7 @@ def global_batch_size(found: Mapping[str, str]) -> int | None:
 
 
 def config_value(tree: Any, found: Mapping[str, str]) -> float | None:
-    """Return what a side of a rule comes to with the variables of a config; None where one is no number."""
+    """Return the value of a rule's side with the variables of a config, or None if one is not a number."""
     if isinstance(tree, str):
         try:
             return float(found.get(tree, ""))
@@ -611,7 +615,7 @@ def variables_of(tree: Any) -> list[str]:
 
 
 def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
-    """Return whether a config keeps a rule; None where a variable of it is not set, or no number."""
+    """Return whether a config keeps a rule, or None if a variable of it is not set, or no number."""
     left, right = (config_value(rule[side], found) for side in ("left", "right"))
     if left is None or right is None:
         return None
@@ -648,7 +652,7 @@ class Work:
     """One benchmark on one set of hosts."""
 
     variable = "bench_shared"
-    """What names the storage of the data, for messages."""
+    """The description of the data's storage, for messages."""
 
     def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
         self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
@@ -660,7 +664,7 @@ class Work:
         self.architecture = spec.get("architecture") or ARCHITECTURES.get(
             os.uname().machine, os.uname().machine
         )
-        # One name may stand for an image of each architecture.
+        # One name may have an image for each architecture.
         name = f"{spec['repository']}_{spec['tag']}_{self.architecture}"
         self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", name)
         self.data = self.shared / "data" / spec["benchmark"]
@@ -668,7 +672,9 @@ class Work:
         self.child: subprocess.Popen[bytes] | None = None
         self.image: dict[str, Any] = {}
         self.told: dict[str, Any] = {}
-        """What a record says of the image and the job, kept beside the job for whoever follows it next."""
+        """The record's facts of the image and the job, kept beside the job for the next launcher that follows
+        it.
+        """
         self.job = ""
         self.changed = False
         self.stopping = False
@@ -755,7 +761,7 @@ class Work:
             ) from error
 
     def resolve(self) -> str:
-        """Return the digest that the tag stands for today."""
+        """Return the digest that the tag names today."""
         digest, _manifest = self.ask_registry("HEAD", str(self.spec["tag"]))
         if not DIGEST.fullmatch(digest):
             spec = self.spec
@@ -766,7 +772,8 @@ class Work:
     def prove_image(self, digest: str) -> None:
         """Refuse an image whose manifest has another digest, or is for other processors.
 
-        enroot compares only what a manifest names, and warns of another architecture where it imports.
+        enroot compares only the parts that a manifest names, and on import only warns of another
+        architecture.
         """
         _named, manifest = self.ask_registry("GET", digest)
         found = digest_of_bytes(manifest)
@@ -811,7 +818,7 @@ class Work:
         return self.image or read_json(self.image_file())
 
     def cont(self) -> str:
-        """Return what `--container-image` is to be."""
+        """Return the value for `--container-image`."""
         return str(self.known_image().get("cont", ""))
 
     def digest(self) -> str:
@@ -832,7 +839,7 @@ class Work:
         return found
 
     def pull(self) -> None:
-        """Have the image where the job will look for it."""
+        """Bring the image to the place where the job looks for it."""
         self.check_shared()
         (self.shared / "images").mkdir(exist_ok=True)
         with locked(self.shared / "images" / f".{self.slug}.lock", f"the image {self.slug}"):
@@ -854,7 +861,7 @@ class Work:
 
     @staticmethod
     def is_imported(target: Path) -> bool:
-        """Whether an image is there, in the size that it was imported in."""
+        """Return whether an image is there, in the size that it was imported in."""
         try:
             size = target.stat().st_size
         except OSError:
@@ -890,7 +897,7 @@ class Work:
         self.changed = True
 
     def pull_on_nodes(self, digest: str, cont: str) -> None:
-        """Have every node unpack the image before anything is timed; each node once."""
+        """Make every node unpack the image before anything is timed; each node once."""
         seen = self.shared / "images" / f"{self.slug}_{digest[7:19]}.nodes"
         seen.mkdir(exist_ok=True)
         lacking = [host for host in self.spec["hosts"] if not (seen / host).exists()]
@@ -951,7 +958,7 @@ class Work:
             raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {here}: {said}")
 
     def watch(self, command: list[str], watched: list[Path], phase: str) -> tuple[int, str]:
-        """Run a long command; say how much is there; return exit status and its last words."""
+        """Run a long command; report the size of its result so far; return exit status and its last words."""
         began = told = time.monotonic()
         with open(os.devnull) as nothing:
             log = self.shared / f".step-{os.uname().nodename}-{os.getpid()}.log"
@@ -1022,7 +1029,7 @@ class Work:
                     continue
                 title = f"staging {step['creates']} ({number} of {len(self.spec['stage'])})"
                 need, have = float(step["size_gb"]), free_gb(self.data)
-                # What an interrupted attempt left there already needs no room again.
+                # Files of an interrupted attempt need no room again.
                 need -= tree_size(target) / 1e9
                 if have < need:
                     raise Refusal(
@@ -1043,7 +1050,7 @@ class Work:
     def compare_content(self, step: Mapping[str, Any]) -> None:
         """Refuse data whose content is not what this step brought first; record it the first time.
 
-        What nothing pins is trusted on first use: a source that is replaced later is found, one that was
+        A source without a pinned digest is trusted on first use: a later replacement is found; one that was
         never right is not.
         """
         key = re.sub(r"[^A-Za-z0-9._-]+", "+", step["creates"])
@@ -1074,7 +1081,7 @@ class Work:
         say(phase=f"{step['creates']}: {len(found)} files have the checksums of the first time")
 
     def is_staged(self, note: Path, target: Path, step: Mapping[str, Any]) -> bool:
-        """Whether everything that a step left is there, in its size."""
+        """Return whether all files of a step are there, in their sizes."""
         known = read_json(note)
         files = known.get("files")
         if not isinstance(files, dict) or not files or known.get("run") != digest_of(step["run"]):
@@ -1119,7 +1126,7 @@ class Work:
         matching = {name: found for name, found in found_by.items() if found and bool(found[1]) is marked}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
         chosen = [name for name, found in matching.items() if found[2] == wanted]
-        # Where the image has no config without a precision, its only one is meant.
+        # If the image has no config without a precision, its only one is meant.
         return list(matching) if not chosen and not spec["precision"] else chosen
 
     def refuse_configs(self, chosen: list[str], there: list[str]) -> None:
@@ -1134,13 +1141,13 @@ class Work:
         )
 
     def job_environment(self, config: Path) -> dict[str, str]:
-        """Source the config in a clean environment; return what the job is to see, checked."""
+        """Source the config in a clean environment; return the job's variables, checked."""
         spec, folder = self.spec, self.folder
         base = inherited_environment(os.environ)
         for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
             base.pop(name, None)
         if has_mellanox():
-            # Containers have a /dev of their own, in which adapters are only where they are asked for.
+            # Containers have a /dev of their own, which has adapters only if they are requested.
             base.setdefault("MELLANOX_VISIBLE_DEVICES", "all")
         base.update(self.plain)
         # One trial a job: run.sub overwrites its checker's report in every further one, and each repeat is
@@ -1207,7 +1214,7 @@ class Work:
         """Start two ranks in the image on one node, or one on each of several.
 
         Returns:
-            Whether the nodes were free to try it; what is wrong.
+            Whether the nodes were free to try it, and the complaint.
         """
         each = 2 if len(hosts) == 1 else 1
         by_pmix = kind.startswith("pmix")
@@ -1312,7 +1319,7 @@ class Work:
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
 
     def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
-        """Refuse a batch size for whose result there is nothing to compare with; say what is known of it."""
+        """Refuse a batch size without a known result to compare with; list the known ones."""
         known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
         if not known:
             return
@@ -1356,7 +1363,7 @@ class Work:
         with locked(self.folder / ".lock", f"run {self.run_id}"):
             self.job = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
             if self.job:
-                # A log of its own may be all that whoever submitted it left, on a node that is no more.
+                # If the submitting node is gone, the job's own log may be all that is left.
                 self.told = read_json(self.folder / "asked.json")
                 say(
                     **{
@@ -1427,7 +1434,7 @@ class Work:
     def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:
         """Return the options that a published run.sub states for another system than this one.
 
-        Its submitter's number of GPUs stands in it as a line for sbatch: no node of another kind would fit.
+        It contains its submitter's number of GPUs as a line for sbatch: no node of another kind would fit.
         """
         try:
             stated = SCRIPT_GPUS.findall(script.read_text(errors="replace"))
@@ -1445,14 +1452,14 @@ class Work:
 
     @property
     def secrets_file(self) -> Path:
-        """The file by which a job gets its secret variables."""
+        """Return the file that gives a job its secret variables."""
         return self.folder / ".secrets"
 
     def with_secrets(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for sbatch, with a file for the secret ones that only its user can read.
 
-        Slurm keeps what sbatch is given, in its spool and, where a site wants it, in its accounts. Bash
-        reads the file that BASH_ENV names before a script; the job's own takes it away.
+        Slurm keeps sbatch's arguments, in its spool and, if a site wants it, in its accounts. Bash reads the
+        file that BASH_ENV names before a script; the job's own takes it away.
         """
         if not self.secrets:
             return dict(environment)
@@ -1520,7 +1527,7 @@ class Work:
         return sorted(set(out.split()))
 
     def state(self) -> tuple[str, str]:
-        """Return the state of the job and why it waits; empty where Slurm does not answer."""
+        """Return the state of the job and why it waits; empty if Slurm does not answer."""
         status, out, err = run(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]
         )
@@ -1669,11 +1676,11 @@ class Work:
         self.cancel(f"no output for {silent_s:.0f} s in phase {tail.phase or 'start'}")
 
     def tail(self, path: Path) -> Tail:
-        """Return what copies the job's output."""
+        """Return the command that copies the job's output."""
         return Tail(path, self.secrets)
 
     def conclude(self, tail: Tail, state: str, hung: Mapping[str, Any]) -> int:
-        """Copy what is left of the output, and say how the job ended."""
+        """Copy the rest of the output, and report how the job ended."""
         self.forget_secrets()
         self.hide_in_environments()
         deadline = time.monotonic() + QUIET_AFTER_END_S
@@ -1733,7 +1740,7 @@ class Work:
 
 
 def going_down() -> bool:
-    """Whether this node is shutting down."""
+    """Return whether this node is shutting down."""
     return run(["systemctl", "is-system-running"], timeout=5)[1].strip() == "stopping"
 
 

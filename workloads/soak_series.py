@@ -1,4 +1,4 @@
-"""What the seconds of a held load say of a GPU: sagging speed, stalls, lowered clocks, gaps. No I/O.
+"""Judge a GPU by the seconds of a held load: sagging speed, stalls, lowered clocks, gaps. No I/O.
 
 Standard library only. A window is about a second. Everything is judged against the same run: the speed that
 the GPU should have is another question, which its SKU's reference and its history answer.
@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 BLOCK_S = 60.0
 """Speeds of windows are compared by the median of a minute: one window swings by up to 0.5 %."""
 SETTLE_S = 120.0
-"""So long after the start a GPU warms up, and its clocks fall: no loss of a healthy GPU."""
+"""Seconds in which a GPU warms up and its clocks fall, which is not a loss of a healthy GPU."""
 STALL_FACTOR = 1.5
 """A step that takes so many times its usual time stalls: 99 of 100 healthy ones take 1.05 times at most."""
 STALL_LEAST_S = 0.02
 STALLS_WITHIN_S = 600.0
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 """NVML's reasons for a lower clock that no healthy GPU has: hardware, heat (two kinds), the power brake. The
-power limit is none of them: a load that is held reaches it."""
+power limit is not one of them: a full load reaches it.
+"""
 CLOSE_ENOUGH = 1e-9
 """Sums of seconds differ by less."""
 
@@ -32,11 +33,11 @@ class Window:
 
     Args:
         at_s: Seconds from the start of the load to the end of the window.
-        seconds: How long it was.
+        seconds: Its length.
         work: Operations of its steps, in TFLOP.
-        busy_s: What its steps' computing took.
-        stalls: How many of its steps stalled.
-        read: What NVML answered: ``power`` (W), ``temperature`` (°C), ``clock`` (MHz), ``throttle`` (bits).
+        busy_s: The computing times of its steps.
+        stalls: The number of its stalled steps.
+        read: NVML's readings: ``power`` (W), ``temperature`` (°C), ``clock`` (MHz), ``throttle`` (bits).
     """
 
     at_s: float
@@ -57,7 +58,7 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
 
     Args:
         times_s: Times of steps.
-        usual_s: What a step of this run usually takes; 0 where that is not known yet.
+        usual_s: The usual time of this run's steps, or 0 if it is not known yet.
     """
     bound = max(usual_s * STALL_FACTOR, usual_s + STALL_LEAST_S)
     return sum(one > bound for one in times_s) if usual_s > 0 else 0
@@ -107,18 +108,18 @@ def slowed_seconds(windows: Iterable[Window]) -> float:
 
 
 def unread_seconds(windows: Iterable[Window]) -> float:
-    """Return the seconds of which NVML did not say clocks' reasons, temperature and power."""
+    """Return the seconds for which NVML did not report clocks' reasons, temperature and power."""
     needed = {"throttle", "temperature", "power"}
     return sum(one.seconds for one in windows if not needed <= set(one.read))
 
 
 def hottest(windows: Iterable[Window]) -> float | None:
-    """Return the highest temperature in °C; None where none was read."""
+    """Return the highest temperature in °C, or None if none was read."""
     return max((one.read["temperature"] for one in windows if "temperature" in one.read), default=None)
 
 
 def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
-    """Return the speed after the GPU has settled, in TFLOP/s; None where nothing was computed then."""
+    """Return the speed after the GPU has settled, in TFLOP/s, or None if nothing was computed after that."""
     settled = [one for one in windows if one.at_s > settle_s]
     busy_s = sum(one.busy_s for one in settled)
     return sum(one.work for one in settled) / busy_s if busy_s > 0 else None
@@ -128,7 +129,7 @@ def merge(windows: Sequence[Window]) -> Window:
     """Return several windows in a row as one that hides nothing: the slowest speed, the most of all else.
 
     Raises:
-        ValueError: There are none.
+        ValueError: The list is empty.
     """
     if not windows:
         raise ValueError("no windows to merge")

@@ -5,11 +5,11 @@
     DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
     DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
 
-The archives' MD5 sums are checked; nothing is downloaded. Killed at any moment it goes on where it was, and
-what it makes is the same to the byte, whatever happened on the way and however many processes made it.
+The archives' MD5 sums are checked; nothing is downloaded. If it is killed at any moment, the next call
+continues; the result is the same to the byte, regardless of interruptions and of the number of processes.
 Standard library only, Python 3.8+; TFRecords need google-crc32c and Pillow, --resize needs Pillow
-(workloads/imagenet has the pins). The last line of stdout is JSON. Exit status: 0 staged, 2 usage,
-5 not staged (the message says what to do), 128 + N ended by signal N.
+(workloads/imagenet has the pins). The last line of stdout is JSON. Exit status: 0 staged, 2 usage, 5 not
+staged (the message says what to do), 128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _PR_SET_PDEATHSIG = 1
 _REPORT_IMAGES = 32
 
 
-# What there is to do
+# Work to do
 
 
 class Unit(NamedTuple):
-    """What one process makes in one go: a class's folder, a piece of a .rec file, a TFRecord file.
+    """The work of one process at a time: a class's folder, a piece of a .rec file, a TFRecord file.
 
     ``number`` counts the units of a part; its images are from ``first`` to before ``last`` in their order.
     """
@@ -79,7 +79,7 @@ class Unit(NamedTuple):
 
 
 class Plan:
-    """What is staged, how: known to all processes, since they are forked from the one that has it."""
+    """The staging plan: known to all processes, since they are forked from the one that has it."""
 
     def __init__(self, options: argparse.Namespace, pins: dict[str, Any], paths: dict[str, Path]) -> None:
         self.options, self.pins, self.paths = options, pins, paths
@@ -90,7 +90,7 @@ class Plan:
         self._orders: dict[tuple[str, str], array[int]] = {}
 
     def settings(self, name: str) -> dict[str, Any]:
-        """Return what decides the bytes of a format, but for the encoder's version."""
+        """Return the settings that decide the bytes of a format, except the encoder's version."""
         archives = {part: pin["md5"] for part, pin in self.pins["archives"].items()}
         found: dict[str, Any] = {"version": 1, "archives": archives, "resize": self.options.resize}
         if self.options.resize or name == "tfrecord":
@@ -106,7 +106,7 @@ class Plan:
         return SEEDS[name] if self.options.seed is None else int(self.options.seed)
 
     def order(self, name: str, part: str) -> array[int]:
-        """Return the numbers of a part's images in the order in which a format has them."""
+        """Return the numbers of a part's images in the order of a format."""
         key = (name, part)
         if key not in self._orders:
             numbers = array("I", range(len(self.images[part])))
@@ -116,7 +116,7 @@ class Plan:
         return self._orders[key]
 
     def units(self, name: str) -> list[Unit]:
-        """Return the units of a format in the order in which they start."""
+        """Return the units of a format in the order of their starts."""
         return [unit for part in PARTS for unit in getattr(self, f"_units_of_{name}")(part)]
 
     def _units_of_images(self, part: str) -> Iterator[Unit]:
@@ -145,7 +145,9 @@ class Plan:
             )
 
     def encoder(self, name: str) -> str:
-        """Return what encodes images again, empty where nothing does: another version makes other bytes."""
+        """Return the encoder that re-encodes images, or "" if none does: another version makes
+        other bytes.
+        """
         if not self.options.resize and name != "tfrecord":
             return ""
         import PIL
@@ -169,7 +171,7 @@ class Plan:
 
 
 class Progress:
-    """How much is done, counted by all processes; and the line that says so."""
+    """The progress of all processes, and its line."""
 
     def __init__(self, events: bool, every_s: float) -> None:
         self.events, self.every_s = events, every_s
@@ -180,14 +182,14 @@ class Progress:
         self.before = 0
 
     def begin(self, phase: str, total: int, done: int, unit: str = "images") -> None:
-        """Begin a phase of so many images (or bytes), of which some are done."""
+        """Begin a phase of so many images (or bytes), some of which are done."""
         self.phase, self.total, self.unit, self.before = phase, total, unit, done
         self.images.value, self.bytes.value = done, 0
         self.began, self.shown = time.monotonic(), 0.0
         self.show(force=True)
 
     def add(self, images: int, size: int) -> None:
-        """Count what a process has done."""
+        """Count the work that a process has done."""
         for counter, value in ((self.images, images), (self.bytes, size)):
             with counter.get_lock():
                 counter.value += value
@@ -230,7 +232,7 @@ def say_event(key: str, value: Any) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file on the disk, or the names in a folder."""
+    """Write a file to the disk, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -239,7 +241,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_file_system(folder: Path) -> None:
-    """Have all files of a file system on the disk: one call for the thousand files of a class."""
+    """Write all files of a file system to the disk: one call for the thousand files of a class."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
@@ -265,7 +267,7 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
 
 
 class Journal:
-    """What is done of a format: a line for each unit, on the disk before the unit counts.
+    """The finished units of a format: a line for each, on the disk before the unit counts.
 
     The first line has the settings; a line that was cut off counts for nothing, and its unit is made again.
     """
@@ -321,11 +323,11 @@ def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
     return "; ".join(found) or "by another version of this program"
 
 
-# What a process does
+# Work of one process
 
 
 class Shared:
-    """What the processes share while a format is staged, set before they are forked."""
+    """The state that the processes share while a format is staged, set before they are forked."""
 
     plan: Plan
     progress: Progress
@@ -338,7 +340,7 @@ class Shared:
 
 
 def start_process() -> None:
-    """Have this process die with the one that forked it, and leave Ctrl-C to that one."""
+    """Let this process die with the one that forked it, and leave Ctrl-C to that one."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != Shared.parent:
         os._exit(1)  # it died before this process could ask for its own death
@@ -389,7 +391,7 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
 
 
 def in_words(error: OSError, folder: Path) -> StagingError:
-    """Return what is said of an error of the system while a folder is staged."""
+    """Return the message for a system error while a folder is staged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
     then = "make room" if full else "put that right"
@@ -507,7 +509,7 @@ def take_place(number: int, size: int) -> int:
 
 
 def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
-    """Have the processes make units, and note each in the journal once it is on the disk.
+    """Distribute units to the processes, and note each in the journal once it is on the disk.
 
     Raises:
         StagingError: A unit could not be made.
@@ -539,7 +541,7 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
 
 
 def give_up_places() -> None:
-    """Let no process wait for its place in a .rec file any more."""
+    """Stop processes from waiting for their place in a .rec file."""
     # A process that was killed may hold the lock for ever.
     if Shared.turn.acquire(timeout=5):
         Shared.place[0] = -1
@@ -577,7 +579,7 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
 
 
 def refuse_foreign_files(folder: Path, journal: Journal) -> None:
-    """Refuse a folder with files of which no journal knows.
+    """Refuse a folder with files that no journal knows.
 
     Raises:
         StagingError: It has some.
@@ -623,7 +625,7 @@ def write_manifest(path: Path, described: dict[str, Any]) -> bool:
 
 
 def is_made(plan: Plan, unit: Unit, journal: Journal) -> bool:
-    """Whether a unit is noted, and there in its size."""
+    """Return whether a unit is noted, and present in its size."""
     entry = journal.done.get((unit.part, unit.number))
     if entry is None:
         return False
@@ -650,7 +652,7 @@ def held_file(path: Path) -> Path:
 
 
 def begin_drafts(plan: Plan, journal: Journal) -> None:
-    """Have a file for the pieces of each .rec file; one that is no longer whole is a draft again."""
+    """Create a file for the pieces of each .rec file; one that is no longer whole becomes a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
         size = max((one["offset"] + one["size"] for one in journal.of_part(part)), default=0)
@@ -691,7 +693,7 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
 
 
 def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
-    """Return what a format holds, with the digest of each unit: the same for the same settings."""
+    """Return a description of a format, with the digest of each unit: the same for the same settings."""
     entries = [journal.done[unit.part, unit.number] for unit in plan.units(name)]
     odd = sorted(one for entry in entries for one in entry.get("odd", []))
     units = {
@@ -773,7 +775,7 @@ def make_index(plan: Plan) -> None:
 
 def check_space(plan: Plan, needed: int) -> None:
     """Refuse where the file system has too little room."""
-    # What earlier runs left there needs no more of it.
+    # Files of earlier runs there need no more of it.
     there = 0
     for name in plan.options.formats:
         with contextlib.suppress(OSError):
@@ -822,7 +824,7 @@ def check_packages(options: argparse.Namespace) -> None:
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
-    """Stage what was asked for; return what the last line of the program says."""
+    """Stage the requested formats; return the program's last line."""
     paths = imagenet_archives.require_archives(options.archives.absolute(), pins)
     check_packages(options)
     plan = Plan(options, pins, paths)
@@ -870,7 +872,7 @@ def print_odd_images(name: str, odd: list[str], *, encoded: bool) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the processes of a killed run hold, too, as long as one of them lives."""
+    """Hold a lock that the processes of a killed run also hold while one of them lives."""
     with path.open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -929,7 +931,7 @@ def digest_of(path: Path, offset: int, size: int) -> str:
 
 
 def formats(text: str) -> list[str]:
-    """Return the formats of a list with commas, in the order in which they are staged."""
+    """Return the formats of a list with commas, in the order of staging."""
     names = [one.strip() for one in text.split(",") if one.strip()]
     strange = [one for one in names if one not in FORMATS]
     if strange or not names:
@@ -987,7 +989,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def terminated(signum: int, frame: object) -> None:
-    """End at once, as by SIGKILL: the processes die with this one, and what is finished is noted."""
+    """End at once, as by SIGKILL: the processes die with this one, and finished units are noted."""
     os.write(2, b"ended by a signal; the same command again goes on where it was\n")
     os._exit(128 + signum)
 

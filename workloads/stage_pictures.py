@@ -41,7 +41,9 @@ CLASSES: dict[str, Shape] = {
     "columns": lambda x, y, r: (x + SIDE) // (r // 2) % 2 == 0,
     "chequers": lambda x, y, r: ((x + SIDE) // (r // 2) + (y + SIDE) // (r // 2)) % 2 == 0,
 }
-"""Which pixels of a picture are its figure's, by class: of the distances from its middle, and its size."""
+"""The pixels of a picture that belong to its figure, by class: from their distances to the middle, and its
+size.
+"""
 
 
 def _farthest(x: Any, y: Any) -> Any:
@@ -70,7 +72,7 @@ def draw(name: str, count: int, seed: str) -> Iterator[bytes]:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return what a staged folder says of itself; nothing where it is not whole."""
+    """Return a staged folder's description of itself, or nothing if it is not whole."""
     try:
         return dict(json.loads((folder / MANIFEST).read_text()))
     except (OSError, ValueError):
@@ -78,7 +80,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def stage(folder: Path, per_class: int) -> dict[str, Any]:
-    """Draw what is missing; return what the last line of the program says."""
+    """Draw the missing pictures; return the program's last line."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

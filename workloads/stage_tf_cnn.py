@@ -75,7 +75,7 @@ def obtain(source: str) -> dict[str, bytes]:
     """Return the program's files, by their place below PART.
 
     Raises:
-        StagingError: There are none.
+        StagingError: There are no sources.
     """
     if source.startswith(("https://", "http://")):
         try:

@@ -41,7 +41,7 @@ class ActionModule(RackproofAction):
 
     @staticmethod
     def _answer(variables: Any) -> tasks.NodeAnswer:
-        """Return what the role bench learned of a host."""
+        """Return the facts that the role bench collected about a host."""
         return tasks.NodeAnswer(
             facts=variables["bench_facts"]["facts"],
             variables=variables["bench_variables"],

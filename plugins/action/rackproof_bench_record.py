@@ -23,7 +23,7 @@ class ActionModule(NodeAction):
     """Documented in plugins/modules/rackproof_bench_record.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what became of the run; a bad verdict is not a failure of this task."""
+        """Return the outcome of the run; a bad verdict is not a failure of this task."""
         results = Path(options["results"])
         run_folder = results / options["run_id"]
         if options["log"]:
@@ -69,7 +69,7 @@ class ActionModule(NodeAction):
 
     def _fetch_job_files(self, remote: str, folder: Path) -> None:
         """Copy the config and the run script that a job was started with to a folder."""
-        # One command for all of them; a file of 256 KiB or more is none that a job was started with.
+        # One command for all of them. A file of 256 KiB or more cannot be one that a job was started with.
         # -w0: base64 would break lines at 76 characters, and a file is one line here.
         command = (
             f"cd {shlex.quote(remote)} 2>/dev/null && for f in config_*.sh run.sub; do "

@@ -1,4 +1,4 @@
-"""Choose benchmarks, check what the operator asked for, and claim the hosts; touches no node."""
+"""Choose benchmarks, check the operator's request, and claim the hosts; no node is touched."""
 
 from __future__ import annotations
 

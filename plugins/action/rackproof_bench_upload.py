@@ -1,4 +1,4 @@
-"""Put results that are recorded into an object store; whatever becomes of that, the task does not fail."""
+"""Put recorded results into an object store; the task does not fail, even if the upload does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_bench_upload.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what is in the store now, and show a warning where that is not all."""
+        """Return what the store now has, and show a warning if something is missing."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is uploaded in check mode"}
         outcome = upload_results(

@@ -45,10 +45,12 @@ class ActionModule(RackproofAction):
         return {"changed": False, "checked": len(given)}
 
     def _environment(self, host: str) -> Any:
-        """Return what jobs get on a host, evaluated where it can be: a secret may come from elsewhere."""
+        """Return the environment of a host's jobs, evaluated as far as possible: a secret may come from
+        elsewhere.
+        """
         written = self.raw_variables(host).get("bench_environment")
         try:
             return self.hostvars[host]["bench_environment"] if written else written
         except AnsibleError:
-            # What cannot be evaluated is the planning's error, and no other job's.
+            # Planning reports what cannot be evaluated; it does not concern any other job.
             return written

@@ -1,4 +1,4 @@
-"""Let a drained node reduce with a partner that is in service; the module of the same name documents it."""
+"""Run an all-reduce of a drained node with a partner in service; the module of the same name documents it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ActionModule(NodeAction):
     TRANSFERS_FILES = True
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return where the node's half runs, who the partner is, or what the two measured."""
+        """Return where the node's half runs, its partner, or the measurements of the two."""
         night = NightContext(**options["night"])
         plan = acceptance.without_budget(
             probes.check_probe_plan(
@@ -56,7 +56,7 @@ class ActionModule(NodeAction):
         return {"changed": True, "partner": half.partner, "text": sanitize(half.text, SHOWN_CHARACTERS)}
 
     def _record_pair(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the node's half where a partner came, and keep what the two measured."""
+        """Wait for the node's half if a partner came, and keep the measurements of the two."""
         begun, partner = options["begun"], options["partner"]
         text = partner.get("text") or begun.get("msg") or partner.get("msg") or ""
         half = acceptance.PartnerHalf(str(partner.get("partner", "")), str(text))

@@ -1,4 +1,4 @@
-"""Read a node's power and boot from its BMC, set what it boots from, switch it on or off."""
+"""Read a node's power and boot from its BMC, set its boot device, switch it on or off."""
 
 from __future__ import annotations
 

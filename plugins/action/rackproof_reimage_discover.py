@@ -17,7 +17,7 @@ class ActionModule(NodeAction):
     required_if = (("by", "bmc", ["addresses"]), ("by", "boot", ["folder", "seconds"]))
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the nodes that were matched, and what is to be seen to."""
+        """Return the matched nodes, and the problems to solve."""
         if options["by"] == "boot" and self.check_mode:
             return {"changed": False, "skipped": True, "msg": "check mode collects no boot reports"}
         nodes = {
@@ -61,7 +61,7 @@ class ActionModule(NodeAction):
         return {"changed": changed, **boot_reports.summarize(reports, discovered, awaited)}
 
     def _ask_host(self, command: str) -> str:
-        """Return what a command prints on the host; nothing while the host cannot be reached."""
+        """Return what a command prints on the host, or nothing if the host cannot be reached."""
         try:
             status, output, errors = self.run_command(command)
         except AnsibleConnectionFailure as error:

@@ -1,4 +1,4 @@
-"""Gather a node's facts, and keep them or compare them with what it was."""
+"""Gather a node's facts, and store them or compare them with its earlier hardware."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ActionModule(NodeAction):
     operator_errors = (RackproofError, ValueError)
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what is to be reported of the node; its facts go no further."""
+        """Return the report on the node; its facts are not passed on."""
         facts = None
         if options["answers"]:
             timeout_s = options["tool_timeout_s"]
@@ -43,7 +43,7 @@ class ActionModule(NodeAction):
     def _bmc_settings(
         self, options: dict[str, Any], expected: hardware.HardwareExpectation
     ) -> bmc.Settings | None:
-        """Return BIOS settings and firmware by the BMC; None where it is not asked.
+        """Return BIOS settings and firmware by the BMC, or None if it is not queried.
 
         IPMI has neither; where something is expected it is queried all the same, and its answer is an error.
         """

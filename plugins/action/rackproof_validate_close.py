@@ -1,4 +1,4 @@
-"""Note what was done in a night, write its record and pages, and return its verdict."""
+"""Record the actions of a night, write its record and pages, and return its verdict."""
 
 from __future__ import annotations
 

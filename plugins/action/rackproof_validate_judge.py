@@ -16,7 +16,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_validate_judge.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what should be done; a bad node is not a failure of this task."""
+        """Return the nodes to drain and to resume; a bad node is not a failure of this task."""
         allowed = {"drain": options["drain"], "return": options["resume"]}
         slurm, remark = tasks.read_slurm_answer(options["slurm"], options["partitions"])
         night = NightContext(**options["night"])

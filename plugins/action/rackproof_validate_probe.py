@@ -18,7 +18,7 @@ class ActionModule(NodeAction):
     TRANSFERS_FILES = True
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what was measured, in a few lines."""
+        """Return a short summary of the measurements."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
         night = NightContext(**options["night"])

@@ -14,7 +14,7 @@ class ActionModule(NodeAction):
     """Documented in plugins/modules/rackproof_validate_snapshot.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return in a few words what answered: hundreds of kilobytes of a node's text go no further."""
+        """Return a short summary of the answers: hundreds of kilobytes of a node's text are not passed on."""
         night = NightContext(**options["night"])
         asked_s = time.time()
         answer = self.execute_module(

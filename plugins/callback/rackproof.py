@@ -1,9 +1,9 @@
-"""Print at a playbook's end the table of the runs it recorded, or what it changed on which nodes.
+"""Print at a playbook's end the table of the runs that it recorded, or its changes by node.
 
-A view: a task returns the verdict, for an exception in a callback would not change the exit status. Only of
-hosts that no task was run on there is none, and this file ends the playbook with failure.
-It also lets plugins find the package where nothing is installed and only the checkout is there: Ansible
-loads it first, and its workers inherit the path.
+A view: a task returns the verdict, for an exception in a callback would not change the exit status. If no
+task was run on any host, there is no task to fail, and this file makes the playbook fail. It also lets
+plugins find the package where nothing is installed and only the checkout is there: Ansible loads it first,
+and its workers inherit the path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rackproof_ansible.asked_hosts import asked_hosts, hosts_left_out
 from rackproof_ansible.harmless_output import clean_display
 from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
 
-# Before the first task: what it answers may be shown by Ansible itself.
+# Before the first task: Ansible itself may show its output.
 clean_display()
 
 DOCUMENTATION = """
@@ -135,7 +135,7 @@ class CallbackModule(CallbackBase):
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
 
     def _note_acts(self, result: dict[str, Any]) -> None:
-        """Add what a task did to nodes of Slurm to the audit log; a log that is full stops no playbook."""
+        """Add a task's actions on nodes of Slurm to the audit log; a full log stops no playbook."""
         nodes = result.get("nodes")
         if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:
             return

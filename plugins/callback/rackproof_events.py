@@ -1,4 +1,4 @@
-"""Report what a playbook does to ``rackproof bench`` and the like, in the place of Ansible's output."""
+"""Report what a playbook does to ``rackproof bench`` and similar commands, instead of Ansible's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ options:
     default: -1
     env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]
   columns:
-    description: How wide tables may be; the command knows the terminal, and the playbook has only a pipe.
+    description: Largest width of tables; the command knows the terminal, and the playbook has only a pipe.
     type: int
     default: 0
     env: [{name: RACKPROOF_COLUMNS}]
@@ -39,7 +39,7 @@ class CallbackModule(CallbackBase):
     CALLBACK_NAME = "rackproof_events"
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
-        """Read the options; what others print gets the terminal's width and no banners."""
+        """Read the options; other output gets the terminal's width and no banners."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         # Not at the top: an import that fails there would end the playbook before any message.
         from rackproof_ansible.playbook_events import EventWriter
@@ -77,7 +77,7 @@ class CallbackModule(CallbackBase):
         self._report_failure(result, "unreachable")
 
     def v2_on_file_diff(self, result: Any) -> None:
-        """Report what a step changes in files, where that was asked for by ``--diff``."""
+        """Report a step's changes in files if ``--diff`` was given."""
         items = result._result.get("results") or [result._result]
         for diff in [one["diff"] for one in items if isinstance(one, dict) and one.get("diff")]:
             text = self._get_diff(diff)

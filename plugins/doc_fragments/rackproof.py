@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold the options that several modules document with the same words; ansible-doc adds it to each
-that names it.
+"""Hold the options that several modules document identically; ansible-doc adds them to each module that names
+this fragment.
 """
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """``extends_documentation_fragment: rackproof.bmc`` adds BMC; what a module says itself goes before."""
+    """``extends_documentation_fragment: rackproof.bmc`` adds BMC; the module's own text has precedence."""
 
     NO_DIFF = r"""
 attributes:
@@ -20,7 +20,7 @@ attributes:
     BMC = r"""
 options:
   protocol:
-    description: What the BMC speaks.
+    description: Protocol of the BMC.
     type: str
     choices: [redfish, ipmi]
     default: redfish

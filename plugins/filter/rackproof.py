@@ -1,6 +1,7 @@
 """Filters over the package: they check types, call it, and translate its errors.
 
-The errors are raised `from None`: Ansible would show the cause's text besides, which says the same at length.
+The errors are raised `from None`: otherwise Ansible would also show the cause, which repeats the same at
+length.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def peer_memory_choice(
     if not isinstance(facts, Mapping) or not {"kernel", "packages", "modules", "commands"} <= set(facts):
         raise AnsibleFilterError("peer_memory_choice needs the fact rackproof_node")
     node = peer_memory.expect_driver(peer_memory.describe_node(facts), driver)
-    # What the play is going to install counts, not what the node has before it.
+    # The driver that the play is going to install counts, not the present one.
     node = replace(node, ofed=ofed or node.ofed)
     try:
         choice = peer_memory.choose_method(node, method=method, dmabuf_kernel=dmabuf_kernel)
@@ -104,7 +105,7 @@ def peer_memory_choice(
 
 
 def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list[dict[str, Any]]:
-    """Compare a node with what is expected of it."""
+    """Compare a node with its expectations."""
     if not isinstance(facts, Mapping) or not {"os", "pci", "space", "clock"} <= set(facts):
         raise AnsibleFilterError("preflight_remarks needs the fact rackproof_node")
     remarks = preflight.preflight_remarks(facts, _expectations(expected), answered_at)
@@ -112,7 +113,7 @@ def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list
 
 
 def _expectations(expected: Any) -> preflight.Expected:
-    """Return what a playbook expects of a node."""
+    """Return a playbook's expectations of a node."""
     if not isinstance(expected, Mapping):
         raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
     # A misspelled expectation would be met by every node.
@@ -188,7 +189,7 @@ def autoinstall_user_data(
 
 
 def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) -> dict[str, Any]:
-    """Return what is believed of a node's boot report."""
+    """Return the verified contents of a node's boot report."""
     if not isinstance(results, Sequence) or len(results) != 2:
         raise AnsibleFilterError("image_report needs the boot report and its alarms, as slurp returns them")
     report, alarms = map(_slurped, results)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `health` of rackproof_facts: what health checks read of a node (Python 3.8+, Linux)."""
+"""Subset `health` of rackproof_facts: the facts of a node that health checks read (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from ansible.module_utils.rackproof_tools import (
     space,
 )
 
-# What asks the driver runs in turn: where one hangs, all would, and each would leave a process behind.
+# Tools that query the driver run one after the other: if one hangs, all would, and each would leave a process
+# behind.
 DRIVER = {
     "nvidia_smi_xml": ["nvidia-smi", "-q", "-x"],
     "nvlink_status": ["nvidia-smi", "nvlink", "-s"],
@@ -37,8 +38,8 @@ UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
 # A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
-# a limit. What counts is decided on the controller; a line too many does no harm.
-# The words are those of rackproof.logs.kernel_events, which a test compares.
+# a limit. The controller decides which lines count; an extra line does no harm. The words are those of
+# rackproof.logs.kernel_events, which a test compares.
 FAULT_WORDS = (
     "nvrm",
     "nvidia",
@@ -193,7 +194,9 @@ def booted():
 
 
 def slurm_controller(timeout_s):
-    """Return what `scontrol ping` prints; a controller that takes a new configuration is away for seconds."""
+    """Return what `scontrol ping` prints; a controller that is being reconfigured does not answer for a few
+    seconds.
+    """
     answer = {"status": "not_asked"}
     for pause_s in CONTROLLER_PAUSES_S:
         answer = ask(CONTROLLER, timeout_s)
@@ -272,7 +275,7 @@ def disks(paths, timeout_s):
 def gather(options):
     """Return the raw facts; tools that do not ask the driver run at the same time."""
     begin, timeout_s, sysfs = time.time(), options["tool_timeout_s"], options["sysfs"]
-    # A clock that was put back must not hide what the kernel has logged since.
+    # If the clock was set back, the kernel's newer messages must still be read.
     since = options["since"] if options["since"] <= begin else 0.0
     cards = os.path.join(sysfs, "class/infiniband")
     with ThreadPoolExecutor(4) as pool:

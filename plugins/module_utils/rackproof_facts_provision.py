@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `provision` of rackproof_facts: what provisioning roles compare with their wishes (Python 3.8+)."""
+"""Subset `provision` of rackproof_facts: the facts that provisioning roles compare (Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def gather(options):
         "modes": modes,
         "names": names,
         "tuning": tuning(),
-        # Last: what came before took time.
+        # Last, because the steps before it took time.
         "clock": {
             "timedatectl": sources["clock"],
             "asked_at": options["controller_epoch"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `record` of rackproof_facts: what the record of a run has of a node (Python 3.8+, Linux)."""
+"""Subset `record` of rackproof_facts: the facts of a node for a run's record (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOOLS = {
     **VERSION_TOOLS,
     "ldconfig": ["ldconfig", "-p"],
 }
-# What runtimes want of the system: workloads/*/runtime.json.
+# Requirements of runtimes on the system: workloads/*/runtime.json.
 RUNTIME_LIBRARIES = ("libgomp.so.1", "libquadmath.so.0")
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
 FILES = {
@@ -47,7 +47,7 @@ FILES = {
     "nvidia_driver": "/proc/driver/nvidia/version",
     "cuda": "/usr/local/cuda/version.json",
     "dgx": "/etc/dgx-release",
-    # What was applied since the boot, by role node_tuning; what the kernel has is beside it.
+    # Settings that role node_tuning applied since the boot; the kernel's own values are beside them.
     "tuning": "/run/rackproof/tuning.json",
     "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -163,7 +163,7 @@ def gather(options):
         }
         tools = {name: future.result() for name, future in asked.items()}
         pythons = {name: future.result() for name, future in interpreters.items()}
-    # Thousands of lines, of which few matter.
+    # Only a few of the thousands of lines matter.
     listed = tools.pop("ldconfig").get("stdout", "")
     system = os.uname()
     return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what else runs on a node beside one job (standard library only, Python 3.8+, Linux).
+"""Measure the other load of a node beside one job (standard library only, Python 3.8+, Linux).
 
 The processors' time is taken from the kernel's counters, on the processors that the job may use. The job's
-own time, that of its playbook, and that of kernel threads are taken off: what is left is of others.
+own time, its playbook's and that of kernel threads are subtracted; the rest belongs to others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 WINDOW_S = 10.0
-"""The length of a window in which the time of others is compared with the processors' time."""
+"""The length of a window in which the CPU time of others is compared with that of all processors."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KTHREADD = 2
 _MOST_NAMES = 3
@@ -23,7 +23,7 @@ _TEXT = 24
 
 
 def read_text(path):
-    """Return a small file of the kernel's, '' where it cannot be read."""
+    """Return a small file of the kernel's, or '' if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read(1 << 20)
@@ -45,7 +45,7 @@ def read_process(pid):
 
 
 def read_processes():
-    """Return what :func:`read_process` returns of every process, by id."""
+    """Return the result of :func:`read_process` for every process, by id."""
     found = {}
     for name in os.listdir("/proc"):
         entry = read_process(name) if name.isdigit() else None
@@ -69,7 +69,7 @@ def trees(roots, table):
 
 
 def controller_above(pid):
-    """Return the id of the playbook that a process belongs to, None where it runs on another machine."""
+    """Return the id of the playbook that started a process, or None if it runs on another machine."""
     found, seen = None, set()
     while pid > 1 and pid not in seen:
         seen.add(pid)
@@ -96,7 +96,9 @@ def processor_seconds(text, allowed):
 
 
 def pressure(text):
-    """Return the share of the last ten seconds in which something waited for a processor; None if unknown."""
+    """Return the share of the last ten seconds in which some process waited for a processor, or None if
+    unknown.
+    """
     for line in text.splitlines():
         if line.startswith("some "):
             with suppress(ValueError, IndexError):
@@ -105,7 +107,9 @@ def pressure(text):
 
 
 def power_state():
-    """Return what limits the processors' speed: governor, clocks, heat, and how often heat slowed them."""
+    """Return the limits on the processors' speed: governor, clocks, temperature, and number of thermal
+    throttles.
+    """
     base = "/sys/devices/system/cpu"
     clocks = _numbers(f"{base}/cpu[0-9]*/cpufreq/scaling_cur_freq")
     heat = _numbers("/sys/class/thermal/thermal_zone*/temp")
@@ -136,10 +140,10 @@ def moment():
 
 
 class LoadWatch:
-    """Sums up what others used of the processors while one job runs; the job goes on whatever it meets.
+    """Sums up the processor time of others while one job runs; no error of it ends the job.
 
     Args:
-        controller: Process id of the playbook on this machine, None where it runs on another.
+        controller: Process id of the playbook on this machine, or None if it runs on another.
     """
 
     def __init__(self, controller=None):
@@ -147,7 +151,7 @@ class LoadWatch:
         self.sums = dict.fromkeys(("seconds", "disturbed_s", "others_s", "stolen_s"), 0.0)
         self.most = {}
         self.begin, self.last = None, None
-        # Nothing of /proc may be readable: what is not known is stated as that, and no reason to end a job.
+        # Nothing of /proc may be readable: unknown values are stated as such, and are no reason to end a job.
         with suppress(OSError, ValueError):
             self.allowed = os.sched_getaffinity(0)
             self.begin = moment()
@@ -187,7 +191,7 @@ class LoadWatch:
             self.add(now, last)
 
     def add(self, now, last):
-        """Add what happened between two samples."""
+        """Add the difference between two samples."""
         grown = {key: max(0.0, now[key] - last[key]) for key in ("clock", *_COUNTERS)}
         seconds = grown["clock"]
         if seconds <= 0:
@@ -208,7 +212,7 @@ class LoadWatch:
                 self.most[name] = self.most.get(name, 0.0) + grown
 
     def result(self):
-        """Return what the job's state has of it, small enough for its file."""
+        """Return the summary for the job's state file, which has to stay small."""
         names = sorted(self.most, key=lambda name: -self.most[name])[:_MOST_NAMES]
         end = None
         with suppress(OSError, ValueError):

@@ -19,7 +19,7 @@ from contextlib import suppress
 OUTPUT_BYTES = 4 * 1024 * 1024
 """The most kept of a tool's output; eight GPUs need about half a megabyte of XML."""
 FILTERED_BYTES = 256 * 1024 * 1024
-"""The most that a tool may print of which only some lines are kept: a kernel's log of a bad day."""
+"""The most output of a tool of which only some lines are kept, such as a long kernel log."""
 LINE_BYTES = 64 * 1024
 FILE_BYTES = 256 * 1024
 LAST_WAIT_S = 2.0
@@ -54,7 +54,7 @@ VERSION_TOOLS = {
 
 
 def find(program):
-    """Return the path of a program, None if it is absent; modules run with a short PATH."""
+    """Return the path of a program, or None if it is absent; modules run with a short PATH."""
     if os.path.isabs(program):
         return program if os.access(program, os.X_OK) else None
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
@@ -65,16 +65,16 @@ def find(program):
 
 
 def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
-    """Run a tool, bounded in time and output; never raises for what the tool does.
+    """Run a tool, bounded in time and output; no behaviour of the tool raises.
 
     Args:
         argv: Program and arguments.
         timeout_s: Seconds it may take.
-        bounded: Whether the kernel stops it when it writes without end; every file counts, not only output.
+        bounded: Whether the kernel stops it when it writes without end; all files count, not only its output.
         environment: Variables to set.
         stdin_text: Text for its standard input.
-        keep: Words in small letters: of what the tool prints only the first line and those with one are
-            returned, C(lines) says how many there were. The tool may print C(FILTERED_BYTES) then.
+        keep: Words in small letters: only the output's first line and lines with one of the words are
+            returned; C(lines) is the number of all lines. The tool may print C(FILTERED_BYTES) then.
     """
     path = find(argv[0])
     if path is None:
@@ -142,8 +142,8 @@ def killed(child):
 def ask_again(argv, timeout_s):
     """Ask a tool of the GPUs' driver, again where it was late; of two answers the faster counts.
 
-    One late answer is no fault: a node in service has work to do. A tool that cannot be killed is stuck in
-    the driver, and a second one would be, too.
+    One late answer is not a fault: a node in service is busy. A tool that cannot be killed is stuck in the
+    driver, and a second one would be, too.
     """
     first = ask(argv, timeout_s)
     is_late = first["status"] in ("ok", "hung") and first["seconds"] > UNHURRIED_S
@@ -167,7 +167,7 @@ def has_word(line, words):
 def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
     """Return the first line and those with a word, whether there was more, and the number of lines."""
     stream.seek(0, os.SEEK_END)
-    # The kernel stopped the tool in mid-line: what would have come is unknown.
+    # The kernel stopped the tool within a line; the rest of it is unknown.
     cut = stream.tell() >= FILTERED_BYTES
     stream.seek(0)
     kept, size, count = [], 0, 0
@@ -200,14 +200,14 @@ def head(stream, limit=OUTPUT_BYTES):
 
 
 def sealed(answer):
-    """Return an answer with a digest of it, by which the controller knows that it came whole."""
-    # As in rackproof.nodes.answer_seal: what is not text may be replaced on the way.
+    """Return an answer with its digest, which shows the controller that it arrived complete."""
+    # As in rackproof.nodes.answer_seal: bytes that are not text may be replaced on the way.
     text = re.sub(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)", "?", json.dumps(answer, sort_keys=True))
     return dict(answer, seal=hashlib.sha256(text.encode()).hexdigest())
 
 
 def read(path, limit=FILE_BYTES):
-    """Return the text of a small file, '' if it cannot be read."""
+    """Return the text of a small file, or '' if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(limit).decode("utf-8", "replace").replace("\0", "").strip()
@@ -228,7 +228,7 @@ def space(path):
 
 
 def list_folder(folder):
-    """Return the sorted names in a folder, none where it cannot be listed."""
+    """Return the sorted names in a folder, none if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -246,7 +246,7 @@ def dmi(names, sysfs="/sys"):
 
 
 CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
-# What systemd, Podman and Docker lay into a container.
+# Files that systemd, Podman and Docker create in a container.
 CONTAINER_MARKS = ("/run/systemd/container", "/run/.containerenv", "/.dockerenv")
 
 
@@ -267,6 +267,6 @@ def locked_memory_bytes():
 
 
 def shared_memory_bytes():
-    """Return the size of /dev/shm, 0 where there is none."""
+    """Return the size of /dev/shm, or 0 if there is none."""
     # Measured, not written to.
     return space("/dev/shm").get("total_bytes", 0)  # noqa: S108  # nosec B108

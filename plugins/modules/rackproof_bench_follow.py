@@ -32,7 +32,7 @@ options:
     type: float
     default: 10
   expected_s:
-    description: How long such a job took before, for the expected end while the log does not show it.
+    description: Duration of earlier jobs like this, for the expected end while the log does not show it.
     type: float
   deadline_s:
     description:
@@ -42,7 +42,7 @@ options:
     default: 120
     aliases: [deadline]
   patience_s:
-    description: How long a node may give no answer before following gives up.
+    description: Longest time without an answer of a node before following gives up.
     type: float
     default: 900
 attributes:
@@ -87,7 +87,7 @@ progress:
   returned: success
   type: dict
 progress_lines:
-  description: How many lines were shown.
+  description: Number of lines shown.
   returned: success
   type: int
 polls:

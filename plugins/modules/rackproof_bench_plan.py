@@ -16,7 +16,7 @@ description:
   - In check mode the plan is shown and not kept.
 options:
   choice:
-    description: What M(rackproof_bench_select) returned as C(choice).
+    description: C(choice) as M(rackproof_bench_select) returned it.
     type: dict
     required: true
   hosts:
@@ -61,7 +61,7 @@ runs:
   returned: success
   type: dict
 mounts:
-  description: What the role storage mounts for them, by inventory host.
+  description: Mounts that the role storage makes for them, by inventory host.
   returned: success
   type: dict
 runtimes:

@@ -53,7 +53,7 @@ options:
     type: bool
     default: true
   description:
-    description: What the run is for, in words.
+    description: Purpose of the run, in words.
     type: str
     default: ""
   notes:

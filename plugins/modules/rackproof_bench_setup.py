@@ -32,7 +32,7 @@ options:
     choices: [present, absent]
     default: present
   node:
-    description: Which of O(nodes) this is.
+    description: Name of this node in O(nodes).
     type: str
     required: true
   network:
@@ -113,7 +113,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 point:
-  description: What was found and done, as text of the node; rackproof.jobs.bench.node_setup reads it.
+  description: Findings and actions, as text of the node; rackproof.jobs.bench.node_setup reads it.
   returned: always
   type: dict
   contains:
@@ -144,7 +144,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 
 INTERFACE = "rackproof0"
-"""Name of the overlay's interface on every node; whatever is called so is ours."""
+"""Name of the overlay's interface on every node; any interface of this name is ours."""
 TIMER = "rackproof-overlay"
 VXLAN_HEADER = 50
 MOST_FILES = 5_000_000
@@ -153,7 +153,7 @@ TOOL_S = 60
 
 
 class PointError(Exception):
-    """Something the operator has to put right; the text says what and where."""
+    """A problem that the operator has to fix; the text says what and where."""
 
 
 def call(*argv, timeout=TOOL_S):
@@ -183,7 +183,7 @@ def need(*argv):
 
 
 def ask_json(*argv):
-    """Return the first object of an answer in JSON, {} where there is none."""
+    """Return the first object of an answer in JSON, or {} if there is none."""
     status, output, _ = call(*argv)
     try:
         found = json.loads(output) if status == 0 else []
@@ -196,7 +196,7 @@ def ask_json(*argv):
 
 
 def counters(interface):
-    """Return what an interface carried so far, in bytes; None where it has no counter."""
+    """Return the bytes that an interface has carried, or None if it has no counter."""
     with open("/proc/net/dev") as stream:
         for line in stream:
             name, colon, rest = line.partition(":")
@@ -212,7 +212,7 @@ def is_there(interface):
 
 
 def described(interface):
-    """Return what the kernel says of an interface: kind, MTU, state, VXLAN's own settings."""
+    """Return the kernel's description of an interface: kind, MTU, state, VXLAN settings."""
     link = ask_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
     about = link.get("linkinfo", {})
     data = about.get("info_data", {})
@@ -228,12 +228,12 @@ def described(interface):
 
 
 def device_to(address):
-    """Return the interface that leads to an address, '' where none does."""
+    """Return the interface that leads to an address, or '' if none does."""
     return ask_json("ip", "-j", "route", "get", address).get("dev", "")
 
 
 def device_of(address):
-    """Return the interface that has an address, '' where none has."""
+    """Return the interface that has an address, or '' if none has."""
     status, output, _ = call("ip", "-j", "addr", "show")
     try:
         links = json.loads(output) if status == 0 else []
@@ -276,7 +276,7 @@ def make_overlay(options, over, own_index, addresses):
                     "give the overlay addresses of its own (bench_overlay_subnet)"
                 )
     mtu = described(over)["mtu"] - VXLAN_HEADER
-    # First the end, then the beginning: whatever happens from here on, the node takes it away by itself.
+    # First the end, then the beginning: from here on the node removes it by itself, even after a failure.
     timed = call(
         *("systemd-run", "--quiet", f"--unit={TIMER}", f"--on-active={options['expires_s']}"),
         *("--timer-property=AccuracySec=1s", shutil.which("ip") or "ip", "link", "del", "dev", INTERFACE),
@@ -309,7 +309,7 @@ def make_overlay(options, over, own_index, addresses):
 
 
 def set_network(options):
-    """Make the network of the run; return what leads to the other nodes."""
+    """Set up the network of the run; return the routes to the other nodes."""
     nodes = options["nodes"]
     names = [one["name"] for one in nodes]
     if options["node"] not in names:
@@ -347,7 +347,7 @@ def set_network(options):
 
 
 def mount_of(path):
-    """Return mount point, type, source and options of what holds a path."""
+    """Return mount point, type, source and options of the file system that holds a path."""
     real = os.path.realpath(path)
     best = None
     with open("/proc/self/mountinfo") as stream:
@@ -412,7 +412,7 @@ def drop_file_pages(paths):
 
 
 def resident(paths):
-    """Return bytes in memory and bytes in all of some files, None where that is not known."""
+    """Return bytes in memory and bytes in all of some files, or None if that is not known."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -445,7 +445,7 @@ def resident(paths):
 
 
 def remount(unit, source, options, point):
-    """Take an s3fs mount away, delete its cache, and mount it again; return what cannot be done, or ''."""
+    """Unmount s3fs, delete its cache, and mount it again; return the reason why that failed, or ''."""
     if not unit:
         return f"{point} was not mounted by the role storage, so it is not remounted"
     status, _, wrong = call("systemctl", "stop", unit, timeout=120)
@@ -474,7 +474,7 @@ def read_whole(path):
 
 
 def drop_pages(paths):
-    """Drop files from the page cache; returns what a sample still has there, None where that is not known."""
+    """Drop files from the page cache; return the part of a sample that is still in it, or None if unknown."""
     # More than once: pages that were just read may still be on their way to the list that is emptied.
     for _ in range(3):
         drop_file_pages(paths)
@@ -488,7 +488,7 @@ def drop_pages(paths):
 
 
 def prepare_storage(options):
-    """Return what the data lie on, and what was done with their cache."""
+    """Return the storage of the data, and the treatment of its cache."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
     found = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):
@@ -519,7 +519,7 @@ def prepare_storage(options):
 
 
 def read(path):
-    """Return the object in a JSON file, None where there is none."""
+    """Return the object in a JSON file, or None if there is none."""
     try:
         with open(path) as stream:
             found = json.load(stream)
@@ -549,7 +549,7 @@ def present(options):
 
 
 def absent(options):
-    """Return what was there, and take the overlay away."""
+    """Take the overlay away; return what there was."""
     point = read(os.path.join(options["folder"], "point.json")) or {}
     if point:
         point["ended"] = described(str(point.get("interface", "")))

@@ -67,15 +67,15 @@ whole:
   returned: always
   type: bool
 message:
-  description: What is there, or what keeps it out.
+  description: State of the upload, or the reason why it failed.
   returned: always
   type: str
 files:
-  description: How many files of these folders the store holds.
+  description: Number of these folders' files in the store.
   returned: always
   type: int
 new:
-  description: How many of them were put there now.
+  description: Number of files uploaded now.
   returned: always
   type: int
 """

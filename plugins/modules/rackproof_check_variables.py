@@ -42,7 +42,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 checked:
-  description: How many names were checked.
+  description: Number of names checked.
   returned: success
   type: int
 """

@@ -239,7 +239,7 @@ ansible_facts:
           type: dict
           returned: always
 gathered:
-  description: What was gathered, in the three parts that C(rackproof.nodes.snapshot) describes.
+  description: Gathered data, in the three parts that C(rackproof.nodes.snapshot) describes.
   returned: O(subset=health)
   type: dict
   contains:

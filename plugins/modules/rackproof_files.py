@@ -75,7 +75,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: What was changed, or would be.
+  description: Changes that were or would be made.
   returned: always
   type: list
   elements: str
@@ -129,7 +129,7 @@ def mode_of(entry):
 
 
 def present(path):
-    """Return the bytes of a file, None where there is no regular file."""
+    """Return the bytes of a file, or None if there is no regular file."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return None
@@ -163,7 +163,7 @@ def wanted(entry, before):
 
 
 def parsed(before):
-    """Return what a file of JSON holds, None for one that is not JSON."""
+    """Return the contents of a JSON file, or None if it is not JSON."""
     try:
         return json.loads(before) if before else {}
     except ValueError:

@@ -75,7 +75,7 @@ options:
   lock:
     description:
       - Lock file on a local file system of the node; only one job at a time can hold it.
-      - What a job with a dead supervisor left running under this lock is killed before the next one starts.
+      - Processes of a job with a dead supervisor under this lock are killed before the next one starts.
     type: path
   machine_lock:
     description:
@@ -148,7 +148,7 @@ job:
     seal: {description: Digest of what counts of the end., type: str, returned: ended}
     machine:
       description:
-        - What else used the node's processors while the job ran - seconds in all, seconds in which others
+        - Other uses of the node's processors while the job ran - seconds in all, seconds in which others
           slowed it down, their names, and load, pressure, clocks and heat when it began and ended.
       type: dict
       returned: ended, by a supervisor that lived until then
@@ -215,7 +215,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class JobError(Exception):
-    """Something the operator has to put right; the text says what and where."""
+    """A problem that the operator has to fix; the text says what and where."""
 
 
 def explain(error, path, doing):
@@ -249,7 +249,7 @@ def utc(moment):
 
 
 def boot_id():
-    """Return the id of this boot, '' where the kernel has none."""
+    """Return the id of this boot, or '' if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -258,7 +258,7 @@ def boot_id():
 
 
 def process(pid):
-    """Return (state, ppid, session, start_ticks) of a process, None if there is none."""
+    """Return (state, ppid, session, start_ticks) of a process, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             # The name may hold anything, even ')': the last one ends it.
@@ -285,7 +285,7 @@ def members(session, root=None, token=None, log=None):
     They are found in several ways, because each can be evaded.
 
     Args:
-        session: Process group and session of the program, None if unknown.
+        session: Process group and session of the program, or None if unknown.
         root: The supervisor; as subreaper it inherits orphans, so all descend from it while it lives.
         token: Value of the variable in their environment. None while there is a better way: reading the
             environment of a process that is stuck in the driver can take forever.
@@ -307,7 +307,7 @@ def members(session, root=None, token=None, log=None):
 
 
 def processes():
-    """Return what the kernel shows of every process, by id."""
+    """Return the kernel's data on every process, by id."""
     table = {}
     for name in os.listdir("/proc"):
         entry = process(name) if name.isdigit() else None
@@ -366,7 +366,7 @@ def end_all(find, wait, grace_s):
         grace_s: Seconds between the signals.
 
     Returns:
-        How many processes were met, and the ids of those that cannot be killed.
+        The number of processes found, and the ids of those that cannot be killed.
     """
     alive = find()
     met = set(alive)
@@ -413,7 +413,7 @@ class Folder:
 
     @contextmanager
     def starting(self):
-        """Hold off other starts in this folder; yields the descriptor that keeps them off."""
+        """Prevent other starts in this folder; yield the descriptor of the lock."""
         path = os.path.join(self.path, ".starting")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -434,7 +434,7 @@ class Folder:
             os.close(descriptor)
 
     def read_json(self, path):
-        """Return the object in a JSON file, None where there is no file."""
+        """Return the object in a JSON file, or None if there is no file."""
         try:
             with open(path, "rb") as stream:
                 value = json.loads(stream.read(1 << 20).decode())
@@ -451,7 +451,7 @@ class Folder:
         return value
 
     def read_state(self):
-        """Return the job's state as last written, None where no job was started."""
+        """Return the job's state as last written, or None if no job was started."""
         state = self.read_json(self.state)
         if state is None:
             return None
@@ -503,14 +503,14 @@ class Folder:
         os.rename(self.reserve, self.state)
 
     def log_bytes(self):
-        """Return the size of the log, 0 where there is none."""
+        """Return the size of the log, or 0 if there is none."""
         try:
             return os.stat(self.log).st_size
         except OSError:
             return 0
 
     def log_sha256(self):
-        """Return the digest of the log, None where it cannot be read."""
+        """Return the digest of the log, or None if it cannot be read."""
         digest = hashlib.sha256()
         try:
             with open(self.log, "rb") as stream:
@@ -526,7 +526,7 @@ def conclude(state, **changes):
     state = dict(state, phase="ended", ended=utc(time.time()), **changes)
     state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
     state["message"] = describe(state)
-    # What is lost of it, or of the log, on the way to the controller is found there (jobs/bench/record.py).
+    # The controller notices if parts of it, or of the log, are lost on the way (jobs/bench/record.py).
     counted = [[key, state.get(key)] for key in (*SEALED, *(["machine"] if "machine" in state else []))]
     state["seal"] = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
     return state
@@ -559,8 +559,8 @@ class Supervisor:
         folder: The job's folder.
         options: The module's options.
         token: Value of the variable that marks the job's processes.
-        locks: Descriptors of the node's lock and of the machine's, None for what is not used.
-        controller: Process id of the playbook, None where it runs on another machine.
+        locks: Descriptors of the node's lock and of the machine's, or None for an unused one.
+        controller: Process id of the playbook, or None if it runs on another machine.
     """
 
     def __init__(self, folder, options, token, locks, controller=None):
@@ -630,7 +630,7 @@ class Supervisor:
         environment.update({key: str(value) for key, value in self.options["environment"].items()})
         environment.update({key: str(value) for key, value in self.options["secret_environment"].items()})
         environment[TOKEN] = self.token
-        # What the job logs can name the run that it belongs to: a log of another one is known by that.
+        # The job can log the run that it belongs to, so that another run's log is recognised.
         environment["RACKPROOF_JOB_ID"] = self.options["id"]
         parent = os.getpid()
 
@@ -686,7 +686,7 @@ class Supervisor:
                 self.status = status
 
     def watch(self):
-        """Block until the job ends or must be ended; return what ended it."""
+        """Block until the job ends or has to be ended; return the reason."""
         size, grown = 0, self.clock
         options = self.options
         while True:
@@ -708,11 +708,11 @@ class Supervisor:
                 return "hang"
 
     def finish(self, reason):
-        """End what is left of the job, free the lock, write the final state."""
+        """Stop the rest of the job, free the lock, write the final state."""
         grace = self.options["grace_s"]
         self.load.look(end=True)
         if reason == "itself":
-            # Helpers of the program may be about to end as well; what stays gets no long grace.
+            # Helpers of the program may be about to end as well; those that stay get no long grace.
             deadline = time.monotonic() + LAST_WORDS_S
             while self.members() and time.monotonic() < deadline:
                 self.wait(0.1)
@@ -720,7 +720,7 @@ class Supervisor:
         met, unkillable = end_all(self.members, self.wait, grace)
         self.reap()
         if (reason == "stopped" or self.status != 0) and going_down():
-            # On a node that shuts down every process ends, whatever its own state was.
+            # On a node that shuts down every process ends, in any state.
             reason, self.status = "supervisor_died", None
         status, number = self.exit_status()
         state = conclude(
@@ -740,7 +740,7 @@ class Supervisor:
         self.write_final(state)
 
     def exit_status(self):
-        """Return exit status, as a shell has it, and signal of the program; None for what is not known."""
+        """Return exit status, as a shell has it, and signal of the program; None if unknown."""
         if self.status is None:
             return None, None
         if os.WIFSIGNALED(self.status):
@@ -809,7 +809,7 @@ def take_lock(path):
 
 
 def occupy(descriptor, path):
-    """Lock the file and kill what its last holder left behind; returns how many processes that were."""
+    """Lock the file and kill the processes that its last holder left; return their number."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -818,7 +818,7 @@ def occupy(descriptor, path):
     token = previous.get("token")
     if not isinstance(token, str) or not token:
         return 0
-    # The lock is free, so its holder is gone: what carries its token is unsupervised.
+    # The lock is free, so its holder is gone: processes with its token are unsupervised.
     log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
     killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
     if unkillable:
@@ -879,7 +879,7 @@ def lock_holder(inode):
 
 
 def user_of(path):
-    """Return the name of a file's owner, '' where it is gone; the number where there is no such user."""
+    """Return the name of a file's owner, or '' if it is gone; the number where there is no such user."""
     try:
         owner_id = os.stat(path).st_uid
     except OSError:
@@ -897,7 +897,7 @@ def survivors(unkillable, holder):
 
 
 def owner(descriptor):
-    """Return the holder that the lock file names, {} if it names none."""
+    """Return the holder that the lock file names, or {} if it names none."""
     try:
         value = json.loads(os.pread(descriptor, 4096, 0).decode())
     except (OSError, ValueError):
@@ -971,7 +971,7 @@ def launch(folder, options, token, starting, locks):
 
 
 def daemon(folder, options, token, starting, locks, sender, controller):
-    """Be the supervisor: cut all ties with the connection, run, and report a failed start."""
+    """Run as the supervisor: detach from the connection, run the job, and report a failed start."""
     answered = []
 
     def answer(value):
@@ -1002,7 +1002,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
 def why_not_started(error, folder, options):
     """Return an error at the start of a job as one that names the remedy."""
     program, chdir = options["argv"][0], options["chdir"] or folder.path
-    # subprocess names the folder where that is what is missing, else the program.
+    # subprocess names the folder if it is missing, otherwise the program.
     if error.filename == chdir:
         return str(explain(error, chdir, "start in the folder"))
     if error.filename == program and error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -1020,7 +1020,7 @@ def settle(folder, state, change):
     Args:
         folder: The job's folder.
         state: The state as last written.
-        change: Whether to kill what is left and to write the result down.
+        change: Whether to kill the remaining processes and write down the result.
     """
     if state["phase"] == "running" and not supervised(state):
         # It may have written its final state between our two readings.

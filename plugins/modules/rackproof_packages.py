@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
-"""Bring packages to exact versions, and refuse what was not asked for (standard library, Python 3.8+)."""
+"""Bring packages to exact versions, and refuse unrequested changes (standard library, Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ options:
     type: bool
     default: false
   update:
-    description: When to fetch the package lists. V(needed) is before a package is installed.
+    description: Time to fetch the package lists. V(needed) is before a package is installed.
     type: str
     choices: [needed, always, never]
     default: needed
@@ -59,11 +59,11 @@ options:
     elements: str
     default: []
   remedy:
-    description: What to do when a version is missing, for the message.
+    description: Remedy for a missing version, for the message.
     type: str
     default: ""
   remedies:
-    description: What to do instead of O(remedy) when a package is missing, by the pattern of its name.
+    description: Remedies for missing packages, by the pattern of their names; O(remedy) applies to others.
     type: dict
     default: {}
   lock_timeout_s:
@@ -130,7 +130,7 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
-# What only asks keeps no files: a check of what would be done leaves none behind.
+# A query keeps no files, so that a check leaves nothing behind.
 NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 SHORT_S = 120
@@ -206,7 +206,7 @@ class Apt:
         self.node = os.uname().nodename
 
     def __call__(self, *arguments, timeout_s=SHORT_S):
-        """Return what a call of apt-get gave."""
+        """Return the result of a call of apt-get."""
         fixed = [
             f"DPkg::Lock::Timeout={self.options['lock_timeout_s']}",
             "Dpkg::Options::=--force-confdef",
@@ -227,7 +227,7 @@ class Apt:
         while True:
             result = self("update", timeout_s=UPDATE_S)
             text = result.get("stdout", "") + result.get("stderr", "")
-            # apt waits for the lock of dpkg, but not for that of the lists.
+            # apt waits for the lock of dpkg, but not for the lock of the package lists.
             if "Could not get lock" not in text or time.monotonic() > deadline:
                 break
             time.sleep(2)
@@ -257,7 +257,7 @@ class Apt:
         return f"{self.node}: {what}.{advice} apt said: {' | '.join(said[:4]) or tail(text)}"
 
     def known(self, *arguments):
-        """Return what apt-cache prints."""
+        """Return the output of apt-cache."""
         argv = ["apt-cache", *(part for one in NO_FILES for part in ("-o", one)), *arguments]
         return ask(argv, SHORT_S, environment=ENVIRONMENT).get("stdout", "")
 
@@ -267,7 +267,9 @@ class Apt:
         return list(dict.fromkeys(line.split("|")[1].strip() for line in listed.splitlines() if "|" in line))
 
     def newest(self, name, pattern):
-        """Return the newest version that a pattern fits; the pattern where none does, or where it is none."""
+        """Return the newest version that matches a pattern; the pattern itself if none matches or it is a
+        plain version.
+        """
         if not any(sign in pattern for sign in "*?["):
             return pattern
         return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
@@ -275,7 +277,7 @@ class Apt:
     def exact(self, wanted):
         """Return the wanted packages with those that they need in exactly one version, and its version.
 
-        apt takes the newest version of what a package needs, and then says that it does not fit.
+        apt takes the newest version of a dependency, and then complains that it does not fit.
         """
         # apt itself knows only patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
@@ -291,7 +293,7 @@ class Apt:
 
 
 def meaning_of(text):
-    """Return what apt's output means to an operator and what to do; empty where nothing is known of it."""
+    """Return the meaning of apt's output for an operator and what to do; empty if it is not known."""
     for pattern, words in MEANINGS:
         if re.search(pattern, text):
             holder = lock_holder()
@@ -300,10 +302,10 @@ def meaning_of(text):
 
 
 def exact_dependencies(shown):
-    """Return what packages need in exactly one version, by name that version.
+    """Return the exact versions that packages require of others, by name.
 
     Args:
-        shown: What ``apt-cache show`` prints of the packages.
+        shown: The output of ``apt-cache show`` for the packages.
     """
     needed = {}
     for line in re.findall(r"^(?:Pre-)?Depends: (.*)$", shown, re.M):
@@ -320,7 +322,7 @@ def tail(text, lines=6):
 
 
 def fits(version, wanted):
-    """Return whether an installed version is what is wanted."""
+    """Return whether an installed version is the wanted one."""
     return not wanted or version == wanted or fnmatch.fnmatchcase(version, wanted)
 
 
@@ -374,7 +376,7 @@ def remedies_of(options, names):
 
 
 def refuse_failed_simulation(apt, simulation, wanted):
-    """Refuse what apt itself refuses."""
+    """Refuse a request that apt itself refuses."""
     if simulation["status"] == "ok":
         return
     text = output(simulation)
@@ -418,7 +420,7 @@ def fits_any(name, patterns):
 
 
 def refuse(apt, options, simulation, wanted, removed):
-    """Refuse what was not asked for; returns the changes that apt would make, by name the version or None."""
+    """Refuse unrequested changes; return the changes that apt would make, by name the version or None."""
     text = output(simulation)
     # First, for its message is the most precise one: apt fails as well where a package is not offered.
     refuse_not_offered(apt, options, text, wanted)
@@ -447,7 +449,7 @@ def settled_packages(options):
 
 
 def configure_all(options):
-    """Let dpkg finish its work, and return what it said; it does not wait for its lock by itself."""
+    """Let dpkg finish its work, and return its output; dpkg does not wait for its lock."""
     deadline = time.monotonic() + options["lock_timeout_s"]
     while True:
         result = ask(
@@ -463,7 +465,7 @@ def configure_all(options):
 
 
 def repair(apt, options):
-    """Finish what an earlier run, or an operator, left half done."""
+    """Finish changes that an earlier run, or an operator, left half done."""
     configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
@@ -491,12 +493,13 @@ def shown(changes):
 
 
 def predict(apt, options, before, wanted, removed):
-    """Return what a real run would change, and whether apt itself says so."""
+    """Return the changes that a real run would make, and whether apt itself predicts them."""
     simulation = apt("-s", *arguments(options, apt.exact(wanted), removed))
     try:
         changes = refuse(apt, options, simulation, wanted, removed)
     except RefusedError:
-        # Where apt knows all that is wanted, it is right to refuse; else it may know once it has the lists.
+        # If apt knows all wanted packages, its refusal is right; otherwise it may know them after an update
+        # of the lists.
         if simulation["status"] == "ok":
             raise
         changes = {
@@ -528,7 +531,7 @@ def refuse_unlike_wanted(apt, after, broken, wanted):
     wrong = [
         name for name, version in wanted.items() if not fits(after.get(name, {}).get("version", ""), version)
     ]
-    # An empty version fits whatever is installed, and what is not installed as well.
+    # An empty version fits any installed version, and a missing package as well.
     wrong += [name for name in wanted if name not in after]
     if wrong or broken:
         raise RefusedError(
@@ -594,7 +597,7 @@ def hold(apt, names):
 
 
 def predict_work(apt, options, before, wanted, removed):
-    """Return what a real run would change, and what check mode adds to the result."""
+    """Return the changes that a real run would make, and the additions of check mode to the result."""
     if not wanted and not removed:
         return {}, {}
     changes, simulated = predict(apt, options, before, wanted, removed)
@@ -617,7 +620,7 @@ def change_packages(apt, options, before, wanted, removed):
 
 
 def simulate(apt, options, wanted, removed):
-    """Fetch the lists and refuse what a real run would refuse; returns what it would change."""
+    """Fetch the lists and refuse the request that a real run would refuse; return its changes."""
     if not wanted and not removed:
         return {}
     if options["update"] != "never":

@@ -17,7 +17,7 @@ description:
     night.
 options:
   part:
-    description: What is done.
+    description: Action to take.
     type: str
     choices: [begin, partner, end]
     required: true
@@ -57,7 +57,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 folder:
-  description: Where the node's half runs; empty where the node is known to be bad already.
+  description: Place where the node's half runs; empty if the node is already known to be bad.
   returned: part is begin
   type: str
 partner: {description: The partner that came; empty where none did., type: str, returned: part is partner}

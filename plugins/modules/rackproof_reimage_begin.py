@@ -22,7 +22,7 @@ options:
     type: dict
     required: true
   method:
-    description: How nodes get their image; C(rackproof.jobs.reimage.tasks.METHODS) has what there is.
+    description: Method of imaging; C(rackproof.jobs.reimage.tasks.METHODS) lists the methods.
     type: str
     required: true
   partitions:

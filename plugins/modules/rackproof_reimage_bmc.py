@@ -33,7 +33,7 @@ options:
     type: str
     choices: [pxe, disk]
   power:
-    description: What the node should be; V(cycle) is off and on again. Comes after O(boot).
+    description: Wanted power state; V(cycle) is off and on again. Applied after O(boot).
     type: str
     choices: ["on", "off", cycle]
   timeout_s:
@@ -67,7 +67,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 bmc:
-  description: What the BMC reports in the end.
+  description: Final report of the BMC.
   returned: success
   type: dict
   contains:

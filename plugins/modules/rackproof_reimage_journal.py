@@ -13,7 +13,7 @@ description:
     begin; the space to write its end is taken before.
 options:
   event:
-    description: What happens to the step.
+    description: Event to record for the step.
     type: str
     choices: [begun, done, skipped, failed]
     required: true
@@ -26,7 +26,7 @@ options:
     type: str
     default: ""
   remarks:
-    description: What is to be reported of the node.
+    description: Remarks to report about the node.
     type: list
     elements: str
     default: []
@@ -34,7 +34,7 @@ options:
     description: Folder of the night that the node has to have passed, or this task fails.
     type: path
   acceptance:
-    description: What the node had to pass in that night besides its health checks, of V(probes) and V(pair).
+    description: Checks of that night besides the health checks, of V(probes) and V(pair).
     type: list
     elements: str
     default: []

@@ -38,7 +38,7 @@ options:
     default: 0
   expect:
     description:
-      - What BIOS and firmware have to be, as the BMC reports them. C(bios) has settings with their values,
+      - Required BIOS settings and firmware, as the BMC reports them. C(bios) has settings with their values,
         C(firmware) pieces by id or name with their versions. Counts for V(after); before, it is a remark.
     type: dict
     default: {}
@@ -51,7 +51,7 @@ options:
         type: str
         default: ""
       protocol:
-        description: What it speaks. V(ipmi) reports neither.
+        description: Protocol of the BMC. V(ipmi) reports neither.
         type: str
         choices: [redfish, ipmi]
         default: redfish

@@ -34,7 +34,7 @@ options:
     choices: [queried, registered, drained, returned]
     default: queried
   prefix:
-    description: How the reason of a drain begins that is ours.
+    description: Beginning of the reason of our own drains.
     type: str
     default: "rackproof:"
   reason:
@@ -119,13 +119,13 @@ from ansible.module_utils.basic import AnsibleModule
 
 EXTRA_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
-# Everything after the state is printed after it, so that a reason that says "State=IDLE" changes nothing.
+# Everything else is printed after the state, so that a reason that contains "State=IDLE" changes nothing.
 NODE = re.compile(r"^NodeName=(\S+)\s.*?\bState=(\S+)")
 REASON = re.compile(r" Reason=(.*?)(?: \[([^\[\]@]+@[^\[\]]+)\])?(?= Comment=| Extra=|\s*$)")
 SYMBOLS = "*~#!%$@^-+"
 # With a job that has not ended in the sense that its processes or its epilog may still be there.
 JOB_STATES = "RUNNING,SUSPENDED,STOPPED,COMPLETING,CONFIGURING,SIGNALING,STAGE_OUT"
-# What Slurm itself writes as the reason of a node that it finds down.
+# The reason that Slurm itself writes for a node that it finds down.
 OWN_REASONS = (
     "Not responding",
     "Node unexpectedly rebooted",
@@ -145,7 +145,7 @@ class SlurmError(Exception):
 
 
 def find(program):
-    """Return the path of a program, None if it is absent; modules run with a short PATH."""
+    """Return the path of a program, or None if it is absent; modules run with a short PATH."""
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
         path = os.path.join(folder, program)
         if folder and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -154,7 +154,7 @@ def find(program):
 
 
 def call(argv, timeout_s):
-    """Return what a program of Slurm prints.
+    """Return the output of a Slurm program.
 
     Args:
         argv: Program and arguments.
@@ -257,7 +257,7 @@ def owner(known, prefix):
 
     Args:
         known: State, reason and setter of the node.
-        prefix: How our reasons begin.
+        prefix: The beginning of our reasons.
     """
     words = flags(known["state"])
     ours = known["reason"].startswith(prefix)
@@ -340,7 +340,7 @@ def cleaned(text):
 
 
 def lacks(state, node):
-    """Return whether a node is not yet what a state promises."""
+    """Return whether a node is not yet in the state that is promised."""
     if state == "drained":
         return bool(node["jobs"])
     if state == "returned":
@@ -352,7 +352,7 @@ def lacks(state, node):
 
 
 def lacking(state, nodes):
-    """Return the nodes that are not yet what a state promises."""
+    """Return the nodes that are not yet in the state that is promised."""
     return [name for name, node in nodes.items() if lacks(state, node)]
 
 

@@ -31,7 +31,7 @@ options:
     type: float
     default: 0.15
   false_alarms:
-    description: How many of 1,000 healthy nodes and nights may fail by comparison with fleet and past.
+    description: Allowed false alarms per 1,000 healthy node-nights, by comparison with fleet and past.
     type: float
     default: 0.1
   return_hours:
@@ -59,7 +59,7 @@ options:
     type: dict
     default: {}
   link:
-    description: Where the results folder is on the web, for the reasons in Slurm.
+    description: Web address of the results folder, for the reasons in Slurm.
     type: str
     default: ""
 attributes:
@@ -97,7 +97,7 @@ health:
   returned: success
   type: dict
 message:
-  description: What is planned, line by line.
+  description: Planned actions, line by line.
   returned: success
   type: list
   elements: str

@@ -73,7 +73,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 message:
-  description: What was measured and what was not, in a few lines.
+  description: Short summary of what was and was not measured.
   returned: success
   type: list
   elements: str

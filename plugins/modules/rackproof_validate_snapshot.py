@@ -23,7 +23,7 @@ options:
     type: str
     default: ""
   expected:
-    description: What the node has to have, as docs/using/validate.md lists it.
+    description: Requirements of the node, as docs/using/validate.md lists them.
     type: dict
     default: {}
   limits:
@@ -76,7 +76,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: What answered, in a few words.
+  description: Short summary of the answers.
   returned: success
   type: str
   sample: 4 GPUs, 4 ports, 0 XIDs

@@ -1,4 +1,4 @@
-"""Names what ``rackproof_facts`` gathered of a node: of a module's other facts nothing becomes a variable."""
+"""Makes the facts of ``rackproof_facts`` variables of a node; no fact of another module becomes one."""
 
 from __future__ import annotations
 

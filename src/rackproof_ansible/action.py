@@ -22,11 +22,11 @@ SHOWN_CHARACTERS = 600
 
 
 class ModuleFailedError(Exception):
-    """A module that an action called did not return what it is called for.
+    """A module that an action called did not return the expected result.
 
     Attributes:
-        result: What the module returned; it becomes the result of the task, so that a node that cannot be
-            reached is reported as unreachable and not as failed.
+        result: The module's result; it becomes the result of the task, so that a node that cannot be reached
+            is reported as unreachable and not as failed.
     """
 
     def __init__(self, result: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class RackproofAction(ActionBase):
 
     @property
     def hostvars(self) -> Mapping[str, Any]:
-        """Variables of all hosts."""
+        """Return the variables of all hosts."""
         hostvars: Mapping[str, Any] = self.task_vars["hostvars"]
         return hostvars
 
@@ -111,7 +111,7 @@ class RackproofAction(ActionBase):
         self._display.display(line)
 
     def show_warning(self, text: str) -> None:
-        """Show a warning, made safe for a terminal; nothing where there is none."""
+        """Show a warning, made safe for a terminal; do nothing if it is empty."""
         if text:
             self._display.warning(sanitize(text, limit=SHOWN_CHARACTERS))
 
@@ -126,7 +126,7 @@ class NodeAction(RackproofAction):
 
         Args:
             name: The module.
-            required_key: What its result has to contain: a mapping.
+            required_key: The required type of its result: a mapping.
             arguments: The module's arguments.
 
         Raises:
@@ -183,7 +183,7 @@ class NodeAction(RackproofAction):
 
     def run_command(self, command: str) -> tuple[int, str, str]:
         """Run a shell command on the host; return its exit status, output and error output."""
-        # What a node prints need not be UTF-8.
+        # A node's output need not be UTF-8.
         done = self._low_level_execute_command(command, encoding_errors="surrogateescape")
         return done["rc"], done["stdout"], done["stderr"]
 

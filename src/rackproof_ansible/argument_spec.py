@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-# Everything else that documentation says of an option (its description) is for readers.
+# The rest of an option's documentation (its description) is for readers.
 _SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases", "no_log")
 
 
@@ -38,7 +38,7 @@ def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
     for fragment in [fragments] if isinstance(fragments, str) else fragments:
         file, _, section = fragment.partition(".")
         shared = _read_yaml(plugins / "doc_fragments" / f"{file}.py", section.upper() or "DOCUMENTATION")
-        # As in ansible-doc, what the module says itself goes before its fragments.
+        # As in ansible-doc, the module's own text has precedence over its fragments.
         options = {**(shared.get("options") or {}), **options}
     return _to_spec(options)
 

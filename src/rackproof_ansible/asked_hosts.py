@@ -1,7 +1,8 @@
-"""Find what a command line leaves out of a playbook: tasks that it skips, hosts that nothing is done to.
+"""Find the parts of a playbook that a command line leaves out: tasks that it skips, hosts without any task.
 
 Ansible ends with status 0 where tags leave no task, a task to start at is not found, or a host of ``--limit``
-is in no play. A play's pattern is evaluated whatever the command line says: that is where this is called.
+is in no play. A play's pattern is evaluated even if the command line limits it, and that is where this is
+called.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
     _check_names(covered)
     terms = _terms(inventory, limit)
     if limit is not None and not terms:
-        # To Ansible it is as if there were none: an empty variable or file would mean every host.
+        # Ansible ignores an empty limit: an empty variable or file would select every host.
         raise PartialRunError(
             f"-l {sanitize(limit, 200) or repr(limit)} names no host, and would not limit anything: name the "
             "hosts, or leave -l out if all are meant"
@@ -161,16 +162,16 @@ def _inventory(groups: Mapping[str, Sequence[str]]) -> InventoryManager:
 
 
 def _terms(inventory: InventoryManager, limit: str | None) -> list[str]:
-    """Return the terms of a limit; one that begins with @ stands for the lines of a file."""
+    """Return the terms of a limit; one that begins with @ names a file of terms."""
     inventory.subset(limit)
     terms = [str(term) for term in inventory._subset or () if term]
-    # Whatever evaluates the terms next must not be limited by them.
+    # The next evaluation of the terms must not be limited by them.
     inventory.subset(None)
     return terms
 
 
 def _names(inventory: InventoryManager, terms: list[str]) -> list[str]:
-    """Return the hosts that terms stand for. As Ansible does it: it splits no line of a file at commas."""
+    """Return the hosts that terms select. As Ansible does it: it splits no line of a file at commas."""
     return [str(host.name) for host in inventory._evaluate_patterns(terms)]
 
 

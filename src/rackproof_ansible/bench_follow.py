@@ -1,4 +1,4 @@
-"""Following a job on a node: asks it every few seconds, shows what comes back, returns how the job ended."""
+"""Follow a job on a node: poll it every few seconds, show its progress, return how the job ended."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class JobFollower:
             if job_began is None:
                 job_began = now - (answer.age_s or 0.0)
             is_behind = self._read_log(answer)
-            # The last lines of a log often say why the job ended: it is read whole before.
+            # The last lines of a log often explain the end of the job: the whole log is read before.
             if self._is_over(answer) and not is_behind:
                 result = self._result(answer, state if answer.ended else self._settle())
                 return {**result, "polls": polls, "elapsed_s": round(time.monotonic() - began, 3)}
@@ -132,7 +132,7 @@ class JobFollower:
             AnsibleConnectionFailure: The node cannot be reached.
             ValueError: Its answer is not whole.
         """
-        # Where the node does the waiting, the end of a job is seen at once; a short pause is not worth it.
+        # If the node does the waiting, the end of a job is seen at once; a short pause is not worth it.
         wait_s = pause_s if pause_s >= 1 and self._node_waits and self._job_pid else 0.0
         if not wait_s:
             time.sleep(pause_s)
@@ -148,7 +148,7 @@ class JobFollower:
         return answer, max(took_s - wait_s, 0.0)
 
     def _ask(self, command: str) -> str:
-        """Return what a command prints on the node.
+        """Return the output of a command on the node.
 
         Raises:
             AnsibleConnectionFailure: The node cannot be reached.
@@ -156,7 +156,7 @@ class JobFollower:
         try:
             _, output, _ = self._action.run_command(command)
         except AnsibleConnectionFailure:
-            # What is left of a dead connection would fail the next try as well.
+            # The remains of a dead connection would make the next try fail as well.
             self._action.close_connection()
             raise
         return output
@@ -173,7 +173,7 @@ class JobFollower:
         time.sleep(next_pause(silent_s, 0.0))
 
     def _check_state(self, answer: PollResult) -> Mapping[str, Any]:
-        """Return the job's state; fails the task where there is none, or another run's."""
+        """Return the job's state; fail the task if there is none, or it is another run's."""
         if answer.state is None:
             raise AnsibleActionFail(
                 f"no job was started in {self._folder}: start it with rackproof_job first"
@@ -212,7 +212,7 @@ class JobFollower:
             raise self._give_up("has not ended its job")
 
     def _settle(self) -> dict[str, Any]:
-        """Let the module end what a dead supervisor left behind; return the job's final state."""
+        """Let the module clean up after a dead supervisor; return the job's final state."""
         result = self._action.execute_module_unchecked(
             "rackproof_job", id=self._id, folder=self._folder, state="found"
         )

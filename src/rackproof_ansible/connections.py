@@ -12,14 +12,14 @@ from rackproof.core.text import sanitize
 
 
 def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) -> None:
-    """Check that there is an ssh client where a host is reached by one.
+    """Check that there is an ssh client if a host is reached by one.
 
     Args:
         hosts: Variables of the hosts, as they are written.
-        connection: The connection of hosts that name none: the command line's.
+        connection: The command line's connection, for hosts without their own.
 
     Raises:
-        RackproofError: There is none; the message names a host and what to install.
+        RackproofError: There is no client; the message names a host and the package to install.
     """
     if shutil.which("ssh") or os.environ.get("ANSIBLE_SSH_EXECUTABLE"):
         return

@@ -1,4 +1,4 @@
-"""The half of a pair that runs on a drained node, to which Slurm gives no job.
+"""Run one half of a pair on a drained node, to which Slurm gives no job.
 
 It runs in a folder of its own on the node, in a session of its own, bounded by the node itself: no playbook
 has to be there for it to end.
@@ -16,7 +16,7 @@ from rackproof.core.text import sanitize
 from rackproof_ansible.action import NodeAction
 
 _OUTPUT_BYTES = 4_000_000
-# What comes back from the registered result of a task: nothing else may be removed on the node.
+# These names come from a task's registered result: nothing else may be removed on the node.
 _FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
 
 # What a killed playbook left would answer the partner, and hold the port. Another user can make a folder of
@@ -34,7 +34,7 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
 
     Args:
         action: The action whose host is the node.
-        script: What the half runs. It waits for its partner.
+        script: The half's program. It waits for its partner.
         limit_s: Seconds after which the node ends it.
 
     Raises:
@@ -59,12 +59,12 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
 def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, str]:
     """Wait for the node's half and remove it; return its output and exit status.
 
-    The status is empty where the half did not end by itself.
+    The status is empty if the half did not end by itself.
 
     Args:
         action: The action whose host is the node.
-        folder: What :func:`start_half` returned; empty where no half was started.
-        wait_s: Seconds to wait at most; 0 where no partner came.
+        folder: The result of :func:`start_half`; empty if no half was started.
+        wait_s: Seconds to wait at most, or 0 if no partner came.
 
     Raises:
         AnsibleActionFail: The node refuses a command.

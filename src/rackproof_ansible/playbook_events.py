@@ -23,7 +23,7 @@ class EventWriter:
     """Writes events to a descriptor that was inherited; without one, or when its reader is gone, to nothing.
 
     Args:
-        descriptor: Of a pipe; negative where there is none.
+        descriptor: Of a pipe; negative if there is none.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -50,7 +50,7 @@ def failure_text(result: Mapping[str, Any]) -> str:
     message = message_text(result.get("msg"))
     if message and not message.startswith(_WORDLESS):
         return message[:MESSAGE_CHARACTERS]
-    # A program's own last words say more than that its exit status was not 0.
+    # A program's own last words explain more than an exit status other than 0.
     for stream in ("stderr", "stdout", "module_stderr", "module_stdout"):
         lines = str(result.get(stream) or "").strip().splitlines()
         if lines:
@@ -59,7 +59,7 @@ def failure_text(result: Mapping[str, Any]) -> str:
 
 
 def spoken_text(action: str, result: Mapping[str, Any]) -> str:
-    """Return what a task that ended well has to say: of those alone that are there to print. No I/O."""
+    """Return the message of a task that ended well; only tasks that print have one. No I/O."""
     text = message_text(result.get("msg"))
     is_spoken = action.rpartition(".")[2] in _PRINTING and text != _SILENT_ASSERT
     return text[:MESSAGE_CHARACTERS] if is_spoken else ""

@@ -1,4 +1,4 @@
-"""Collect what a playbook recorded and changed from the results of its tasks, and show it when it ends.
+"""Collect a playbook's recorded runs and changes from the results of its tasks, and show them when it ends.
 
 Plain classes without Ansible; the callback ``rackproof`` feeds them.
 """
@@ -43,7 +43,7 @@ class RunTable:
             self._folders = {**{str(name): str(folder) for name, folder in whole.items()}, **self._folders}
 
     def format_table(self, width: int, color: bool) -> str:
-        """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""
+        """Return the table, or "" if no run was recorded. Below it: records that cannot be read."""
         from rackproof.core.text import sanitize
         from rackproof.report import terminal_table
         from rackproof.store.run_folder import ResultsError, read_run

@@ -35,7 +35,7 @@ def tree_digest(source: Path) -> str:
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
     """Give the folder of a kind and key to one process at a time; keep the newest two of the kind.
 
-    A new folder begins as a copy of the newest one, in which a builder renews what is out of date, or empty.
+    A new folder begins as a copy of the newest one (a builder renews what is out of date), or empty.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{kind}.lock").open("w") as lock:
@@ -57,7 +57,7 @@ def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iter
 
 
 def link(name: Path, target: Path) -> None:
-    """Let a name in a checkout lead to something in the cache."""
+    """Make a name in a checkout a link into the cache."""
     name.parent.mkdir(parents=True, exist_ok=True)
     if name.is_dir() and not name.is_symlink():
         shutil.rmtree(name)

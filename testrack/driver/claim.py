@@ -19,7 +19,7 @@ ESTABLISHED = "01"
 
 
 def read_user() -> tuple[int, str]:
-    """Return the process that claimed the rack and its checkout; 0 and "" where none lives.
+    """Return the process that claimed the rack and its checkout, or 0 and "" if none lives.
 
     The claim is a lock of the kernel's: it ends with its process, however that is killed.
     """
@@ -64,7 +64,7 @@ def claim(checkout: Path, console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def changing(console: Console) -> Iterator[None]:
-    """Let one command change the rack at a time, whichever checkout it is from."""
+    """Hold the lock under which one command at a time changes the rack, from any checkout."""
     LOCKS.mkdir(parents=True, exist_ok=True)
     with (LOCKS / "change").open("w") as lock:
         try:

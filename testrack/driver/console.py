@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Console:
-    """Progress lines with the time since the start; steps say how long they took the last time."""
+    """Progress lines with the time since the start; steps show their last duration."""
 
     def __init__(self, timings: Path) -> None:
         self.timings = timings

@@ -37,7 +37,7 @@ NEEDED = {
 def run(
     command: Sequence[str], *, data: bytes | None = None, check: bool = True, timeout: float = 300
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command; what it printed is part of the error when it fails."""
+    """Run a command; its output is part of the error when it fails."""
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:
@@ -53,12 +53,12 @@ def run(
 def docker(
     *arguments: str, data: bytes | None = None, check: bool = True, timeout: float = 300
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the Docker client against this host's engine, whatever DOCKER_HOST says."""
+    """Run the Docker client against this host's engine, ignoring DOCKER_HOST."""
     return run([DOCKER, "--host", SOCKET, *arguments], data=data, check=check, timeout=timeout)
 
 
 def docker_text(*arguments: str, check: bool = True) -> str:
-    """Return what a Docker command printed."""
+    """Return the output of a Docker command."""
     return docker(*arguments, check=check).stdout.decode(errors="replace").strip()
 
 

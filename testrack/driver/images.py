@@ -223,7 +223,7 @@ class Images:
         return self.image(NODE_IMAGE, tar, key, self.node_overlay())
 
     def node_overlay(self) -> dict[str, Entry]:
-        """Return what a node has beyond Debian's packages: the rack's way to boot, and the fakes."""
+        """Return the files of a node beyond Debian's packages: the rack's way to boot, and the fakes."""
         return {
             **self.rack_overlay(),
             "/etc/machine-id": Entry(),
@@ -233,7 +233,7 @@ class Images:
         }
 
     def rack_overlay(self) -> dict[str, Entry]:
-        """Return what of a node is the rack's own, and may be put onto a running one."""
+        """Return the rack's own files of a node, which may be put onto a running one."""
         with tempfile.TemporaryDirectory() as folder:
             run(["sh", str(self.home / "fakes/install.sh"), folder])
             fakes = folder_overlay(Path(folder), "")
@@ -241,7 +241,7 @@ class Images:
         return {**self.machine_overlay(), **fakes, "/usr/local/sbin/runc": runc}
 
     def machine_overlay(self) -> dict[str, Entry]:
-        """Return what every host has: the way it boots, and how it fails."""
+        """Return the files of every host: the way it boots, and how it fails."""
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "clock.so"
             options = ["-O2", "-shared", "-fPIC", "-Wl,--build-id=none"]

@@ -38,7 +38,7 @@ class Host:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the names that an inventory's host pattern stands for: n[01:03] is n01, n02, n03."""
+    """Return the names in an inventory's host pattern: n[01:03] is n01, n02, n03."""
     match = re.fullmatch(r"(.*)\[(\d+):(\d+)\](.*)", pattern)
     if not match:
         if "[" in pattern:
@@ -51,7 +51,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def group_hosts(inventory: str, group: str) -> list[str]:
-    """Return the hosts that stand directly under a group's `hosts:` in an inventory of plain YAML.
+    """Return the hosts directly under a group's `hosts:` in an inventory of plain YAML.
 
     This program runs before anything is installed: it reads the few lines that it needs by indentation.
     """
@@ -93,7 +93,7 @@ class Layout:
         return [self.controller, self.services, *self.nodes, *self.also.values()]
 
     def wanted(self, nodes: int | None, also: Iterable[str] = ()) -> list[Host]:
-        """Return the hosts of a rack with so many nodes, all when it is not said."""
+        """Return the hosts of a rack with so many nodes, or all hosts."""
         number = len(self.nodes) if nodes is None else nodes
         if not 1 <= number <= len(self.nodes):
             raise RackError(f"NODES={number}: the inventory's {RACK_GROUP} has 1 to {len(self.nodes)} nodes")

@@ -1,4 +1,4 @@
-"""The containers: made, started, waited for, removed; and what makes their names resolve on this host."""
+"""Create, start, await and remove the containers, and make their names resolve on this host."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Nodes:
         self.key = state / "id_ed25519"
         self.known_hosts = state / "known_hosts"
 
-    # What is there
+    # Present state
 
     def found(self) -> dict[str, Found]:
         """Return the rack's containers."""
@@ -118,7 +118,7 @@ class Nodes:
             secret.write_text(secrets.token_urlsafe(24))
         owner = os.environ.get("SUDO_UID")
         if owner:
-            # Who typed `sudo make rack` runs ansible as himself.
+            # With `sudo make rack`, the user still runs ansible under their own account.
             for path in (self.key, secret):
                 os.chown(path, int(owner), -1)
 
@@ -285,7 +285,7 @@ class Nodes:
 
     @staticmethod
     def _put(path: Path, text: str) -> bool:
-        """Write a file if it says something else; an empty one is removed."""
+        """Write a file if its text differs; remove an empty one."""
         before = path.read_text() if path.exists() else ""
         if before == text:
             return False

@@ -13,7 +13,7 @@ def place(checkout: Path) -> Path:
 
 
 def lay(checkout: Path) -> bool:
-    """Lay the test rack's values over the inventory's; return whether they were not there."""
+    """Lay the test rack's values over the inventory's; return whether they were new."""
     path, values = place(checkout), checkout / "testrack/overlay" / f"{RACK_GROUP}.yml"
     if path.is_symlink() and path.resolve() == values.resolve():
         return False

@@ -4,7 +4,8 @@
     build.py --out .rackproof/rack/images
     build.py --out .rackproof/rack/upstream --upstream FOLDER    with published run scripts (upstream.py)
 
-What is up to date is left as it is: a second call takes a moment. README.md says what the images hold.
+Parts that are up to date are left alone: a second call takes a moment. README.md lists the contents of the
+images.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ IMAGES = {
     "nvdlfwea/mlperftv51/llama31_8b-amd:20251008": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/flux1-amd:20251007": ("flux", "flux1"),
 }
-# Where run.sub mounts things: there from the start, since a container's root may be read-only.
+# Mount points of run.sub: there from the start, since a container's root may be read-only.
 MOUNT_POINTS = {
     "llama2_70b_lora": ("data", "ckpt", "results", "mounted"),
     "llama31_8b": ("preproc_data", "npy_index", "workspace/llm/nemo_tokenizer", "results", "mounted"),
     "flux1": ("dataset/energon", "results", "mounted"),
 }
-# What differs between the three run scripts.
+# Differences between the three run scripts.
 RUN_SUB = {
     "llama2_70b_lora": {
         "REQUIRED": ': "${DATADIR:?DATADIR not set}"\n: "${MODEL:?MODEL not set}"',
@@ -95,7 +96,7 @@ RUN_SUB = {
 
 
 class BuildError(Exception):
-    """Something is in the way; the text says what."""
+    """An obstacle to a build; the text names it."""
 
 
 def digest(*parts: object) -> str:
@@ -104,7 +105,7 @@ def digest(*parts: object) -> str:
 
 
 def run(command: list[str], timeout: float) -> None:
-    """Run a command; what it says is part of the error."""
+    """Run a command; its output is part of the error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -200,7 +201,7 @@ def files_of(folder: Path, target: str) -> dict[str, tuple[bytes, int]]:
 
 
 def common_files() -> dict[str, tuple[bytes, int]]:
-    """Return what the three images share beyond Debian's packages."""
+    """Return the files that the three images share beyond Debian's packages."""
     return {
         **files_of(HERE / "common/fake_ngc", "usr/local/lib/python3.11/dist-packages/fake_ngc"),
         **files_of(HERE / "common/mlperf_common", "usr/local/lib/python3.11/dist-packages/mlperf_common"),
@@ -220,7 +221,7 @@ def run_sub(benchmark: str, folder: str) -> str:
 
 
 def own_files(folder: str, benchmark: str) -> dict[str, tuple[bytes, int]]:
-    """Return what one image has for itself."""
+    """Return one image's own files."""
     place = f"workspace/{folder}"
     found = files_of(HERE / folder, place)
     found[f"{place}/run.sub"] = (run_sub(benchmark, folder).encode(), 0o755)
@@ -237,7 +238,7 @@ def architecture_of(name: str) -> str:
 
 
 def image_config(folder: str, own: dict[str, tuple[bytes, int]], *more: str) -> dict[str, object]:
-    """Return what an image says of itself, with further variables."""
+    """Return an image's configuration, with further variables."""
     return {
         "Env": [
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -260,7 +261,7 @@ Image = tuple[dict[str, tuple[bytes, int]], dict[str, object]]
 
 
 def own_images() -> dict[str, Image]:
-    """Return what each of our own images has for itself, by its name."""
+    """Return each of our own images' files, by its name."""
     made = {}
     for name, (folder, benchmark) in IMAGES.items():
         own = own_files(folder, benchmark)
@@ -269,12 +270,12 @@ def own_images() -> dict[str, Image]:
 
 
 def upstream_images(root: Path) -> dict[str, Image]:
-    """Return what each image with published scripts has for itself, by its name."""
+    """Return the files of each image with published scripts, by its name."""
     sizes, made = upstream.fake_sizes(), {}
     for one in upstream.SUBMISSIONS:
         folder = next(place for place, benchmark in IMAGES.values() if benchmark == one.benchmark)
         own, published = own_files(folder, one.benchmark), upstream.files(root, one, sizes)
-        # None of our configs: what is chosen is what was published.
+        # None of our configs: the published ones are chosen.
         own = {path: entry for path, entry in own.items() if "/config_" not in path}
         own |= {f"workspace/{folder}/{name}": entry for name, entry in published.items()}
         # As NVIDIA's, which are PyTorch's: slurm2pytorch and a hook of enroot's ask for it.
@@ -288,7 +289,7 @@ def build(out: Path, published: Path | None = None, work: Path | None = None) ->
     Args:
         out: The layout.
         published: The folder of submitters whose scripts the images get; None for our own images.
-        work: Where Debian's packages are kept; None is a folder of the layout.
+        work: The folder for Debian's packages; None is a folder of the layout.
     """
     began = time.monotonic()
     layout = Layout(out)

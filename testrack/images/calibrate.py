@@ -59,7 +59,7 @@ def curve(benchmark: Benchmark, root: Path, seed: int) -> np.ndarray:
 
 
 def steps_done(benchmark: Benchmark, step: int, batch: int) -> int:
-    """Return how many steps of the small model stand for a step of the reference."""
+    """Return the number of steps of the small model for a step of the reference."""
     return round(STEPS * step * batch / benchmark.reference_samples(batch))
 
 

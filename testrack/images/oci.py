@@ -118,7 +118,7 @@ class Layout:
         return digest
 
     def close(self) -> None:
-        """Write the index, last: what it names is there."""
+        """Write the index last: the files that it names exist then."""
         (self.folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}\n')
         draft = self.folder / "index.draft"
         draft.write_text(json.dumps({"schemaVersion": 2, "manifests": self.manifests}, indent=1) + "\n")

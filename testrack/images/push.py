@@ -25,7 +25,7 @@ KEY_FILE = Path(__file__).resolve().parents[2] / ".rackproof/rack/ngc_key"
 
 
 class PushError(Exception):
-    """The registry does not want it; the text says why."""
+    """The registry refuses it; the text gives the reason."""
 
 
 class Registry:
@@ -67,7 +67,7 @@ class Registry:
         return self.ask("HEAD", f"/v2/{repository}/blobs/{digest}")[0] == 200
 
     def tagged(self, repository: str, tag: str) -> str:
-        """Return the digest that a tag stands for, or nothing."""
+        """Return the digest of a tag, or ""."""
         status, headers, _body = self.ask(
             "HEAD", f"/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST}
         )

@@ -53,7 +53,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * ($WALLTIME_RUNANDTIME + 5)))
 
 
 class UpstreamError(Exception):
-    """A folder that is not there; the text says what it has to hold."""
+    """A folder is missing; the text lists its expected contents."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Submission:
 
     @property
     def image(self) -> str:
-        """Its repository and tag."""
+        """Return its repository and tag."""
         return f"rack/upstream/{self.benchmark}:{self.submitter.lower()}"
 
 
@@ -132,7 +132,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
 
 
 def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
-    """Return what a submission's image has in the place of ours: its scripts, and tables of the fake data."""
+    """Return a submission image's files in the place of ours: its scripts, and tables of the fake data."""
     found = scripts(upstream, submission)
     for name, (content, mode) in found.items():
         if name.endswith(".csv"):

@@ -2,8 +2,8 @@
 
     build.py --out .rackproof/rack/mirror --rootfs .rackproof/rack/root-bookworm.tar
 
-A part whose inputs did not change is left as it is, so a second call takes a moment. README.md says what the
-parts are.
+A part whose inputs did not change is left as it is, so a second call takes a moment. README.md describes the
+parts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ERRORS = (
     OSError,
 )
 VENDOR_PARTS = ("packages", "repositories", "sources", "tarballs")
-# What a part is made from, besides its own inputs: its builders. Another one means: build again.
+# The inputs that all parts share: their builders. Another one means: build again.
 BUILDERS = {
     "debian": ("rackmirror/debian.py", "rackmirror/repositories.py"),
     "images": ("rackmirror/images.py",),
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def install_tools() -> None:
-    """Install the programs that building needs, from the host's distribution, or say which to install."""
+    """Install the programs that building needs, from the host's distribution, or name the missing ones."""
     missing = " ".join(sorted(names for tool, names in TOOLS.items() if not shutil.which(tool))).split()
     if not missing:
         return
@@ -147,7 +147,7 @@ class Mirror:
             beside.write_bytes(armored)
 
     def _part(self, name: str, inputs: str, products: set[str], make: Callable[[], str]) -> None:
-        """Make a part unless its products are there, made from the same inputs; make() says what it made."""
+        """Make a part unless its products exist, made from the same inputs; make() returns their names."""
         key = (self.out / "mirror.asc").read_bytes()
         builders = _digests(*BUILDERS[name.partition("-")[0]])
         digest = hashlib.sha256(key + (builders + inputs).encode()).hexdigest()
@@ -194,7 +194,8 @@ class Mirror:
             self._part("images", busybox, {"images"}, lambda: images.shell(pool, self.out / "images").name)
 
     def _slurm_headers(self) -> dict[str, Path]:
-        """Return by codename what pyxis is compiled with: of a release whose packages are not here, too.
+        """Return by codename the headers that pyxis is compiled with, also of a release whose packages are
+        not here.
 
         The vendors' packages must not change under nodes that install them when another release comes.
         """
@@ -265,7 +266,7 @@ class Mirror:
 
 
 def _digests(*names: str) -> str:
-    """Return what these files and folders hold, as text that changes with it."""
+    """Return digests of these files and folders, as text."""
     files = sorted(
         path for name in names for path in [HERE / name, *(HERE / name).rglob("*")] if path.is_file()
     )

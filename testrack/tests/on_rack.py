@@ -62,7 +62,7 @@ def play(
     timeout: float = 1500,
     **environment: str,
 ) -> Done:
-    """Run a playbook to its end; all that it says is in stdout."""
+    """Run a playbook to its end; all of its output is in stdout."""
     process = start(root, playbook, nodes, *words, given=given, **environment)
     try:
         said, _ = process.communicate(timeout=timeout)
@@ -87,7 +87,7 @@ def state_in_slurm(rack: Command, node: str) -> str:
 
 
 def trust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
-    """Let root go by ssh from the first node to all of them, by a key that is called mark."""
+    """Allow root to go by ssh from the first node to all of them, by a key with a mark as its comment."""
     hosts = " ".join(nodes)
     made = ssh(
         nodes[0],

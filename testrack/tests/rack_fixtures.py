@@ -43,7 +43,9 @@ def root_here() -> None:
 
 @pytest.fixture(scope="session")
 def rack(root_here: None, driver: Command) -> Command:
-    """Return what runs a command on a host of a rack with at least two nodes; it runs on afterwards."""
+    """Return a function that runs a command on a host of a rack with at least two nodes; the rack stays up
+    afterwards.
+    """
     # A rack that others started has its values in their checkout.
     overlay.lay(RACK.parent)
     if not NAMED:
@@ -56,7 +58,7 @@ def rack(root_here: None, driver: Command) -> Command:
 
 @pytest.fixture(scope="session")
 def images(root: Path, rack: Command) -> None:
-    """Have the fake images in the registry, which has them as long as its host lives."""
+    """Push the fake images into the registry, which keeps them as long as its host lives."""
     programs, kept = root / "testrack/images", str(root / ".rackproof/rack/images")
     if not NAMED:
         for words in (

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A host that answers in the place of the boot host: attacker.py FOLDER [KEY]
 
-Serves the folder, parts of files as well, and takes every report (FOLDER/reports). Whoever asks for the
-signature of an order gets one by its own key, where it has one.
+Serves the folder, parts of files as well, and takes every report (FOLDER/reports). A requester of an order's
+signature gets one by its own key, if it has one.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     make rack NODES=1
     testrack/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vm1,vm2
 
-Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no
-KVM needed), sushy-emulator, a name server, and what role netboot starts. A pair of interfaces joins its
-bridge to the rack's. What is left is the folder (disks, consoles, journals), and the machines' names in
-/etc/hosts of the rack's hosts. This machine's own /etc, libvirt and network are not touched.
+Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no KVM
+needed), sushy-emulator, a name server, and what role netboot starts. A pair of interfaces joins its bridge to
+the rack's. Left over are the folder (disks, consoles, journals), and the machines' names in /etc/hosts of the
+rack's hosts. This machine's own /etc, libvirt and network are not touched.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ UEFI = """<loader readonly="yes" {secure}type="pflash">{code}</loader>
 
 
 def machine(number: int, folder: Path, uefi: str = "") -> dict[str, str]:
-    """Return what the program and the inventory have to know of a machine.
+    """Return the program's and the inventory's data about a machine.
 
-    Its firmware and BMC say of it what its fake hardware says (rack-machine.service).
+    Its firmware and BMC report its fake hardware (rack-machine.service).
     """
     nvram = folder / f"vm{number}.nvram"
     # The firmware's maker has put a key into it that is there for tests, and everyone has.
@@ -174,7 +174,7 @@ def inventory(
     hosts = {
         one["name"]: {
             "ansible_host": one["address"],
-            # What goes by the place of the inventory, by a kernel that others share, or by a Grace's.
+            # Differences by the place of the inventory, by a kernel that others share, or by a Grace's.
             "apt_mirror_key_file": str(secrets / "mirror.asc"),
             "ngc_api_key": f"{{{{ lookup('ansible.builtin.file', '{secrets / 'ngc_key'}') }}}}",
             "node_tuning_kernel": True,
@@ -248,7 +248,7 @@ def inventory(
 
 
 def names(machines: list[dict[str, str]]) -> str:
-    """Return what the name server knows, as a file of hosts: every host of the rack, running or not."""
+    """Return the name server's entries, as a file of hosts: every host of the rack, running or not."""
     known = rack.read_layout((ROOT / "inventory/hosts.yml").read_text()).everyone
     lines = [f"{one.address} {one.name}" for one in known]
     return "".join(f"{line}\n" for line in (*lines, *host_lines(machines)))
@@ -290,7 +290,7 @@ def succeeds(*words: object) -> bool:
 
 
 def hide(folder: Path) -> None:
-    """Let what is written to this machine's own places go nowhere."""
+    """Discard writes to this machine's own places."""
     # A file of its own in a container, over which the overlay would lay an older one.
     known = Path("/etc/hosts").read_text()
     run("mount", "--make-rprivate", "/")
@@ -326,7 +326,7 @@ def start(words: list[str], log: Path, **more: object) -> int:
 
 
 def network(machines: list[dict[str, str]]) -> None:
-    """Make the machines' network, of which nothing is left when this namespace ends."""
+    """Make the machines' network, which disappears when this namespace ends."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "addr", "add", f"{HOST}/{MASK}", "dev", BRIDGE)
@@ -363,7 +363,7 @@ def site_dhcp(folder: Path) -> None:
 
 def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     """Start the name server, libvirt, the machines' definitions and the BMCs."""
-    # The machines are of the rack's group, and get what the rack has.
+    # The machines are of the rack's group, and get the rack's values.
     overlay.lay(ROOT)
     (folder / "names").write_text(names(machines))
     words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
@@ -381,7 +381,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     until("libvirt", lambda: succeeds("virsh", "-c", "qemu:///system", "version"))
     for one in machines:
         for name in ("disk", "scratch"):
-            # What a disk holds already is what a second command starts from.
+            # A disk's contents are the start of a second command.
             if not Path(one[name]).exists():
                 with open(one[name], "wb") as stream:
                     stream.truncate((32768 if name == "disk" else 64) * MIB)
@@ -413,7 +413,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
 
 
 def reap() -> None:
-    """Go on in a child; the first process of a namespace takes leave of all that others leave behind.
+    """Continue in a child; the first process of a namespace collects all that others leave behind.
 
     libvirt waits for a QEMU to be gone, and one that is not waited for stays.
     """

@@ -228,7 +228,7 @@ def play(folder: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("bench.yml", ("-l", "n1", "--tags", "untagged")),
         ("provision.yml", ("-l", "n1", "--skip-tags", "always")),
         ("validate.yml", ("-l", "n1", "--skip-tags", "all")),
-        ("provision.yml", ("-l", "n1", "--start-at-task", "End with failure where a node failed")),
+        ("provision.yml", ("-l", "n1", "--start-at-task", "Fail if a node failed")),
         ("reimage.yml", ("-l", "n1", "--start-at-task", "End the rnu")),
         ("validate.yml", ("-l", "n1", "--start-at-task", "End with the verdict")),
         ("bench.yml", ("-l", "n1", "--start-at-task", "End with*")),

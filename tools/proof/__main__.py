@@ -1,4 +1,4 @@
-"""Run the gate, run suites, or show which of them are green for the files as they are.
+"""Run the gate, run suites, or show which of them are green for the present files.
 
 python -m tools.proof gate      what every change has to pass: `make test`
 python -m tools.proof prove     the suites that are not green, or SUITE=NAME,NAME; FORCE=1 again: `make prove`
@@ -104,7 +104,9 @@ class Proof:
 
 
 def run_gate() -> int:
-    """Run what every change has to pass, print the table, keep the record; return the exit status."""
+    """Run the checks that every change has to pass, print the table, keep the record; return
+    the exit status.
+    """
     proof = Proof()
     proof.check_disk()
     tree = tree_hash()
@@ -152,7 +154,8 @@ class Inputs:
 def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
     """Keep the record of a suite or the gate, and how long its green parts took.
 
-    What ran while files were changed counts for neither the old nor the new ones: its record names none.
+    A suite that ran while files were changed counts for neither the old nor the new ones: its record names
+    none.
     """
     record = {"inputs": inputs.digest, "tree": inputs.tree}
     if tree_hash() != inputs.tree:

@@ -46,7 +46,7 @@ class Part:
 
 
 def read_end(path: Path, size: int) -> str:
-    """Return the last bytes of a file as text; "" where it cannot be read."""
+    """Return the last bytes of a file as text, or "" if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - size))
@@ -58,7 +58,7 @@ def read_end(path: Path, size: int) -> str:
 class Lanes:
     """Lists of parts that run side by side; the parts of one lane run in a row.
 
-    A red part ends all others, or none where they are to go on.
+    A red part ends all others, or none if they are to go on.
     """
 
     def __init__(self, root: Path, environment: dict[str, str], say: Say, *, go_on: bool = False) -> None:
@@ -119,7 +119,7 @@ class Lanes:
 
     def _run_command(self, part: Part, command: str, log: IO[bytes]) -> str:
         """Run one command of a part; return its state."""
-        # Of a single command a shell becomes that command itself: that is what ends with this process.
+        # For a single command, the shell is replaced by the command: therefore it ends with this process.
         process = subprocess.Popen(
             [*END_WITH_PARENT, "bash", "-c", command],
             cwd=self.root,

@@ -1,4 +1,4 @@
-"""The table of suites: which test belongs to which, and whether a suite was green for the inputs of now."""
+"""Read the table of suites: the tests of each, and whether a suite was green for the present inputs."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def tree_hash(root: Path = ROOT) -> str:
 
 
 def read_record(name: str, records: Path = RECORDS) -> dict[str, Any]:
-    """Return the record of a suite's last run, {} where there is none that can be read."""
+    """Return the record of a suite's last run, or {} if there is no readable one."""
     try:
         record = json.loads((records / f"{name}.json").read_text())
     except (OSError, ValueError):

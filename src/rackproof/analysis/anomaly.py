@@ -14,8 +14,8 @@ The rules, in one place:
 * one kind of finding on more than a share of the fleet is a fault of the tool or the fabric until
   proven otherwise: unproven instead of fail, said once, and no reason to drain anybody.
 
-One night of ten nodes and one of ten thousand take the same way: arrays throughout, and texts only
-for what is found.
+One night of ten nodes and one of ten thousand take the same way: arrays throughout, and texts only for
+findings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key: what nodes share that changes from night to night."""
+"""Firmware and rack by a node's key: shared properties of nodes that change from night to night."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AnomalyPolicy:
     nights: int = 14
     """Nights before tonight that are compared with."""
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
-    """The budget of false alarms, and what a loss means."""
+    """The budget of false alarms, and the consequences of a loss."""
     outlier_z: float = -3.0
     outlier_degrades: float = -0.02
     outlier_fails: float = -0.07
@@ -87,18 +87,18 @@ class AnomalyPolicy:
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
-    """So few nodes with one finding are never taken for a fault of the tool, whatever the share."""
+    """So few nodes with one finding are never taken for a fault of the tool, for any share."""
     require_references: bool = True
     """If True, a number without a floor is unproven; otherwise fleet and history are enough."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a node did not pass: the measurement, its place, and what it was compared with.
+    """A reason why a node did not pass: the measurement, its place, and its comparison.
 
     ``check`` is one of :data:`CHECKS`; ``part`` what it was measured on (a GPU with its slot); ``deviation``
-    the fraction off what it was compared with, NaN where there is none; ``fleetwide`` whether it is a
-    finding on more than the allowed share of the fleet; ``row`` the reading that it is about, -1 for none.
+    the fraction off what it was compared with, or NaN if there is none; ``fleetwide`` whether it is a finding
+    on more than the allowed share of the fleet; ``row`` the reading that it is about, -1 for none.
     """
 
     check: str
@@ -147,7 +147,9 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """The outcome: every node asked for and every pair or group measured, and what befell the fleet."""
+    """The outcome: every requested node and every measured pair or group, and findings
+    about the whole fleet.
+    """
 
     nodes: tuple[NodeVerdict, ...]
     fleet_faults: tuple[FleetFault, ...]
@@ -194,7 +196,7 @@ def judge_night(
         references: SKU to its baselines, from ``inventory/group_vars/sku_*.yml``.
         asked: The nodes that the night was to measure; one without any number is unproven.
         accepted: References accepted for this very hardware.
-        policy: How strictly.
+        policy: The limits.
         past: If true, the fleet and earlier nights are used; floors and completeness always are.
         once: Benchmark and node's key, where a bad number should have been measured a second time and was
             not: floor and fleet fail no node by it, they leave it unproven.
@@ -222,7 +224,7 @@ def judge_night(
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured a second time."""
-    # What has lasted for several nights does not rest on tonight's number.
+    # A loss that has lasted for several nights does not rest on tonight's number.
     doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
         benchmark = fleet.quantities[found.quantity[row]].benchmark
@@ -260,13 +262,13 @@ class _Fleet:
                 at[key] = len(self.parts)
                 self.parts.append(Part(*key, name=node.name, sku=node.sku))
             places.append(at[key])
-            # The inventory knows better than the history what a node is called and is today.
+            # The inventory has precedence over the history for a node's present name and SKU.
             self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
         return places
 
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
-        """GPUs by the node that they sit in."""
+        """Return the GPUs by their node."""
         found: dict[int, list[int]] = {}
         for index, part in enumerate(self.parts):
             if part.kind == "gpu" and part.node >= 0:
@@ -285,7 +287,7 @@ class _Fleet:
         return order[begin:end]
 
     def series(self) -> Integers:
-        """Return one number per part and quantity for each row: what a series of nights is about."""
+        """Return one number per part and quantity for each row: the identity of its series of nights."""
         return self.readings.part.astype(np.int64) * len(self.quantities) + self.readings.quantity
 
     def goodness(self, rows: NDArray[np.intp]) -> Floats:
@@ -363,7 +365,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> list[_Findings]:
-    """Return the rows that do not pass the reference of their index (-1: none), as :func:`judge` says."""
+    """Return the rows that do not pass the reference of their index (-1: no reference), by :func:`judge`."""
     some = index >= 0
     rows, index = rows[some], index[some]
     if not len(rows):
@@ -412,7 +414,7 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return what tonight lacks: of nodes altogether, of single quantities, and of single parts."""
+    """Return the missing parts of tonight: whole nodes, single quantities, and single parts."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -423,7 +425,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
     place = np.full(len(fleet.parts), -1, np.int64)
     place[nodes] = np.arange(len(nodes))
-    # How many parts of each node have each quantity; a part measured twice counts once.
+    # Number of parts of each node with each quantity; a part measured twice counts once.
     series, first = np.unique(fleet.series()[rows], return_index=True)
     where = place[owner[first]]
     inside = where >= 0
@@ -450,7 +452,9 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
 
 
 def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 1 for what a node measured in at least half of the nights before, by node and quantity."""
+    """Return 1 for each quantity that a node measured in at least half of the nights before, by node and
+    quantity.
+    """
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = len(np.unique(readings.night[before]))
@@ -466,12 +470,12 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
 
 
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
-    """Compare the nodes of a SKU by the worst of each, robust z with median and MAD: what no earlier night
-    knows.
+    """Compare the nodes of a SKU by the worst of each, robust z with median and MAD, if no earlier night is
+    known.
 
     Args:
         fleet: Tonight's numbers.
-        policy: How strictly.
+        policy: The limits.
         judged: Rows that were compared with their own past already.
     """
     readings = fleet.readings
@@ -491,7 +495,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     for one in np.unique(group[~judged[rows]]):
         some = lowest[group[lowest] == one]
         middle = float(np.median(good[some]))
-        # Relative to 0 nothing can be said; a count of faults has its floor.
+        # A loss relative to 0 is not defined; a count of faults has its floor.
         if len(some) < policy.outlier_least or middle == 0:
             continue
         deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
@@ -508,14 +512,14 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
-    """Return tonight's rows of GPUs: a CPU's speed depends on what else runs."""
+    """Return tonight's rows of GPUs: a CPU's speed depends on its other load."""
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
     return rows
 
 
 def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
-    """Return what is far below the median of its own earlier nights, whatever the rest of the fleet shows."""
+    """Return numbers far below the median of their own earlier nights, whatever other nodes show."""
     rows = _gpu_rows(fleet)
     base = early[rows]
     # A comparison with NaN, where no night or one is known, is false.
@@ -538,7 +542,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
             continue
         good = fleet.goodness(some)
-        # The faster half is what is possible: of two nodes the slower one is the suspect.
+        # The faster half shows the possible speed: of two nodes the slower one is the suspect.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
         far = some[base - good > policy.gross * abs(base)]
         made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
@@ -550,7 +554,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     """Return numbers of GPUs that no sound one of the model has: more than its peak, or much too little.
 
-    What fails by a floor already needs no second reason.
+    A number that fails its floor does not need a second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for one in failing:
@@ -572,7 +576,7 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
 
 
 def _objection(fleet: _Fleet, row: int) -> str:
-    """Return why a GPU's number cannot be that of a sound GPU of its model; empty where it can."""
+    """Return why a GPU's number cannot come from a sound GPU of its model, or "" if it can."""
     what = fleet.quantities[int(fleet.readings.quantity[row])]
     product = fleet.parts[int(fleet.readings.part[row])].name
     return physical_objection(what.metric, what.labels, what.unit, float(fleet.readings.value[row]), product)
@@ -630,11 +634,11 @@ def _condition_groups(
     for ago in range(width):
         # A night that left nothing is taken for like the one after it.
         known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
-        # By numbers: comparing texts for every series and night would cost more than the judging.
+        # Numbers are compared: comparing texts for every series and night would cost more than the judging.
         for index in np.unique(owner):
             version, place = known.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
-            # Whatever its nodes' firmware: four nodes to a rack, of two firmwares, would be no group at all.
+            # Firmware is ignored here: four nodes to a rack with two firmwares would be no group at all.
             rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
     return firmware[owner], rack[owner]
 
@@ -672,7 +676,7 @@ def _compare_nights(
     twice: Collection[tuple[str, str]],
     policy: AnomalyPolicy,
 ) -> _ModelResult:
-    """Find what is slow against its own past and against the fleet
+    """Find series that are slow against their own past and against the fleet
     (:mod:`rackproof.analysis.fleet_model`).
     """
     size = len(fleet.readings)
@@ -692,7 +696,7 @@ def _compare_nights(
         sign = fleet.sign[fleet.readings.quantity[rows]]
         loss = np.array([one.loss for one in found.slow])
         made.base = np.array([one.base for one in found.slow]) * sign
-        # What the evidence says is the loss over all these nights, not tonight's single number.
+        # The evidence is about the loss over all these nights, not tonight's single number.
         made.value = made.base - np.abs(made.base) * loss * sign
         made.check = np.array([_FLEET if one.test == "level" else _DRIFT for one in found.slow], np.int32)
         made.verdict = np.array([_slow_verdict(one, policy.fleet) for one in found.slow], np.int32)
@@ -731,7 +735,7 @@ def _slow_racks(
 
 
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
-    """Return what a loss means: drain it, measure it again first, or watch it."""
+    """Return the consequence of a loss: drain the node, measure it again first, or watch it."""
     # Without others it may be the weather that has changed, and not the hardware.
     if slow.loss < policy.loss_fails or slow.alone or not slow.suspected:
         return _DEGRADED
@@ -741,7 +745,7 @@ def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
 def _weigh_floors(
     fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
 ) -> list[str]:
-    """Weigh what lies below its floor by what is known of it from other nights; return remarks.
+    """Weigh numbers below their floor by what other nights show of them; return remarks.
 
     A warning of a number that is as it was and as others are is a remark: of a mixed fleet a part always
     lies below
@@ -839,7 +843,7 @@ def _node_verdicts(
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
-    """Turn findings into verdicts of nodes, pairs and groups, with words for what is found."""
+    """Turn findings into verdicts of nodes, pairs and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, found, judged, policy)
     # Of the whole fleet nothing is believed, neither that it is bad nor that it is good.
@@ -871,7 +875,7 @@ def _node_verdicts(
 
 
 def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
-    """Yield findings; what the whole fleet shows is said once per kind and not for each GPU."""
+    """Yield findings; one that the whole fleet shows comes once per kind and not for each GPU."""
     said = set()
     for row in rows:
         kind = (found.check[row], found.quantity[row])

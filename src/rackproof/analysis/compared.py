@@ -1,4 +1,4 @@
-"""List what the numbers of drained nodes were compared with in a night: the fleet, their own past. No I/O.
+"""List the comparisons of drained nodes' numbers in a night: with the fleet, and with their own past. No I/O.
 
 A finding that rests on a comparison is over only where the same comparison was made again: a number alone
 shows nothing of it.
@@ -30,7 +30,7 @@ def comparisons(
     Args:
         readings: Tonight's numbers, and those of the nights before.
         held: A drained node's key to how many nights ago its drain began.
-        policy: How strictly.
+        policy: The limits.
     """
     policy = policy or AnomalyPolicy()
     found: dict[str, frozenset[str]] = {}

@@ -1,9 +1,9 @@
 """Find the parts of a fleet that became slow, or are slower than all others, at a stated rate of
 false alarms.
 
-A number is what its group shows that night (SKU, firmware, rack: the common weather), plus the level of
-its own
-GPU, plus noise with heavy tails. What is left of a number after its group's median is compared by two tests:
+A number is the sum of its group's value that night (SKU, firmware, rack: the common weather), the level of
+its own GPU, and noise with heavy tails. The residual of a number after its group's median is subtracted is
+tested in two ways:
 
 * change: does the GPU do less than it did? A step, a slope, or nights that come and go. Its own level is
   unknown and integrated out, so that a GPU that was always 2.5 % slower than others is not a finding.
@@ -11,10 +11,9 @@ GPU, plus noise with heavy tails. What is left of a number after its group's med
   *other* nodes, less a margin, so that a population of slower silicon is not a finding either.
 
 Each test gives an e-value, a likelihood ratio averaged over all that a fault may look like: of healthy
-hardware its
-mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages of e-values
-are e-values, so that a node has one, for any number of GPUs, metrics and kinds of fault. That is
-what makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
+hardware its mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages
+of e-values are e-values, so that a node has one, for any number of GPUs, metrics and kinds of fault. This
+makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
 (2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
@@ -99,7 +98,7 @@ class FleetPolicy:
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """Numbers of one SKU by series and night, newest last, more is better; NaN where there is none.
+    """Numbers of one SKU by series and night, newest last, more is better; NaN marks a missing number.
 
     ``quantity``, ``part`` and ``node`` are of each series; ``groups`` are coarse to fine (firmware, rack),
     each with a number per series and night; ``twice`` whether tonight's is the better of two measurements.
@@ -196,7 +195,7 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
 
     Args:
         table: The numbers of one SKU.
-        policy: How strictly.
+        policy: The limits.
     """
     policy = policy or FleetPolicy()
     kinds = []
@@ -230,7 +229,7 @@ def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
 
     Args:
         table: A SKU's series, in groups.
-        policy: How many nodes make a group.
+        policy: The size of a group.
     """
     group = table.groups[-1][:, -1]
     values, quantities, racks = [], [], []
@@ -291,7 +290,7 @@ class _Kind:
     def log_chance(self) -> Floats:
         """Return the logarithm of how likely healthy hardware's number is as low as tonight's, at most.
 
-        Evidence of a change cannot say so: it is an average over what a change may look like.
+        Evidence of a change cannot show that, because it is an average over the possible changes.
         """
         earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
         # The level that the number fell from is itself as uncertain as its nights are few.
@@ -299,11 +298,11 @@ class _Kind:
 
 
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:
-    """Return the series of one quantity compared with their groups; None where nothing can be compared."""
+    """Return the series of one quantity compared with their groups, or None if nothing can be compared."""
     value = table.value[rows]
     known = np.isfinite(value)
     middle = abs(float(np.median(value[known]))) if known.any() else 0.0
-    # Relative to 0 nothing can be said; a count of faults has its floor.
+    # A loss relative to 0 is not defined; a count of faults has its floor.
     if middle == 0:
         return None
     with np.errstate(over="ignore"):
@@ -314,7 +313,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
     judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # Cheap, for all: only what looks lower than it was is worth the likelihoods.
+    # Cheap, for all: only numbers that look lower than before are worth the likelihoods.
     tonight = own[:, -1] - row_medians(own[:, :-1])
     late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
@@ -339,8 +338,8 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
 class _Family:
     """Series that one fault may slow down together: those of a GPU, or of a node.
 
-    ``key`` is of each series. What such series share without any fault counts once: ``alike`` is how much
-    they move together, the usual correlation of two of them.
+    ``key`` is of each series. Correlation among such series counts once: ``alike`` is the usual correlation
+    of two of them.
     """
 
     key: Integers
@@ -367,7 +366,7 @@ class _Family:
         return cls(key, float(np.clip(np.sin(np.pi / 2 * (mean + 2 / np.sqrt(pairs))), 0.0, 1.0)))
 
     def weight(self, members: NDArray[np.integer]) -> Floats:
-        """Return what evidence of so many members together is to be multiplied with."""
+        """Return the factor for the evidence of so many members together."""
         weight: Floats = 1 / (1 + (np.maximum(members, 1) - 1) * self.alike)
         return weight
 
@@ -442,7 +441,7 @@ class _Evidence:
 def _residuals(
     value: Floats, node: Integers, groups: list[Integers], policy: FleetPolicy
 ) -> tuple[Floats, bool]:
-    """Return what is left of numbers after their groups' medians, and whether there was no group."""
+    """Return numbers less their groups' medians, and whether there was no group."""
     own = value.copy()
     # From coarse to fine: each finer group has only its own difference left to take off.
     everybody = np.zeros(own.shape, np.int32)
@@ -502,7 +501,7 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
         scale = max(scale, half / at_half, most / at_most)
     if not scale:
         freedom = _FEW_FREEDOM
-        # Nothing repeats yet: what differs between the parts has to do.
+        # Nothing repeats yet: the differences between the parts have to do.
         last = own[:, -1][np.isfinite(own[:, -1])]
         scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
     scale = max(scale, policy.resolution)
@@ -524,7 +523,7 @@ def _fitting_freedom(ratio: float) -> int:
 
 
 def _freedom_known(numbers: int) -> int:
-    """Return how light the tails may be said to be after so many numbers: few show none of the rare ones."""
+    """Return how light the tails may be after so many numbers: few numbers contain none of the rare ones."""
     if numbers < _FEW:
         return _FEW_FREEDOM
     return _FEW_FREEDOM + 2 if numbers < _MANY else _TAILS[-1][0]
@@ -550,7 +549,7 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
 
 
 def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
-    """Return what a change may look like: kind, its first night, and the loss in steps of the grid."""
+    """Return the possible shapes of a change: kind, its first night, and the loss in steps of the grid."""
     found = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
     found += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
     found += [("returning", 0, loss) for loss in _LOSSES]
@@ -563,7 +562,7 @@ def _weights(nights: int) -> Floats:
         "tonight" if kind == "step" and first == nights - 1 else kind
         for kind, first, _ in _hypotheses(nights)
     ]
-    # What began tonight has one night to show itself, all else had more.
+    # A change that began tonight has had one night to show itself, every other change more.
     shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
     some = sum(shares[kind] for kind in set(kinds))
     return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
@@ -578,8 +577,8 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
     most = max(_LOSSES)
     size = _BELOW + _ABOVE + 1
     grid = (np.arange(size + most) - most - _BELOW) * _STEP
-    # Around its own middle: the grid need not reach over the whole fleet. Where most nights are far below the
-    # others, around these: they are what healthy levels may be.
+    # Around its own middle: the grid need not reach over the whole fleet. If most nights are far below the
+    # others, around these: they may be the healthy level.
     centre, good = row_medians(own), _upper_quartiles(own)
     centre = np.where(good - centre > _ABOVE * _STEP, good, centre)
     distance = (own - centre[:, None])[:, :, None] - grid
@@ -672,7 +671,7 @@ def _node_evidence(
     evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
     """Return a node's evidence: the average of that on its series, on its GPUs, and on the whole."""
-    # What was not suspicious counts as nothing, and in the number that is divided by.
+    # Members that were not suspicious have weight 0, but count in the divisor.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
     for family in families:
@@ -689,7 +688,7 @@ def _node_evidence(
 
 
 def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
-    """Return what is slow about a series; None where it is not tonight."""
+    """Return the description of a slow series, or None if it is not slow tonight."""
     kind, place = evidence.kinds[evidence.kind[one]], evidence.place[one]
     own, change = kind.own[place], evidence.change[one] + evidence.shares
     if evidence.level[one] > _log_sum(change[None, :])[0]:
@@ -727,7 +726,7 @@ def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[fl
     if shape == "slope":
         third = max(own.size // 5, 2)
         return *_medians(own[: first + third], own[-third:]), int(np.isfinite(own[first:]).sum())
-    # Up to every second night may be bad, so that the median says nothing.
+    # Up to half of the nights may be bad, so that the median is meaningless.
     good = float(np.nanquantile(own, 0.75))
     bad = own < good - loss / 2
     return *_medians(own[~bad], own[bad]), int(bad.sum())

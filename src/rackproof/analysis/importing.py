@@ -2,9 +2,9 @@
 
 Nothing is written here: :mod:`rackproof.jobs.bench.import_logs` keeps such runs in a results folder.
 
-Nothing is known of such a run but its log, so its verdict is the log's: whether the run
-ended well, not whether it was fast. What a log has to hold besides a start and an end is the table
-:data:`IMPORT_EVIDENCE`: two lines prove no run. The same log imported again is the same run.
+Nothing is known of such a run but its log, so its verdict is the log's: whether the run ended well, not
+whether it was fast. The table :data:`IMPORT_EVIDENCE` lists what a log must contain besides a start and an
+end: two lines prove no run. The same log imported again is the same run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rackproof.logs._mlperf import JUDGED_BY
 from rackproof.logs.opening import name_unpacked, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
-"""The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
+"""The format that :func:`rackproof.logs.parse_path` reports for a file without a known format."""
 
 SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
 IMPORTED_FROM = "imported from "
@@ -42,11 +42,13 @@ _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
 )
-"""Measurements that show how a training went, and not what came of it."""
+"""Measurements of a training's course, not of its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""Logs of the last four rounds of MLPerf are younger. An older one says nothing about a machine of today."""
+"""Logs of the last four rounds of MLPerf are younger. A log older than this is not evidence about a present
+machine.
+"""
 CLOCK_SLACK = timedelta(days=1)
-"""The most by which a log may be ahead of this machine's clock, because it may state local times."""
+"""The most by which a log may be ahead of this machine's clock; its times may be local times."""
 
 
 def _result_of(log: ParsedLog) -> EvidenceState:
@@ -64,7 +66,7 @@ def _speed_of(log: ParsedLog) -> EvidenceState:
 
 
 def _outcome_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states an evaluation, or whatever its program measures."""
+    """Return whether a training log states an evaluation, or any measurement of its program."""
     return EvidenceState.THERE if log.tags.get(JUDGED_BY) else _result_of(log)
 
 
@@ -132,15 +134,15 @@ def find_files(
 
     Args:
         place: The folder, or one file.
-        results_folder: Where runs are kept; not entered.
+        results_folder: The folders of runs, which are not searched.
         skipped: Takes a line for each link, and for each hidden file that is called like a log.
-        unread: Takes a line for each FIFO, socket and device: what these would give is not known.
+        unread: Takes a line for each FIFO, socket and device, whose contents are not known.
     """
     if place.is_file():
         yield place
         return
     for folder, subfolders, names in os.walk(place):
-        # In place: os.walk enters only what is left in its own list.
+        # In place: os.walk enters only the folders that stay in its own list.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
         # Shorter names first, so that run_2 comes before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
@@ -174,7 +176,7 @@ def _is_emptied(path: Path) -> bool:
 
 
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
-    """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
+    """Guess the benchmark of a log: by its own statement, else by the name of its folder."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
         stated = sanitize(log.tags.get(tag, ""), 100)
         if stated:
@@ -204,7 +206,7 @@ def _parse_moment(text: str) -> datetime | None:
 
 
 def judged_alone(log: ParsedLog) -> ParsedLog:
-    """Return a log with what it lacks as the proof of a run of which nothing else is known."""
+    """Return a log with findings for what it lacks as the only proof of a run."""
     return log if log.verdict.gates else _with_findings(log, _lacking(PARSE_EVIDENCE, log))
 
 
@@ -223,7 +225,7 @@ def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
 
 
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
-    """Return a log with what it lacks as the proof of a run; one that proves none stays as it is."""
+    """Return a log with the findings of a lone proof of a run; one that proves none stays as it is."""
     if log.verdict.gates:
         return log
     place = Source(file=log.file or None)
@@ -242,7 +244,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 
 
 def _ended(log: ParsedLog) -> datetime | None:
-    """Return when the run of a log ended, as near as it says."""
+    """Return when a log's run ended, as precisely as the log states it."""
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
         ended = _moment_of(log.last_event_s) or ended
@@ -275,7 +277,7 @@ def run_from_log(
 
     Args:
         log: The parsed log.
-        path: Where it was read.
+        path: The log's path.
         entry: The raw log as the record names it.
         run_id: The run's id.
         benchmark: Its benchmark.
@@ -318,14 +320,14 @@ def _dataset(log: ParsedLog) -> Dataset | None:
     stated = _tags_under(log, "dataset.")
     if not stated:
         return None
-    # A log is any text: a count that is none is left out, rather than the whole log refused.
+    # A log may contain any text: an invalid count is left out rather than the whole log refused.
     counts = {name: int(stated[name]) for name in ("objects", "size_bytes") if _digits(stated.get(name, ""))}
     texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
     return Dataset.model_validate({**texts, **counts})
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
-    """Return why the log's verdict is what it is, the worst and the causes first."""
+    """Return the reasons for the log's verdict, the worst and the causes first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = [finding for finding in log.findings if finding.verdict in order]
     findings.sort(key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence))
@@ -394,7 +396,7 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
     for place in places:
         check_place(place)
     every = (path for place in places for path in find_files(place, skipped=skipped, unread=skipped))
-    # What is compared may be as old as it is: both sides are shown with their dates.
+    # Compared runs may be old: both sides are shown with their dates.
     for run, _ in read_runs(every, Path(), skipped=skipped, unread=skipped, old=True):
         yield run
 
@@ -418,7 +420,7 @@ def read_runs(
         root: Folder that the names of files are relative to, in remarks.
         skipped: Takes a line for each file in which no log format is found.
         unread: Takes a line for each file that may hold a log and cannot be read as one: an archive.
-        benchmark: Its name; by default what each log states, else its folder's name.
+        benchmark: Its name; by default the one in each log, else its folder's name.
         format: A log format's name, or ``auto``.
         plan_id: The import that the runs belong to.
         old: The logs are known to be old: their age is not judged.
@@ -455,7 +457,7 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # By content: the same log again is the same run, from wherever; a copy beside it is another one.
+    # By content: the same log is the same run wherever it is imported from; a copy beside it is another one.
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"

@@ -49,7 +49,7 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
         confidence: Probability that the interval is to hold, between 0 and 1.
 
     Returns:
-        The fraction; ``None`` where either side was not measured at least twice.
+        The fraction, or ``None`` if either side was not measured at least twice.
     """
     if min(len(values), len(base)) < 2:
         return None

@@ -23,7 +23,7 @@ def parse_section(section: Section) -> ParsedLog:
 
 
 def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuReference]) -> PairResult:
-    """Return what nodes that reduced together say: wrong values, a hang and a value below a floor fail."""
+    """Return findings on nodes that reduced together: wrong values, a hang or a value below a floor fail."""
     if done.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
     section = next((section for section in done.sections if section.name == FABRIC), None)
@@ -48,7 +48,7 @@ def _named(log: ParsedLog, name: str) -> list[Measurement]:
 
 
 def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
-    """Return why a log proves no bandwidth, empty if it does."""
+    """Return why a log proves no bandwidth, or "" if it does."""
     wrong = _named(log, "wrong_values")
     # Before everything else: a log that is cut off after a wrong sum has still shown a wrong sum.
     if any(measurement.value != 0 for measurement in wrong):
@@ -64,7 +64,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
 def _judge_speeds(
     speeds: Sequence[Measurement], references: Sequence[SkuReference]
 ) -> tuple[Verdict | None, str]:
-    """Return the worst verdict by the floors that fit, with its reason; ``None`` where none does."""
+    """Return the worst verdict by the floors that fit, with its reason, or ``None`` if none does."""
     judged = [
         judge(speed, reference.reference)
         for speed in speeds
@@ -83,12 +83,12 @@ def compare_pairs(
     """Return the results, those far below the others no pass: by robust z and by distance.
 
     Tonight's pairs are compared with each other; where they are too few, with those of earlier nights, too.
-    Where all of these are too few, a speed that has no floor was compared with nothing.
+    If there are too few of all of these, a speed without a floor was compared with nothing.
 
     Args:
         results: Tonight's.
         before: Bandwidths of pairs of the same kind in earlier nights, in GB/s.
-        policy: How strictly.
+        policy: The limits.
     """
     policy = policy or AnomalyPolicy()
     values, whose = _pair_bandwidths(results), "tonight's pairs"
@@ -99,7 +99,7 @@ def compare_pairs(
     # Median and MAD, not mean and deviation: a slow pair must not widen the spread that it is judged by.
     middle = statistics.median(values)
     spread = MAD_TO_SIGMA * statistics.median([abs(value - middle) for value in values])
-    # A fleet of equal values has a spread of 0, by which every pair would be an outlier.
+    # A fleet of equal values has a spread of 0, which would make every pair an outlier.
     spread = max(spread, policy.resolution * abs(middle))
     return tuple(_compare_pair(result, middle, spread, whose, policy) for result in results)
 
@@ -114,7 +114,7 @@ def _compare_pair(
     # Both have to show it: in a uniform fleet a large z may be a hundredth, and in a noisy one any
     # distance may be noise.
     if (bandwidth - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
-        # What a floor says of it (too good to be true, for one) is not taken back.
+        # A floor's finding (for example too good to be true) is not taken back.
         return result if result.speed is not None else result.model_copy(update={"speed": Verdict.PASS})
     text = f"{result.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
     return result.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
@@ -130,6 +130,6 @@ def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
 
 
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
-    """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
+    """Return the bandwidths of some nodes' pairs in the nights that drift looks back at, in GB/s."""
     nights = past[: AnomalyPolicy().nights]
     return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

@@ -1,7 +1,7 @@
-"""References with bounds from noise: what repeated runs of healthy machines let one demand of the next.
+"""Propose references with bounds from the noise of repeated runs of healthy machines.
 
-A bound has to lie outside what healthy machines differ by, else it raises false alarms; it has to lie close
-to it, else it finds nothing. Both are figures of the same runs, so they are computed here and stated.
+A bound has to lie outside the differences of healthy machines, else it raises false alarms; it has to lie
+close to them, else it finds nothing. Both are figures of the same runs, so they are computed here and stated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rackproof.analysis.representative import DEVICE_LABELS
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
-"""Runs that a spread is taken from: of five values the range holds nine tenths of what comes next."""
+"""Runs that a spread is taken from: of five values the range holds nine tenths of later ones."""
 TIGHTEST = 0.03
 """No bound is closer: power, clocks and cooling of healthy GPUs differ by so much from host to host."""
 TIGHTEST_OF_FEW = 0.05
@@ -64,7 +64,7 @@ class ProposedReference(Record):
 def propose_references(
     runs: Iterable[Run], *, bound: float | None = None, fewest_runs: int = FEWEST_RUNS
 ) -> list[ProposedReference]:
-    """Return what repeated runs propose for each speed that their benchmarks judge.
+    """Return proposed references for each speed that the benchmarks of repeated runs judge.
 
     Args:
         runs: Runs of healthy machines of one SKU. A run that a finding or judgement speaks against is left
@@ -109,7 +109,9 @@ def _lacks_reference(one: Judgement) -> bool:
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
-    """Return the labels of what was judged without a bound of the definition's own, by metric."""
+    """Return the labels of measurements that were judged without a bound of the
+    definition's own, by metric.
+    """
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for one in run.judgements:
         # A rule's own bound has an edge at the value itself: it is a question of quality.
@@ -129,7 +131,7 @@ def _key(run: Run, one: Measurement) -> Key:
 
 
 def _machine(run: Run) -> str:
-    """Return what tells a run's machine from others: its serial, and its GPUs for virtual machines."""
+    """Return the identity of a run's machine: its serial, and its GPUs for virtual machines."""
     return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
 
 

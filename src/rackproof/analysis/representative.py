@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from rackproof.core.records import Direction, Measurement
 
 DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
-"""Labels that name a device; what differs only in them is the same measurement on several devices."""
+"""Labels that name a device; measurements that differ only in them are the same one on several devices."""
 SIZE_LABEL = "size_bytes"
 """The label of a measurement that holds for one message size."""
 
@@ -18,7 +18,7 @@ def pick_representative(group: Sequence[Measurement]) -> Measurement:
     """Return the one measurement that represents all of a name, never a better one than is honest.
 
     Of several devices it is the worst; of several message sizes the largest; of several kinds (number
-    formats) the best where higher is better. What is not a number comes before all.
+    formats) the best where higher is better. Values that are not numbers come first.
     """
     group = _largest_size(group)
     for measurement in group:
@@ -43,7 +43,7 @@ def _largest_size(group: Sequence[Measurement]) -> Sequence[Measurement]:
 
 
 def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
-    """Return the measurements of each kind: what differs only in the device is of one kind."""
+    """Return the measurements of each kind: those that differ only in the device are of one kind."""
     kinds: dict[tuple[tuple[str, str], ...], list[Measurement]] = {}
     for measurement in group:
         kind = tuple(sorted(item for item in measurement.labels.items() if item[0] not in DEVICE_LABELS))

@@ -1,4 +1,4 @@
-"""Runs of several sizes become a study: rates, scaling efficiency, accuracy, and what a bad point shows.
+"""Turn runs of several sizes into a study: rates, scaling efficiency, accuracy, and causes of bad points.
 
 No I/O: everything here is a function of records; :mod:`rackproof.report.study` makes the tables. Nothing here
 gives a verdict: a run that shows a failure has a row, but no efficiency is computed from it.
@@ -18,7 +18,7 @@ from rackproof.core.records import Measurement, Record, Run, Series, Verdict, wo
 
 CONFIDENCE = 0.95
 SIZES = frozenset({"gpus", "nodes", "processes"})
-"""Parameters that say how many devices work; the points of one study differ in them."""
+"""Parameters that set the number of devices; the points of one study differ in them."""
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
@@ -67,7 +67,8 @@ class ScalingExplanation(Record):
 class StudyRow(Record):
     """One size of a study: the repeats made there.
 
-    ``rate`` is the mean of those that count, None where none does; ``scaling`` compares it with the base.
+    ``rate`` is the mean of the runs that count, or None if none counts; ``scaling`` compares it with the
+    base.
     """
 
     devices: int
@@ -89,7 +90,7 @@ class Study(Record):
     benchmark: str
     point: dict[str, str]
     where: str
-    """The node, where each run used a single one; empty where sizes differ in nodes, or nothing is known."""
+    """The node, where each run used a single one; empty if sizes differ in nodes, or nothing is known."""
     base: int | None
     """Devices of the smallest size that counts."""
     rows: tuple[StudyRow, ...]
@@ -127,7 +128,7 @@ def devices_of(run: Run) -> int:
 
 
 def _point_of(run: Run) -> dict[str, str]:
-    """Return what the points of a study share, in words."""
+    """Return the shared settings of a study's points, in words."""
     left_out = set(_NOT_THE_POINT)
     if "batch_per_gpu" in run.parameters:
         # The batch of all GPUs together then grows with them.
@@ -138,7 +139,7 @@ def _point_of(run: Run) -> dict[str, str]:
 
 
 def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
-    """Return the studies among runs, in the order in which they begin; runs without a rate or a bad end
+    """Return the studies among runs, in the order of their beginnings; runs without a rate or with a bad end
     have rows, too.
 
     Runs of a benchmark that only ever used one node each are kept apart by node, so that a slow node does
@@ -171,7 +172,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # One run stands for the base: its clocks are what those of the other sizes are compared with.
+    # One run stands for the base: the clocks of the other sizes are compared with its clocks.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(
@@ -195,7 +196,7 @@ def _first_unit(runs: Sequence[Run]) -> str:
 
 
 def _rates_by_size(sizes: Mapping[int, Sequence[Run]], unit: str) -> dict[int, list[float]]:
-    """Return the rates that count; a size of which none does is not there."""
+    """Return the rates that count; a size without any is left out."""
     rates = {}
     for devices, members in sizes.items():
         counted = [_counted(run, unit) for run in members]
@@ -235,7 +236,7 @@ def _counted(run: Run, unit: str) -> Measurement | None:
 
 
 def _why_not(run: Run, unit: str) -> str:
-    """Return why a run enters no mean, empty if it does."""
+    """Return why a run does not count in a mean, or "" if it does."""
     why = exclusion_reason(run)
     if why is not None:
         place = str(why[2])
@@ -261,7 +262,7 @@ TOO_GOOD = 1.10
 def _explanations(
     point: ScalingPoint | None, runs: Sequence[Run], base: Run | None
 ) -> tuple[ScalingExplanation, ...]:
-    """Return what explains a size: nothing where it scales as it should."""
+    """Return the explanations of a size; none if it scales as it should."""
     if point is not None and point.efficiency > TOO_GOOD:
         text = (
             f"more than ideal: the base of {point.base} was slowed down, or a rate is wrong; run both again"
@@ -273,7 +274,7 @@ def _explanations(
 
 
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
-    """Return what the samples of a run show that costs speed, the strongest first; never nothing.
+    """Return the causes of a run's slowness that its samples show, the strongest first; never empty.
 
     Looked for: devices that wait (for data, or for their host), exchange of gradients that is not hidden,
     one rank that is slow by itself, clocks that are held back, GPUs that are not busy.

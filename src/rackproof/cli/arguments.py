@@ -1,4 +1,4 @@
-"""What no option or argument of any command takes: numbers beyond all use, and bytes that are no text."""
+"""Refuse arguments that no command accepts: numbers beyond all use, and bytes that are not text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LARGEST = 1e6
 
 
 class _Fit(click.ParamType[Any]):
-    """A type of click, and what its values are checked for beside."""
+    """A type of click, with additional checks of its values."""
 
     def __init__(self, inner: click.ParamType[Any]) -> None:
         self.inner = inner
         self.name = inner.name
 
     def __getattr__(self, name: str) -> Any:
-        # Where a range ends, for `--help`.
+        # The end of a range, for `--help`.
         return getattr(self.inner, name)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

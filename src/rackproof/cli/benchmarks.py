@@ -1,4 +1,4 @@
-"""``rackproof benchmarks``: what bench.yml can run."""
+"""``rackproof benchmarks``: the benchmarks of bench.yml."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def compare_command(
 
 
 def _compare_runs(systems: Sequence[System]) -> Comparison | None:
-    """Return the comparison of two systems that are one run each; None where they are not."""
+    """Return the comparison of two systems that are one run each, or None if they are not."""
     if len(systems) != 2 or not all(system.single_run for system in systems):
         return None
     return compare(systems[0].runs[0], systems[1].runs[0])
@@ -91,7 +91,7 @@ def _rendered(compared: SystemComparison, run_comparison: Comparison | None, for
 
 
 def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:
-    """Return the named systems; what was left out of them is printed to standard error."""
+    """Return the named systems; print the left-out ones to standard error."""
     remarks: list[str] = []
 
     def run_by_name(name: str) -> Run:

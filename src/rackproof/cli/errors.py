@@ -1,4 +1,4 @@
-"""What the command ends with: exit statuses, and errors as one line without a traceback."""
+"""Define the exit statuses of the command, and show errors as one line without a traceback."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def usage_errors_end_with_1() -> Iterator[None]:
 
 
 def operator_message(error: Exception) -> str:
-    """Return what an exception means for the operator. No I/O."""
+    """Return the meaning of an exception for the operator. No I/O."""
     if isinstance(error, RackproofError):
         return str(error)
     # str() of an OSError begins with its number, which is of no use to an operator.

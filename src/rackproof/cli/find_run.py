@@ -30,7 +30,7 @@ def history_path(results: Path) -> Path:
 
 
 def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
-    """Return a run and its folder, ``None`` where only the history has the run.
+    """Return a run and its folder, or ``None`` if only the history has the run.
 
     Args:
         name: The run's folder, its run.json, its id, or the beginning of its id.
@@ -56,7 +56,7 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
 def _folder_by_id(name: str, results: Path) -> Path | None:
     """Return the run folder with this id, or the only one whose id begins so."""
     exact = results / name
-    # These three would name the results folder, a folder above it, or whatever comes first.
+    # These three would name the results folder, a folder above it, or the first run that comes.
     if name not in ("", ".", "..") and (exact / RECORD_NAME).is_file():
         return exact
     # Every id begins with the empty name.

@@ -38,8 +38,8 @@ def history_command(
 ) -> None:
     """List runs in the history, newest first.
 
-    The history is the database that RACKPROOF_DATABASE_URL names, else history.sqlite in the results
-    folder. It can be made again from the results folder (--rebuild), but for what was accepted.
+    The history is the database that RACKPROOF_DATABASE_URL names, else history.sqlite in the results folder.
+    It can be rebuilt from the results folder (--rebuild), except for accepted references.
     """
     if rebuild:
         _rebuild(results)
@@ -61,7 +61,9 @@ def history_command(
 
 
 def _rebuild(results: Path) -> None:
-    """Enter every run of the results folder, and say which cannot be, and which have to be accepted again."""
+    """Enter every run of the results folder; report those that cannot be entered, and those that have to be
+    accepted again.
+    """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
     path = results / "history.sqlite"
@@ -117,9 +119,9 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
     had no reference yet become one; later runs on that hardware are judged against it. Refused are runs with
     any finding, those of a machine that was not idle, and those whose record or logs are no longer in the
     results folder as they were written. Refused are numbers that no sound GPU of the model has, those worse
-    than those of the run's other GPUs or of other machines of the SKU, and those more than 5 % from what
-    was accepted first, unless that is withdrawn with a reason; --despite accepts these, and its reason is
-    shown by --list. Of a plan, what is refused is named, and the rest is accepted.
+    than those of the run's other GPUs or of other machines of the SKU, and those more than 5 % from what was
+    accepted first, unless that is withdrawn with a reason; --despite accepts these, and its reason is shown
+    by --list. In a plan, each refused run is named, and the others are accepted.
     """
     despite = sanitize(despite.strip(), 400)
     if listed:
@@ -136,7 +138,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
 
 
 def _runs_of_plan(name: str, results: Path) -> list[str] | None:
-    """Return the ids of the runs of a plan; None where no plan has that name."""
+    """Return the ids of the runs of a plan, or None if no plan has that name."""
     if not name.startswith("plan-") or not (results / name).is_dir():
         return None
     made = read_plan(results, name)
@@ -166,10 +168,10 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
     """Accept one run, and print what that covers.
 
     Raises:
-        ToolError: It has nothing that waits, or its record is no evidence.
+        ToolError: No number of it waits to be accepted, or its record is not evidence.
     """
     run = store.run(name)
-    # A row of a database is no evidence: what it was judged by has to be there still.
+    # A row of a database is not evidence: the files that it was judged by must still exist.
     if objection := record_objection(run, results / run.run_id):
         raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
 
@@ -177,7 +179,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
         note_acceptance(results, "accept", run.run_id, references, despite)
 
     unbounded = store.unbounded_metrics(run.run_id)
-    # By the whole id: the operator may have given its beginning.
+    # The whole id: the operator may have given only its beginning.
     count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")

@@ -50,12 +50,12 @@ def import_command(
             click.echo(f"{'known' if imported.known else 'new'}: {imported.folder}")
         click.echo(f"what the logs show: {overall(runs).value}; speed not judged: no SKU named")
     _print_remarks(result)
-    # What could not be read may be the log of a failure.
+    # An unreadable file may be the log of a failure.
     ctx.exit(exit_status(worst([overall(runs), Verdict.UNPROVEN] if result.unread else [overall(runs)])))
 
 
 def _print_remarks(result: ImportResult) -> None:
-    """Print what was passed over or kept in part to standard error, which leaves JSON to be parsed."""
+    """Print files that were passed over or kept in part to standard error, which leaves JSON to be parsed."""
     for unread in result.unread:
         click.echo(f"not read: {unread}", err=True)
     for skipped in result.skipped:

@@ -1,7 +1,7 @@
 """One line for each node out of the events of a playbook (``rackproof_ansible.playbook_events``). No I/O.
 
-A node's line has its stage, its step, and what its job reports: rate and expected end. Without a terminal
-nothing moves: what a job reports, failures and steps that take long are lines of their own.
+A node's line has its stage, its step, and its job's report: rate and expected end. Without a terminal no line
+is renewed: progress of a job, failures and long steps are printed as lines of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _INTERRUPTED = "User interrupted execution"
 _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
-"""What ansible-core prints, which names no next step."""
+"""Output of ansible-core that does not name the next step."""
 
 
 @dataclass
@@ -39,14 +39,14 @@ class _Node:
 
 
 class LiveLines:
-    """What is known of the nodes of one playbook.
+    """The state of the nodes of one playbook.
 
     Args:
         playbook: Its name without extension; a role of this name has its stages in task files.
         moves: Whether lines are renewed in place; otherwise each report is a line of its own.
 
     Attributes:
-        named_program: Whether a line named a command of ``rackproof`` to type.
+        named_program: Whether a line named a ``rackproof`` command to type.
     """
 
     def __init__(self, playbook: str, *, moves: bool) -> None:
@@ -59,12 +59,12 @@ class LiveLines:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes that began a step, in that order."""
+        """Return the names of the nodes that began a step, in that order."""
         return tuple(self._nodes)
 
     @property
     def running_jobs(self) -> dict[str, list[str]]:
-        """Jobs that were started or found and have not ended: id to nodes."""
+        """Return jobs that were started or found and have not ended: id to nodes."""
         return dict(self._jobs)
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
@@ -108,7 +108,7 @@ class LiveLines:
             self._jobs.pop(job, None)
 
     def add_output(self, line: str, now: float) -> list[str]:
-        """Take in a line that the playbook printed; return what to print for good.
+        """Take in a line that the playbook printed; return the lines to print for good.
 
         A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
         """
@@ -123,7 +123,7 @@ class LiveLines:
         return [] if self._moves else [shown]
 
     def add_error(self, line: str, now: float) -> list[str]:
-        """Take in a line of the error output; return what to print for good."""
+        """Take in a line of the error output; return the lines to print for good."""
         shown = _clean(line)
         unknown = shown.partition(_UNKNOWN_HOST)[2]
         if unknown:
@@ -134,7 +134,7 @@ class LiveLines:
         stray = _STRAY_WORD.search(shown)
         if stray:
             return [f"rackproof: {stray[1]} is no option; hosts are named by -l {stray[1]}"]
-        # What is printed after Ctrl-C names what still runs.
+        # The message after Ctrl-C names what still runs.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
 
     def _no_hosts(self) -> str:
@@ -149,7 +149,7 @@ class LiveLines:
         )
 
     def long_steps(self, now: float) -> list[str]:
-        """Return a line for each step of which nothing was reported for long; nodes at one step share it."""
+        """Return a line for each step that has reported nothing for long; nodes at one step share it."""
         silent: dict[tuple[str, str], list[str]] = {}
         since: dict[tuple[str, str], float] = {}
         for name, node in self._nodes.items():
@@ -166,7 +166,7 @@ class LiveLines:
         """Return the nodes' lines, not wider and not more than the terminal has room for."""
         names = list(self._nodes)
         if len(names) > rows:
-            # What works or went wrong is worth the room.
+            # Running and failed nodes get the room.
             names.sort(key=lambda name: self._nodes[name].state == "waits")
         shown = names[: max(rows - 1, 1)] if len(names) > rows else names
         first = max((width(name) for name in shown), default=0)
@@ -216,7 +216,7 @@ def _cut(text: str, columns: int) -> str:
 def interruption_lines(
     playbook: str, again: str, stop: str, nodes: Sequence[str], jobs: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return what still runs after Ctrl-C, and what to type.
+    """Return what still runs after Ctrl-C, and the commands to type.
 
     Args:
         playbook: Name of the playbook without extension.

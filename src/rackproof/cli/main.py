@@ -28,7 +28,7 @@ The other commands only show or keep: 0, or 1 on an error.
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is (``module:name``), and its line in ``--help``: the first of its own help."""
+    """The place of a command (``module:name``), and its line in ``--help``: the first of its own help."""
 
     location: str
     summary: str
@@ -89,7 +89,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "reimage": LazyCommand(
         "rackproof.cli.reimage:reimage_group",
-        "Re-image nodes; show how far they are, or forecast a fleet.",
+        "Re-image nodes, show their progress, or forecast a fleet.",
     ),
     "report": LazyCommand(
         "rackproof.cli.report:report_command",
@@ -105,7 +105,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "status": LazyCommand(
         "rackproof.cli.status:fleet_status_command",
-        "Show every node in one table, and what to type next.",
+        "Show every node in one table, and the next command.",
     ),
     "stop": LazyCommand(
         "rackproof.cli.playbooks:stop_command",
@@ -134,7 +134,7 @@ class Program(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; ``None`` if there is none of this name."""
+        """Import a command, or ``None`` if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].location.partition(":")

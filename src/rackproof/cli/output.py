@@ -1,4 +1,6 @@
-"""What commands print: JSON, tables as wide as the terminal, files; and the exit status of a verdict."""
+"""Print the output of commands: JSON, tables as wide as the terminal, files; and set the exit status of a
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ SHOWN_FINDINGS = 20
 
 def exit_status(verdict: Verdict) -> int:
     """Return the exit status of a verdict; degraded is a pass, as for the playbooks. No I/O."""
-    # A degraded node works: scripts stop only at what is broken or unknown.
+    # A degraded node works: scripts stop only if something is broken or unknown.
     return {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}.get(verdict, EXIT_PASS)
 
 
@@ -35,7 +37,7 @@ def print_json(value: Any) -> None:
 
 
 def json_value(record: Record) -> Any:
-    """Return a record as JSON values; by way of its own text, which alone writes NaN as ``"NaN"``. No I/O."""
+    """Return a record as JSON values, by way of its own text, which alone writes NaN as ``"NaN"``. No I/O."""
     return json.loads(record.model_dump_json())
 
 
@@ -58,14 +60,14 @@ def json_text(record: Record) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """Return a character as JSON's ASCII form has it: DEL, and what is not ASCII."""
+    """Return a character in JSON's ASCII form: DEL, and any that is not ASCII."""
     return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
 
 
 class HeldOutput:
     """Output that is printed when all of it is known: a command that fails in between prints nothing.
 
-    What is held does not grow the memory: it goes to a temporary file.
+    Held output does not occupy memory: it goes to a temporary file.
     """
 
     def __init__(self) -> None:
@@ -78,12 +80,12 @@ class HeldOutput:
         self._file.close()
 
     def write(self, text: str) -> None:
-        """Hold a piece of text."""
-        # A file's name may hold what is no character; click writes it as it is read.
+        """Add a piece of text."""
+        # A file's name may hold bytes that are not characters; click writes them as they are.
         self._file.write(text.encode("utf-8", "surrogatepass"))
 
     def write_json(self, texts: Iterable[str], *, several: bool) -> None:
-        """Hold one :func:`json_text` as an object, or several as an array, one after the other."""
+        """Add one :func:`json_text` as an object, or several as an array, one after the other."""
         if not several:
             self.write("".join(texts) + "\n")
             return
@@ -94,7 +96,7 @@ class HeldOutput:
         self.write("\n]\n")
 
     def print(self) -> None:
-        """Print what is held."""
+        """Print the held output."""
         self._file.seek(0)
         rest = b""
         while block := self._file.read(1 << 18):
@@ -108,12 +110,12 @@ class HeldOutput:
 
 def terminal_width() -> int:
     """Return the width of the terminal in cells; without one, lines are as long as they need to be."""
-    # What a pipe reads (grep, awk, a file) has to find a row in one line.
+    # A program that reads a pipe (grep, awk, a file) must find a row in one line.
     return shutil.get_terminal_size((_ENDLESS, 40)).columns
 
 
 def more_line(count: int, noun: str) -> list[str]:
-    """Return the line that counts what a text leaves out; none if it leaves out nothing. No I/O."""
+    """Return the line that counts the omitted parts of a text, or none if nothing is omitted. No I/O."""
     return [f"… and {count} more {noun}; --json prints all"] if count > 0 else []
 
 

@@ -1,4 +1,4 @@
-"""``rackproof parse``: what logs hold."""
+"""``rackproof parse``: the contents of logs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _read_one(
 
 
 def _size_of(name: str) -> int:
-    # What cannot be asked is named when it is read.
+    # An unreadable file is reported when it is read.
     try:
         return os.stat(name).st_size
     except (OSError, ValueError):
@@ -163,7 +163,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
         if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")
         return logs.parse_path(name, form, name=shown, declared=declared)
-    # Before OSError, of which it is one.
+    # Before OSError, of which it is a subclass.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:

@@ -1,7 +1,7 @@
 """``rackproof bench``, ``provision``, ``validate``, ``reimage``, ``stop``: playbooks with a line per node.
 
-The playbook is a program that is started: this package never imports Ansible. What it does comes back by
-the callback ``rackproof_events``; its exit status is this command's.
+The playbook is a program that is started: this package never imports Ansible. The callback
+``rackproof_events`` reports its progress; its exit status is this command's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BLOCK = 1 << 16
 _ANSIBLES_OWN = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
-"""Options whose answer is what Ansible prints."""
+"""Options that Ansible itself answers."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _ROWS_LEFT = 3
 """Rows of a terminal that the nodes' lines leave free."""
@@ -59,7 +59,7 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
         name: The command's name.
         file: The playbook, below the checkout.
         summary: The command's line in ``--help``.
-        details: What its own help says beside.
+        details: Additional text of the command's own help.
     """
 
     @click.command(
@@ -144,7 +144,7 @@ def _program(name: str) -> str:
 
 
 def _own_name() -> str:
-    """Return how this machine finds this program, so that what is advised can be typed."""
+    """Return the name of this program on this machine, so that advised commands can be typed."""
     if shutil.which("rackproof"):
         return "rackproof"
     path = Path(sys.executable).with_name("rackproof")
@@ -171,12 +171,12 @@ def _has_terminal() -> bool:
 
 
 def _let_signals_in() -> None:
-    """Unblock, in the new process, what is blocked in this one."""
+    """Unblock, in the new process, the signals that are blocked in this one."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 class _Follower:
-    """A playbook from its start to its end, and what is shown of it meanwhile."""
+    """A playbook from its start to its end, and its display meanwhile."""
 
     def __init__(self, playbook: Playbook, view: LiveLines, *, quiet: bool) -> None:
         self._playbook = playbook
@@ -201,7 +201,7 @@ class _Follower:
                     was_interrupted = True
                     self._pass_on(child, came)
                 self._show()
-            # What the playbook left behind may hold a pipe open.
+            # A process that the playbook left behind may hold a pipe open.
             reader.join(_LAST_WORDS_S)
             self._show()
         finally:
@@ -217,7 +217,7 @@ class _Follower:
             child.send_signal(came.si_signo)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], dict[int, str]]:
-        """Start the playbook; return it, and what comes by which descriptor."""
+        """Start the playbook; return it, and the meaning of each descriptor."""
         argv, environment = self._playbook.argv, {**self._playbook.environment}
         if not self._is_quiet:
             return subprocess.Popen(argv, env=environment, preexec_fn=_let_signals_in), {}  # noqa: S603
@@ -242,7 +242,7 @@ class _Follower:
         return child, {reads: "event", child.stdout.fileno(): "output", child.stderr.fileno(): "error"}
 
     def _read(self, descriptors: Mapping[int, str]) -> None:
-        """Put lines into the queue until all have ended: an event before what was printed after it."""
+        """Put lines into the queue until all have ended: an event before the output that followed it."""
         rest = dict.fromkeys(descriptors, b"")
         for descriptor in rest:
             os.set_blocking(descriptor, False)

@@ -1,4 +1,4 @@
-"""``rackproof references``: what repeated runs of healthy machines let a SKU demand of the next."""
+"""``rackproof references``: a SKU's references from repeated runs of healthy machines."""
 
 from __future__ import annotations
 

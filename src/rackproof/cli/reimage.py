@@ -33,7 +33,7 @@ class _ReimageGroup(click.Group):
 
 @click.group("reimage", cls=_ReimageGroup)
 def reimage_group() -> None:
-    """Re-image nodes; show how far they are, or forecast a fleet.
+    """Re-image nodes, show their progress, or forecast a fleet.
 
     With options of ansible-playbook (rackproof reimage -l NODES) reimage.yml is run, with one line for each
     node. The commands read the journals that it writes; a node's newest one counts.
@@ -62,7 +62,7 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     if as_json:
         print_json([json_value(node) for node in statuses])
         return
-    # A node that was named is shown whatever its state.
+    # A node that was named is shown in any state.
     shown = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
     if shown:
         _print_status(shown)
@@ -158,7 +158,7 @@ def _forecast_row(result: Forecast) -> tuple[str, ...]:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--output", type=click.Path(path_type=Path), help="The file to write; by default FILE.json.")
 def image_command(file: Path, output: Path | None) -> None:
-    """Describe a raw image, block by block, for the nodes that check what they write."""
+    """Describe a raw image, block by block, for the nodes that check their writing."""
     try:
         image = describe_image(file)
     except ValueError as error:

@@ -69,7 +69,7 @@ def _score_text(score: FolderScore) -> str:
 
 
 def _facts_line(score: FolderScore) -> str:
-    """Return what was scored: benchmark, rules, and how many runs of those that a result needs."""
+    """Return the scored result: benchmark, rules, and the number of runs out of those that a result needs."""
     benchmark = sanitize(score.benchmark or "unknown benchmark", 100)
     needed = "?" if score.runs_needed is None else str(score.runs_needed)
     rules = f"rules {sanitize(score.ruleset, 20)}" if score.ruleset else "rules unknown"

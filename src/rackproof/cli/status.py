@@ -1,4 +1,4 @@
-"""``rackproof status`` and ``audit``: every node in one table, and what was done by whom."""
+"""``rackproof status`` and ``audit``: every node in one table, and all actions with their authors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rackproof.store.audit_log import read_acts
 @results_option
 @json_option
 def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
-    """Show every node in one table, and what to type next.
+    """Show every node in one table, and the next command.
 
     It joins Slurm's state, the last night, drains, provisioning and imaging. Slurm is asked by sinfo
     where this machine has it; otherwise its state is that of the last night.

@@ -91,7 +91,7 @@ def submission_command(
 
 
 def _runs_of_history(results: Path, benchmarks: Sequence[str]) -> list[RunRow]:
-    """Return what the history lists of some benchmarks; nothing where none was ever made."""
+    """Return the history's entries for some benchmarks, or nothing if there is no history."""
     try:
         where = history_path(results)
     except ToolError:
@@ -114,7 +114,7 @@ def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Seque
 
 def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
     run, folder = find_run(name, results)
-    # The package contains the logs themselves, and the history has only what was read from them.
+    # The package contains the logs themselves, and the history has only values read from them.
     if folder is None:
         raise ToolError(
             f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"

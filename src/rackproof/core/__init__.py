@@ -1,1 +1,1 @@
-"""The data model, judging, benchmark definitions and text: what every other room uses."""
+"""Hold the data model, judging, benchmark definitions and text, which every other room uses."""

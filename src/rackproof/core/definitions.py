@@ -84,7 +84,7 @@ class Stage(Record):
 
 _PIN = "sha256:[0-9a-f]{64}"
 ImageTag = Annotated[str, Field(pattern=f"^([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|{_PIN})$")]
-"""A tag of an image, which may stand for another one tomorrow, a digest, or both."""
+"""A tag of an image (which may name another image tomorrow), a digest, or both."""
 _REPOSITORY = r"[a-z0-9]+([._/-]+[a-z0-9]+)*"
 ImageName = Annotated[
     str, Field(pattern=f"^{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|@{_PIN})$")
@@ -213,8 +213,8 @@ class Launch(Record):
 class JudgeRule(Record):
     """A rule that judges one measurement.
 
-    With a bound (`at_least`, `at_most`, `equals`) it is a question of quality and always gates.
-    Without one it is a question of speed and needs a reference: the SKU's, or the accepted history.
+    With a bound (`at_least`, `at_most`, `equals`) it is a question of quality and always gates. A rule
+    without bounds judges a speed and needs a reference: the SKU's, or the accepted history.
     """
 
     metric: Name = Field(description="Name of the measurement.")
@@ -364,7 +364,7 @@ class Result(Record):
 
 
 class Definition(Record):
-    """One benchmark: what to stage, how to start it, how to judge it, and in which suites it is."""
+    """One benchmark: its staging, start, judgement, and suites."""
 
     name: Name = Field(description="Name of the benchmark; the file is called the same.")
     summary: Text = Field(min_length=1, description="One line for lists.")
@@ -404,13 +404,13 @@ class Definition(Record):
     @field_validator("only", "exclude", mode="before")
     @classmethod
     def _filters(cls, value: Any) -> Any:
-        """Let a single value stand for a list of one."""
+        """Accept a single value as a list of one."""
         return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
 
     @field_validator("suites", mode="before")
     @classmethod
     def _suites(cls, value: Any) -> Any:
-        """Let a matrix stand for a list of one, and nothing for the one point of the defaults."""
+        """Accept a matrix as a list of one, and an empty value as the one point of the defaults."""
         if not isinstance(value, Mapping):
             return value
         return {
@@ -479,7 +479,7 @@ class Definition(Record):
         """Refuse data that would be staged in another way than the launcher can."""
         launcher = self.launch.with_
         for stage in self.stage:
-            # Where no program of ours is started, none can stage either: a script has to.
+            # If the definition starts no program of Rackproof, none can stage data either: a script has to.
             if bool(stage.run) != (launcher not in ("local", "mpirun")):
                 way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
                     launcher, "`run` and `mount`"
@@ -507,7 +507,7 @@ class Definition(Record):
         Args:
             suite: Name of a suite; empty for the benchmark's own matrix.
             overrides: Values set by the operator; they replace those that the matrix has for the axis.
-            gpus: What the value ``all`` of the parameter ``gpus`` stands for on the node in question.
+            gpus: The value of ``all`` for the parameter ``gpus`` on the node in question.
 
         Raises:
             DefinitionError: An override is not a parameter.
@@ -552,7 +552,7 @@ class Definition(Record):
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
-    """Return what a value has to be where all that a definition has for it are of another kind."""
+    """Return the expected type of a value if no alternative of the definition accepts its type."""
     # A program that is given a word for a number fails after its runtime was made, which shows nothing bad.
     if value in known or value == "":
         return ""
@@ -565,7 +565,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
-    """Return what is wrong with a matrix of more points than anybody runs; empty where nothing is."""
+    """Return the problem of a matrix with too many points, or "" if there is none."""
     points = math.prod(len(values) for values in axes.values())
     return f"{points} points, of which {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
@@ -637,7 +637,7 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
         DefinitionError: With file, line, key and what is wrong.
     """
     data, document = _read_yaml(path)
-    # On the nodes: the content below shows neither lines nor keys that were written twice.
+    # On the nodes: the content below shows neither lines nor duplicate keys.
     try:
         lines = lines_of_keys(document, path)
         content = yaml.safe_load(data)
@@ -746,7 +746,7 @@ def select_benchmarks(
 
 
 def _listed(axes: Any) -> Any:
-    """Let a single value of an axis stand for a list of one."""
+    """Accept a single value of an axis as a list of one."""
     if not isinstance(axes, Mapping):
         return axes
     return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
@@ -764,8 +764,8 @@ def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
     """Return the line of every key of a composed YAML document, by its place.
 
     Raises:
-        DefinitionError: A key is written twice, of which YAML drops the first, or the document is too deep,
-            too large, or contains itself; with file and line.
+        DefinitionError: A key is written twice (YAML would drop the first), or the document is too deep, too
+            large, or contains itself; with file and line.
     """
     lines: dict[tuple[str, ...], int] = {}
     _check_keys(document, (), lines, path)

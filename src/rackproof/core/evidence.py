@@ -1,4 +1,4 @@
-"""Describe the evidence of a judgement as data: each piece, where it is read, and what its absence means.
+"""Describe the evidence of a judgement as data: each piece, its source, and the meaning of its absence.
 
 A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge walks it first
 (:func:`lacking_evidence`), so that no check has to remember that its input may be absent. A test compares
@@ -39,15 +39,16 @@ class RequiredEvidence(Generic[Subject]):
 
     Attributes:
         name: The field or the tool, as the structure that carries it names it.
-        read_from: Where it comes from, in words: program, file, service.
-        state: Returns the state of this evidence in what is judged.
-        needed: Whether this judgement needs it at all (of a node without GPUs nothing is read of them).
-        code: Finding that says that it lacks.
-        remedy: What the operator can do.
+        read_from: Its source, in words: program, file, service.
+        state: Returns the state of this evidence in the judged object.
+        needed: Whether this judgement needs it at all (without GPUs, a node needs no readings of them).
+        code: Finding that reports that it is missing.
+        remedy: The remedy for the operator.
         verdicts: Verdict by state, where it is another than ``unproven``. A hung tool is never milder than
             a failed one.
-        harmless: Why its absence proves nothing against the subject; only with a reason it may pass.
-        without: What is not known without it, in words for an operator; empty where its name says it.
+        harmless: Why its absence proves nothing against the subject; only with this reason may it be missing
+            in a pass.
+        without: The fact that is unknown without it, in words for an operator; empty if its name is enough.
     """
 
     name: str
@@ -65,7 +66,7 @@ class RequiredEvidence(Generic[Subject]):
             raise ValueError(f"{self.name}: what is there does not lack")
 
     def verdict_of(self, state: EvidenceState) -> Verdict | None:
-        """Return what a state means for the verdict; None where it means nothing."""
+        """Return the meaning of a state for the verdict, or None if it has none."""
         if state is EvidenceState.THERE:
             return None
         return self.verdicts.get(state, None if self.harmless else Verdict.UNPROVEN)
@@ -85,7 +86,7 @@ class LackingEvidence:
 def lacking_evidence(
     table: Iterable[RequiredEvidence[Subject]], subject: Subject
 ) -> Iterator[LackingEvidence]:
-    """Yield what lacks of the evidence that a judgement of ``subject`` rests on, in the table's order."""
+    """Yield the missing evidence of a judgement of ``subject``, in the table's order."""
     for row in table:
         if not row.needed(subject):
             continue

@@ -1,4 +1,6 @@
-"""Modes of what Rackproof writes on the controller: its user and group may read it, no one else may."""
+"""Set the modes of files that Rackproof writes on the controller: its user and group may read them, no one
+else.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ _OTHERS = 0o027
 
 
 def hide_from_others() -> None:
-    """Let other users read nothing that this process writes, whatever umask it was started with.
+    """Prevent other users from reading anything that this process writes, for any umask.
 
-    Files are made 0640 and folders 0750 at most: records, logs and the history name nodes, what runs on them,
-    and with which variables.
+    Files are made 0640 and folders 0750 at most: records, logs and the history name nodes, their programs,
+    and variables.
     """
     os.umask(os.umask(_OTHERS) | _OTHERS)

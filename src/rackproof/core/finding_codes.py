@@ -1,4 +1,5 @@
-"""The registry of finding codes: what each means, and which verdict, action and confidence it can have.
+"""Read the registry of finding codes: the meaning of each, and its possible verdicts, actions and
+confidences.
 
 The entries are lines of ``finding_codes.csv`` beside this file. To add a code, add its line there and type
 ``make docs``, which renews docs/using/codes.md. Tests compare the registry with the source in both
@@ -34,10 +35,10 @@ class FindingCode:
 
     Attributes:
         code: The code; ``*`` stands for a number or name: ``xid_*``, ``floor:*``.
-        jobs: What gives it, by the keys of :data:`JOBS`.
+        jobs: The source of the finding, by the keys of :data:`JOBS`.
         verdicts: The verdicts that it can have, of :data:`VERDICTS`.
         actions: The actions that it asks for on a node; empty for a code that health checks do not give.
-        confidences: How surely the part that it names is at fault; empty as ``actions``.
+        confidences: How likely the named part is at fault; empty as ``actions``.
         reads: The field, tool or file that it is found in.
         meaning: One sentence for an operator.
     """
@@ -87,7 +88,7 @@ def find_code(code: str) -> FindingCode | None:
 
 
 def near_codes(code: str) -> list[str]:
-    """Return up to five codes that are nearly, or hold, what was typed."""
+    """Return up to five codes that nearly are, or contain, the typed text."""
     lowered = code.strip().lower()
     near = difflib.get_close_matches(lowered, registry(), n=5, cutoff=0.6)
     if len(lowered) > 2:
@@ -96,13 +97,13 @@ def near_codes(code: str) -> list[str]:
 
 
 def why_not_allowed(code: str, verdict: str | None, action: str = "", confidence: str = "") -> str:
-    """Return why the registry has no such finding, empty where it has.
+    """Return why the registry has no such finding, or "" if it has.
 
     Args:
         code: Its code.
         verdict: Its verdict; None for a remark.
-        action: What it asks for; empty for a finding that is not of a health check.
-        confidence: How sure it is; empty as ``action``.
+        action: The requested action; empty for a finding that is not of a health check.
+        confidence: Its confidence; empty as ``action``.
     """
     entry = find_code(code)
     if entry is None:

@@ -1,4 +1,4 @@
-"""GPU models: which one a SKU has, by its product name, what it reports, what it cannot exceed. No I/O."""
+"""Know GPU models: a SKU's model by its product name, its readings, and its limits. No I/O."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ _MODELS = (
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
 """SKUs that are named after the system, with the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""Words of a product name by which a card differs from the module (SXM) of the same model: other power, other
-memory, other links. A module's product name has none of them.
+"""Words of a product name that mark a card, which differs from the module (SXM) of the same model in power,
+memory and links. A module's product name has none of them.
 """
 _MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
 """These exist as modules and as cards; for the others a word such as PCIe in a SKU's name means nothing."""
@@ -128,13 +128,13 @@ MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
 
 
 def expected_model(sku: str, given: str = "") -> str:
-    """Return which product a SKU's GPUs are, as words of its product name; empty where that is not known.
+    """Return which product a SKU's GPUs are, as words of its product name, or "" if that is not known.
 
     Args:
         sku: The SKU's name; its own name for a known model, alone or as a word of it, is enough. A word may
             have the number of GPUs before or behind: ``h200x8``. The module (SXM) is meant, unless a word
             names a card: ``h200-nvl``, ``h100-pcie``.
-        given: What the inventory says (``bench_sku_gpu_name``), which goes before.
+        given: The name in the inventory (``bench_sku_gpu_name``), which has precedence.
     """
     if given.strip():
         return given.strip()
@@ -147,7 +147,7 @@ def expected_model(sku: str, given: str = "") -> str:
     bare |= {part for word in bare if (split := _WITH_BOARD.fullmatch(word)) for part in split.groups()}
     found = [model for model in _MODELS if model.lower() in bare]
     boards = [board for board in _BOARDS if board in bare]
-    # A name of two models, such as one of a host with both, says nothing of a single GPU.
+    # A name that contains two models, such as a host with both, does not identify a single GPU's model.
     if len(found) != 1 or len(boards) > 1:
         return ""
     is_card_sku = bool(boards) and found[0] in _MODELS_WITH_BOARDS
@@ -170,9 +170,7 @@ def is_one_of(product_name: str, models: Iterable[str]) -> bool:
 
 
 def is_card(product_name: str) -> bool:
-    """Return whether a product's name says that it is a card (PCIe, NVL) of a model that otherwise
-    is a module.
-    """
+    """Return whether a product's name marks a card (PCIe, NVL) of a model that otherwise is a module."""
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
@@ -198,14 +196,14 @@ def least_link_gb_s(product_name: str) -> float:
 
 
 def links_of(product_name: str) -> int | None:
-    """Return how many NVLinks a module has, None where its model is not known, or is a card."""
+    """Return the number of a module's NVLinks, or None if its model is not known or it is a card."""
     if is_card(product_name):
         return None
     return next((links for model, links in _LINKS.items() if is_model(product_name, model)), None)
 
 
 def most_link_gb_s(product_name: str) -> float | None:
-    """Return the most GB/s that an NVLink of a product is shown with, None where its model is not known."""
+    """Return the highest GB/s that an NVLink of a product reports, or None if its model is not known."""
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return FASTEST_LINK_SHARE * speed
@@ -213,14 +211,14 @@ def most_link_gb_s(product_name: str) -> float | None:
 
 
 def has_own_links(product_name: str) -> bool | None:
-    """Return whether a product has NVLinks without a bridge; None where its model is not known."""
+    """Return whether a product has NVLinks without a bridge, or None if its model is not known."""
     if is_card(product_name) or is_one_of(product_name, _LINKLESS):
         return False
     return True if is_one_of(product_name, _LINK_GB_S) else None
 
 
 def physics_of(product_name: str) -> GpuPhysics | None:
-    """Return the peaks of the model that a product name is of, None where they are not known.
+    """Return the peaks of the model that a product name is of, or None if they are not known.
 
     A card's are its own where they are known: an H100 NVL has faster memory than the module.
     """
@@ -234,7 +232,7 @@ def physics_of(product_name: str) -> GpuPhysics | None:
 
 
 def share_of_peak(product_name: str, dtype: str, tflops: float) -> float | None:
-    """Return the share of a model's dense peak that a speed in TFLOP/s is, None where the peak is not known.
+    """Return the share of a model's dense peak that a speed in TFLOP/s is, or None if the peak is not known.
 
     Args:
         product_name: The product name of the GPU.

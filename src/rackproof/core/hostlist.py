@@ -47,7 +47,8 @@ def _ranges(numbers: Sequence[int], width: int) -> list[str]:
 def expand_hostlist(text: str) -> tuple[str, ...]:
     """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` are five.
 
-    What is not a number in brackets is left out. Text, ranges and hosts are bounded: the text may be hostile.
+    Text in brackets that is not a number is left out. Text, ranges and hosts are bounded: the text may be
+    hostile.
     """
     hosts: list[str] = []
     for part in _PARTS.findall(text[:_MAX_TEXT]):
@@ -64,7 +65,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def _numbers_of_range(piece: str) -> list[str]:
-    """Return the numbers of ``08-10`` or ``7`` as written; none where it is not a range."""
+    """Return the numbers of ``08-10`` or ``7`` as written; none if it is not a range."""
     low, _, high = piece.partition("-")
     # Python refuses to convert a number of thousands of digits, which a hostile log may hold.
     if not _HOST_NUMBER.fullmatch(low) or (high and not _HOST_NUMBER.fullmatch(high)):

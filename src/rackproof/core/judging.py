@@ -43,14 +43,14 @@ _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
 """A bound that allows to lose more than this fraction of a speed finds no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Units of measurements of which less is better, where nothing else is said."""
+"""Units of measurements in which less is better, unless the measurement states otherwise."""
 _OTHER_DEVICE = "device"
-"""The label of what no GPU measured, such as ``device: cpu``; what GPUs and their links measured lacks it."""
+"""The label of measurements without a GPU, such as ``device: cpu``; those of GPUs and their links lack it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
 class SkuReference(Record):
-    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and what it holds for."""
+    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and its scope."""
 
     metric: Name
     benchmark: str = ""
@@ -79,7 +79,7 @@ class SkuReference(Record):
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Return whether this baseline is for such runs, whatever they measure."""
+        """Return whether this baseline is for such runs, for any metric."""
         return self.benchmark in ("", benchmark) and all(
             parameters.get(name) == value for name, value in self.parameters.items()
         )
@@ -94,7 +94,7 @@ class SkuReference(Record):
 
 
 def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Return a SKU baseline as group_vars has it: the reference's keys beside the names of what it holds for.
+    """Return a SKU baseline as group_vars has it: the reference's keys beside those of its scope.
 
     Raises:
         ValidationError: A key or value is wrong.
@@ -158,9 +158,9 @@ def judge(
     """Judge one measurement against one reference.
 
     Args:
-        measurement: What was measured.
-        reference: What it is compared with; None gives ``unproven``.
-        direction: Which way is better; the measurement's own where None. Without any, each side is bad.
+        measurement: The measurement.
+        reference: The reference; without one the verdict is ``unproven``.
+        direction: The better direction; None for the measurement's own. Without any, each side is bad.
         gating: Whether the verdict counts towards the run's.
         lacking: Why there is no reference.
     """
@@ -181,7 +181,7 @@ def judge(
 def _verdict_and_reason(
     measurement: Measurement, reference: Reference | None, better: Direction | None, lacking: str
 ) -> tuple[Verdict, str]:
-    """Return what follows, ``unproven`` where measurement and reference cannot be compared."""
+    """Return verdict and reason, ``unproven`` if measurement and reference cannot be compared."""
     if not measurement.finite:
         return Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged"
     if reference is None:
@@ -236,8 +236,8 @@ def _stated_bounds(reference: Reference) -> list[float]:
 
 
 def _edge(reference: Reference, fraction: float | None) -> float | None:
-    """Return the value at a bound, None where that side is open."""
-    # Of the absolute value: -7 % of a negative reference is below it, too.
+    """Return the value at a bound, or None if that side is open."""
+    # Of the absolute value, so that -7 % of a negative reference also lies below it.
     return None if fraction is None else reference.value + abs(reference.value) * fraction
 
 
@@ -247,7 +247,7 @@ def _leaves_value_outside(reference: Reference) -> bool:
 
 
 def _useless(reference: Reference, better: Direction | None) -> str:
-    """Return why no value could fail against a reference, empty if one could."""
+    """Return why no value could fail against a reference, or "" if one could."""
     bounds = _stated_bounds(reference)
     if not all(math.isfinite(bound) for bound in bounds):
         return "a bound of it is not a finite number"
@@ -291,9 +291,9 @@ def judge_rule(
         parameters: The point of the matrix, which a bound may name.
         require_references: Whether a missing reference gates.
         source: Names the rule's file, as the source of its bound.
-        trouble: Why references may exist that were not found; not to know them gates.
+        trouble: Why references may exist that were not found; in this case the missing reference gates.
         baselines: The SKU's baselines that apply to this run: each has to find its measurement.
-        busy: Why no speed of this run counts, empty where its machine was idle.
+        busy: Why no speed of this run counts; empty if its machine was idle.
     """
     used = parameters.get("gpus", 0)
     # A parameter that is not a number, such as `all`, is not a reason to leave the rule out.
@@ -317,7 +317,7 @@ def judge_rule(
             expected = Reference(value=0, unit=rule.unit, source=source)
             judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
-            # A rule without a unit applies to whatever unit the metric has.
+            # A rule without a unit applies to any unit of the metric.
             same_unit = bound.model_copy(update={"unit": measurement.unit})
             judged = judge(measurement, same_unit, direction=rule.better)
             is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
@@ -336,7 +336,7 @@ def judge_rule(
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
     """Return the judgement of a speed, unproven where others used the machine meanwhile."""
-    # Neither good nor bad: what slowed it down may have been the others alone.
+    # Neither good nor bad: the others alone may have slowed it down.
     return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": busy}) if busy else judged
 
 
@@ -412,10 +412,10 @@ def _judge_by_references(
 
 
 def _impossible(measurement: Measurement, known: Sequence[Reference], better: Direction | None) -> str:
-    """Return why a number cannot be the speed or the time that it is to be, empty if it can.
+    """Return why a number cannot be a speed or a time, or "" if it can.
 
     Args:
-        measurement: What was measured.
+        measurement: The measurement.
         known: Its references: one of 0 or less allows such values, as that of a count of faults.
         better: Which way is better.
     """
@@ -442,12 +442,12 @@ def judge_run(
     baselines: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> Outcome:
-    """Judge a run: what its logs show, what was found beside them, and every rule.
+    """Judge a run by its logs, the findings beside them, and every rule.
 
     Args:
         rules: The definition's rules.
         logs: The run's parsed logs; none at all is unproven.
-        findings: What was found outside the logs (hung, killed, GPU absent, nodes differ).
+        findings: Findings from outside the logs (hung, killed, GPU absent, nodes differ).
         references: Gives the references of a measurement.
         parameters: The point of the matrix.
         require_references: Whether a measurement without a reference gates.
@@ -455,7 +455,7 @@ def judge_run(
         trouble: Why references may exist that were not found, if so.
         more: Measurements that were made beside the logs' own.
         baselines: The SKU's baselines that apply to this run: each has to find its measurement.
-        busy: Why no speed of this run counts, empty where its machine was idle.
+        busy: Why no speed of this run counts; empty if its machine was idle.
     """
     measurements = [*_logged_measurements(logs), *more]
     judgements: list[Judgement] = []
@@ -507,7 +507,7 @@ def _all_verdicts(
 
 
 def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
-    """Return what counts against the run, the causes ahead of what merely follows from them."""
+    """Return the findings that count against the run, causes before their consequences."""
     every = [*findings, *(finding for log in logs for finding in log.findings)]
     reasons: list[tuple[Verdict, str]] = []
     for finding in sorted(every, key=lambda finding: finding.consequence):
@@ -525,7 +525,7 @@ def _log_reasons(logs: Iterable[ParsedLog]) -> list[tuple[Verdict, str]]:
 def _missing_proof_reasons(
     logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
 ) -> list[tuple[Verdict, str]]:
-    """Return what is missing: a log, or anything that was judged."""
+    """Return the missing proof: a log, or any judged measurement."""
     if not logs:
         # A finding with a verdict gives the cause already; the absent log only follows from it.
         if any(finding.verdict for finding in findings):
@@ -537,7 +537,7 @@ def _missing_proof_reasons(
 
 
 def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
-    """Return one sentence for each reason why what was measured was not judged."""
+    """Return one sentence for each reason why a measurement was not judged."""
     metrics: dict[str, list[str]] = {}
     for judgement in judgements:
         if not judgement.gating and judgement.verdict is not Verdict.PASS:

@@ -58,7 +58,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "preflight_cores": (0, 10**6),
     "preflight_clock_offset_s": (1e-3, 10**6),
 }
-"""Smallest and largest value of numbers, with which the playbooks of the nodes do what their names say."""
+"""Smallest and largest allowed values of numeric variables that playbooks pass to nodes."""
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
@@ -73,7 +73,7 @@ class UnknownVariableError(RackproofError):
 
 
 class VariableValueError(RackproofError):
-    """A number is none, or beyond its bounds; the message names the variable and what it may be."""
+    """A value is not a number, or out of its bounds; the message names the variable and its bounds."""
 
 
 def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
@@ -85,7 +85,7 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
         prefixes: The roles' prefixes.
 
     Raises:
-        UnknownVariableError: Some are none.
+        UnknownVariableError: A name is not a variable of a role.
     """
     unknown = sorted({name for name in given if name.startswith(prefixes)} - set(known))
     if unknown:
@@ -108,7 +108,7 @@ def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefix
         prefixes: The roles' prefixes.
 
     Raises:
-        UnknownVariableError: One is.
+        UnknownVariableError: A name has a misspelt prefix.
     """
     ours = {name for name in known if name.startswith(prefixes)}
     plain = {_letters(name): name for name in ours}
@@ -131,7 +131,7 @@ def _letters(name: str) -> str:
 
 
 def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...]) -> str:
-    """Return the variable that a name with a misspelt prefix is nearly, empty if there is none."""
+    """Return the variable that a name with a misspelt prefix most likely means, or "" if there is none."""
     parts = name.lower().split("_")
     for prefix in prefixes:
         words = prefix.count("_")
@@ -168,7 +168,7 @@ def _edits(one: str, other: str) -> int:
 def check_settable(given: Iterable[str], results: Collection[str]) -> None:
     """Check that no name given with -e is one that the roles set while they run. No I/O.
 
-    What is given with -e stands above what a task finds out: a verdict could be given instead of judged.
+    A value given with -e overrides a task's result: a verdict could be given instead of judged.
 
     Args:
         given: Names given with -e.
@@ -216,7 +216,7 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
 
 
 def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
-    """Check that nothing given with -e is empty where a value is needed.
+    """Check that nothing given with -e is empty if a value is needed.
 
     An empty choice would become the default: a whole suite in place of no benchmark, all probes in place of
     none. It comes of a variable of the operator's own that is not set.
@@ -237,7 +237,7 @@ def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
 
 @functools.cache
 def _never_empty(root: Path) -> frozenset[str]:
-    """Return what chooses, and the jobs' variables whose default is a value."""
+    """Return the choosing variables, and the jobs' variables whose default has a value."""
     defaults: dict[str, Any] = {}
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         defaults |= _load(path) or {}
@@ -259,7 +259,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def nearest(name: str, known: Collection[str], cutoff: float) -> str:
-    """Return the name that is most like another, empty if none is. No I/O."""
+    """Return the name most similar to another, or "" if there is none. No I/O."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
@@ -267,10 +267,10 @@ def check_bounds(given: Mapping[str, Any]) -> None:
     """Check that numbers are numbers, and within their bounds: 0 repeats are not a benchmark. No I/O.
 
     Args:
-        given: Variables of a host as they are written; what has a template is not checked.
+        given: Variables of a host as they are written; templates are not checked.
 
     Raises:
-        VariableValueError: One is not.
+        VariableValueError: A value is not a number, or out of its bounds.
     """
     for name, (least, most) in BOUNDS.items():
         value = given.get(name, least)
@@ -281,7 +281,7 @@ def check_bounds(given: Mapping[str, Any]) -> None:
 
 
 def check_environment(given: Mapping[str, Any]) -> None:
-    """Check that what jobs are started with holds no secret, before anything shows it. No I/O.
+    """Check that the job's settings contain no secret, before anything shows them. No I/O.
 
     Args:
         given: Variables of a host.
@@ -314,7 +314,7 @@ def _is_template(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    """Return a number as Ansible reads it; nothing is within the bounds of what is none."""
+    """Return a number as Ansible reads it; NaN, which is within no bounds, if it is not a number."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -328,7 +328,7 @@ def _with_near(names: Iterable[str], known: Collection[str]) -> Iterator[str]:
 
 
 def role_prefixes(root: Path) -> tuple[str, ...]:
-    """Return what the variables of the roles of a checkout begin with."""
+    """Return the prefixes of the variables of a checkout's roles."""
     roles = sorted(path.name for path in (root / "roles").iterdir() if path.is_dir())
     return tuple(f"{role}_" for role in roles)
 

@@ -31,7 +31,7 @@ def _check_pattern(text: str) -> str:
     """Return a pattern that reads any line in a time that is no more than a power of its length.
 
     Raises:
-        ValueError: It is not a pattern, fits every line, or repeats what repeats or a choice.
+        ValueError: It is not a pattern, fits every line, or repeats a repeat or a choice.
     """
     try:
         tree = parsed_pattern(text)
@@ -103,7 +103,7 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """The rules by which the lines of a program's output are read."""
+    """The rules that read the lines of a program's output."""
 
     good_end: Pattern = Field(
         description="Regular expression of a line that the program prints only after a good end; without it "

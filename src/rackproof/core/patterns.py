@@ -46,7 +46,8 @@ def open_repeats(parsed: Any) -> int:
     """Return how many open repeats of a pattern can take over each other's text, at most.
 
     A search tries all ways to divide a line among them: its steps grow with the line's length to the power of
-    one more. ``\\s+\\d+\\s+`` has one: what lies between the spaces is none; ``.*a.*`` has two.
+    one more. ``\\s+\\d+\\s+`` has one, because the text between the spaces cannot be a space; ``.*a.*`` has
+    two.
     """
     parts = list(_flat(parsed, optional=False))
     longest: dict[int, int] = {}
@@ -63,7 +64,7 @@ def open_repeats(parsed: Any) -> int:
 
 
 def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool, bool]]:
-    """Yield of each element what characters it takes, whether it repeats openly, whether it may be absent."""
+    """Yield for each element its characters, whether it repeats openly, and whether it may be absent."""
     for kind, value in parsed:
         if is_repeat(kind):
             least, most, inner = value

@@ -1,4 +1,4 @@
-"""List what every published log of a benchmark of MLPerf Training holds. No I/O but the table."""
+"""List the events in every published log of a benchmark of MLPerf Training. No I/O but the table."""
 
 from __future__ import annotations
 

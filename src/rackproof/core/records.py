@@ -285,7 +285,7 @@ class MachineMoment(Record):
     load: float | None = None
     """Processes that ran or waited to run, averaged over the last minute."""
     pressure: float | None = None
-    """Percent of the last ten seconds in which a process waited for a processor."""
+    """Percentage of the last ten seconds in which a process waited for a processor."""
     governor: str | None = None
     mhz: float | None = None
     celsius: float | None = None
@@ -356,7 +356,7 @@ class Run(Record):
     network: str = ""
     seeds: tuple[int, ...] = ()
     exit_status: int | None = None
-    """The exit status of the job; None if it is not known."""
+    """The exit status of the job, or None if it is not known."""
     measurements: tuple[Measurement, ...] = ()
     series: tuple[Series, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -1,4 +1,4 @@
-"""Variables that hold secrets, by their names and values: they belong into no plan, record or argument."""
+"""Find variables that hold secrets, by name and value: no plan, record or argument may contain them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 
 HIDDEN = "(secret)"
-"""In place of a secret's value in plans, records and pages: which variables a job had stays to be seen."""
+"""Replaces a secret's value in plans, records and pages, so that a job's variables can still be seen."""
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(
     r"PASSW|PASSPHRASE|SECRET|CREDENTIAL|API[_-]?KEY|WEBHOOK"
-    # TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
+    # TOKENIZERS_PARALLELISM and MAX_TOKENS are not secrets.
     rf"|TOKEN{_ENDS}"
     rf"|(?:{_BEGINS}|ACCESS|PRIVATE|AUTH)KEY{_ENDS}"
     rf"|(?:[_.-]|SSH|DB)(?:PASS|PWD){_ENDS}"
@@ -22,7 +22,7 @@ _VALUED_SO = re.compile(
     # A login in a URL.
     r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
-    # A JSON web token, and what well-known services begin their keys with.
+    # A JSON web token, and the beginnings of well-known services' keys.
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|sk-|xox[abprs]-)[\w-]{16,}"
@@ -45,7 +45,7 @@ def _is_named_so(name: str) -> bool:
 
 
 def hide_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment fit to be shown: records of before secrets were refused may hold some."""
+    """Return an environment that may be shown: old records may hold secrets, which were not refused then."""
     return {**environment, **dict.fromkeys(secret_variables(environment), HIDDEN)}
 
 

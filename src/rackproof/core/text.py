@@ -1,7 +1,7 @@
 """Text for people: hostile strings made harmless, numbers with units.
 
-Whatever came out of a log passes through :func:`sanitize` before a terminal, a page or a file shows it.
-Imports nothing but the standard library, so that everything may use it.
+Text from a log passes through :func:`sanitize` before a terminal, a page or a file shows it. Imports nothing
+but the standard library, so that everything may use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 def _harmless(character: str, newlines: bool) -> str:
-    """Return the character, a space for white space, or nothing if it could deceive or damage."""
+    """Return the character, a space for white space, or "" if it could deceive or damage."""
     if newlines and character == "\n":
         return character
     category = unicodedata.category(character)
@@ -77,7 +77,7 @@ def number(value: float | None) -> str:
 
 
 def _short_decimal(value: float) -> str:
-    """Return a finite number with about four digits, without zeros that say nothing."""
+    """Return a finite number with about four digits, without trailing zeros."""
     size = abs(value)
     if size >= 1e15 or 0 < size < 1e-3:
         digits, exponent = f"{value:.3e}".split("e")
@@ -92,7 +92,7 @@ def _short_decimal(value: float) -> str:
 
 
 def unit_text(unit: str) -> str:
-    """Return a unit as shown: nothing where its name means that there is none."""
+    """Return a unit as shown: "" if its name means that there is none."""
     return "" if unit in _PLAIN else sanitize(unit, 40)
 
 

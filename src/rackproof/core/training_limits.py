@@ -52,12 +52,12 @@ def _peaks(product_name: str) -> list[float]:
 
 
 def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second that a number of GPUs cannot exceed; None where that is not known.
+    """Return the samples per second that a number of GPUs cannot exceed, or None if that is not known.
 
     Args:
         benchmark: As MLPerf's rules call it.
         product_name: The GPUs' name, as a system description or a driver has it.
-        gpus: How many work together.
+        gpus: The number that work together.
     """
     work, peaks = read_limits()["benchmark"].get(benchmark), _peaks(product_name)
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None

@@ -27,7 +27,7 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 
 
 def as_float(value: object) -> float | None:
-    """Return the value as a float if it is a finite number; booleans are none."""
+    """Return the value as a float if it is a finite number; booleans are not numbers."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -38,7 +38,7 @@ def as_float(value: object) -> float | None:
 
 
 def as_int(value: object) -> int | None:
-    """Return the value if it is an integer; booleans are none."""
+    """Return the value if it is an integer; booleans are not integers."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -46,9 +46,9 @@ def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]
     """Return as much of a node's answer as is read of any, and where the rest was left out.
 
     Args:
-        value: What the node answered.
+        value: The node's answer.
         name: Its position in the answer, keys joined by dots.
-        depth: How deep that is.
+        depth: Its nesting depth.
     """
     if isinstance(value, str):
         return (value, []) if len(value) <= MOST_CHARACTERS else (value[:MOST_CHARACTERS], [name])
@@ -68,18 +68,18 @@ def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]
 
 
 def mapping_at(value: object, key: str) -> Mapping[str, Any]:
-    """Return the mapping under a key, an empty one where there is none."""
+    """Return the mapping under a key, or an empty one if there is none."""
     return as_mapping(as_mapping(value).get(key))
 
 
 def list_at(value: object, key: str) -> list[Any]:
-    """Return the list under a key, an empty one where there is none."""
+    """Return the list under a key, or an empty one if there is none."""
     found = as_mapping(value).get(key)
     return found if isinstance(found, list) else []
 
 
 def text_at(value: object, key: str) -> str:
-    """Return the text under a key, an empty one where there is none."""
+    """Return the text under a key, or an empty one if there is none."""
     found = as_mapping(value).get(key)
     return found if isinstance(found, str) else ""
 
@@ -91,6 +91,8 @@ def stdout_of(tools: object, name: str) -> str:
 
 
 def leading_number(text: str) -> float | None:
-    """Return the number that a text begins with: ``"700.00 W"`` is 700; half of a longer one is none."""
+    """Return the number at the beginning of a text: ``"700.00 W"`` is 700; a part of a longer number does not
+    count.
+    """
     found = _LEADING_NUMBER.match(text)
     return float(found[1]) if found else None

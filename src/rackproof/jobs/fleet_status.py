@@ -1,4 +1,6 @@
-"""Every node in one table: Slurm's state, the last night, provisioning, re-imaging, what to type next."""
+"""Show every node in one table: Slurm's state, the last night, provisioning, re-imaging, and the next
+command.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,8 @@ def read_rows(
 
     Args:
         results: The results folder.
-        slurm: What :func:`ask_slurm` returned.
-        imaging: How far nodes are with their new image.
+        slurm: The result of :func:`ask_slurm`.
+        imaging: The progress of nodes with their new image.
     """
     provisions, damaged = read_provisions(results)
     remarks = [f"{damaged} records of provisioning are damaged"] if damaged else []
@@ -144,10 +146,10 @@ def build_row(
 
     Args:
         name: The node.
-        slurm: Its state now, None where Slurm was not asked or does not know it.
-        night: When the last night that covered it ended, and what it found.
+        slurm: Its state now, or None if Slurm was not asked or does not know it.
+        night: The end of the last night that covered it, and its findings.
         provision: The last provisioning that it took part in.
-        imaging: How far it is with its new image.
+        imaging: Its progress with the new image.
         act: The last act of a playbook on it.
     """
     when, mine = night if night is not None else (None, None)
@@ -169,7 +171,7 @@ def build_row(
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    # The log has the person; Slurm has the account by which the playbook reached its controller.
+    # The log names the person; Slurm names the account by which the playbook reached its controller.
     if act is not None and act.act == "drain" and act.reason == slurm.reason:
         return f"{act.actor}, {act.playbook}"
     return slurm.set_by or drain_owner(slurm.reason)
@@ -186,7 +188,7 @@ def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
 def _next(
     name: str, mine: NodeNight | None, provision: ProvisionRecord | None, imaging: Imaging | None, reason: str
 ) -> str:
-    """Return what to type next; empty where nothing is to be done."""
+    """Return the next command to type, or "" if there is nothing to do."""
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:

@@ -26,7 +26,7 @@ _UNIQUE = {
     "reimage_serial": "serial number",
     "reimage_bmc_address": "address of a BMC",
 }
-"""Variables of which no two hosts have the same value."""
+"""Variables that must differ between any two hosts."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -42,7 +42,7 @@ class InventoryError(RackproofError):
 
 
 class Complaint(Record):
-    """One thing that is wrong: where it is, and what to do."""
+    """One mistake in the inventory: its place, and what to do."""
 
     where: str
     what: str
@@ -64,10 +64,11 @@ class Inventory:
 
 
 def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
-    """Return an inventory as Ansible lists it, and what its files have twice or what is not YAML in them.
+    """Return an inventory as Ansible lists it, with the keys that its files have twice and the parts that are
+    not YAML.
 
     Raises:
-        InventoryError: There is none, or Ansible cannot read it.
+        InventoryError: There is no inventory, or Ansible cannot read it.
     """
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
@@ -104,7 +105,7 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
         files |= set(folder.glob(pattern))
     for file in sorted(one for one in files if one.suffix in (".yml", ".yaml") and one.is_file()):
         try:
-            # Composed, not constructed: a vault's tag is none of ours.
+            # Composed, not constructed: a vault's tag is unknown here.
             tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             mark = getattr(error, "problem_mark", None)
@@ -142,7 +143,7 @@ def _variable_files(path: Path) -> dict[str, Path]:
 
 
 def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
-    """Return what ``ansible-inventory --list`` printed. No I/O."""
+    """Return the output of ``ansible-inventory --list``. No I/O."""
     hostvars = listed.get("_meta", {}).get("hostvars", {})
     direct = {name: group for name, group in listed.items() if name != "_meta" and isinstance(group, Mapping)}
 
@@ -165,7 +166,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
 
     Args:
         inventory: The inventory.
-        root: The checkout, whose roles say which variables there are.
+        root: The checkout, whose roles define the variables.
     """
     found = [
         *_shared_values(inventory),

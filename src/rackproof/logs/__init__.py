@@ -48,8 +48,8 @@ __all__ = [
 
 
 _PARSERS: tuple[type[LogParser], ...] = (
-    # In the order of recognition: a job's log may hold a table of nccl-tests and an XID besides its
-    # MLPerf events, and the events show what it is about.
+    # In the order of recognition: a job's log may hold a table of nccl-tests and an XID besides its MLPerf
+    # events, and the events show its subject.
     MlperfInferenceParser,
     MllogParser,
     MlperfHpcParser,
@@ -114,7 +114,7 @@ def parse(
         name: how findings and measurements call the file.
         observers: get every line in the same pass, so that a log that holds more than its format's own
             lines is read once.
-        lines: How plain output is read; then there is no other format.
+        lines: The rules for reading plain output; with them no other format is tried.
         declared: Lines of a kernel's log that an operator has declared harmless.
 
     Returns:
@@ -248,10 +248,10 @@ def read_log_file(
 
     Args:
         path: The log.
-        name: How findings and the record call it, relative to the run's folder.
+        name: Its name in findings and in the record, relative to the run's folder.
         format: A log format's name, or ``auto``.
         observers: Get every line in the same pass.
-        lines: How plain output is read, for the format ``lines``.
+        lines: The rules for reading plain output, for the format ``lines``.
 
     Raises:
         ValueError: The format is unknown.

@@ -1,8 +1,8 @@
-"""Whether a log holds the whole course of an MLPerf training: pairs, evaluations, statistics. No I/O.
+"""Check that a log holds the whole course of an MLPerf training: pairs, evaluations, statistics. No I/O.
 
-What is missing is found by what the log itself does all the rest of the time: of 12,200 published logs of
-rounds 0.5 to 5.1 that pass, none has a hole in a course that is regular otherwise. Where a submitter's code
-never logs one half of a pair, or lets evaluations overlap, there is no hole: that goes through all of it.
+A missing part is found by comparison with the rest of the log: of 12,200 published logs of rounds 0.5 to 5.1
+that pass, none has a hole in a course that is regular otherwise. If a submitter's code never logs one half of
+a pair, or lets evaluations overlap, that is not a hole, because it is so in the whole log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ those of two moments within each other, in any number."""
 _WHOLE = frozenset(
     {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
 )
-"""Benchmarks of which every published log has one ``eval_accuracy`` for each ``eval_stop``."""
+"""Benchmarks whose published logs all have one ``eval_accuracy`` for each ``eval_stop``."""
 _CLOSED = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose published logs have stopped every block and evaluation when the run stops."""
 _EPOCHS_STAY = frozenset({"bert", "dlrm", "gnn", "rgat", "transformer"})
@@ -37,7 +37,7 @@ _FEWEST_SHARE = 0.5
 _GAP = 1.75
 """An interval of so many usual ones lacks an evaluation: published are 1.6 at most (llama31_405b, 5.1)."""
 _SYSTEMATIC = 0.6
-"""What holds of a larger share of all pairs is how the submitter's code logs."""
+"""A pattern in a larger share of all pairs than this is the way in which the submitter's code logs."""
 _FEWEST_BLOCKS = 4
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
@@ -78,7 +78,7 @@ class Pairs:
             self.first_broken = what, line
 
     def has_hole(self, *, strict: bool) -> bool:
-        """Whether a half is missing: any at all, or one among pairs that are whole otherwise."""
+        """Return whether a half is missing: any at all, or one among pairs that are whole otherwise."""
         systematic = self.broken >= max(2, _SYSTEMATIC * max(self.starts, self.stops))
         return self.broken > 0 and (strict or not systematic)
 
@@ -94,7 +94,7 @@ class Extreme:
 
 @dataclass(slots=True)
 class Advance:
-    """How far the training had come, each time that it is stated under one name."""
+    """The progress of the training, each time that it is stated under one name."""
 
     first: float | None = None
     last: float | None = None
@@ -122,7 +122,7 @@ class Advance:
 
     @property
     def usual(self) -> float:
-        """The lower median of the gaps; 0 without any."""
+        """Return the lower median of the gaps, or 0 if there are none."""
         return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
 
 
@@ -140,7 +140,7 @@ class Course:
         """Seconds of all blocks that have started and stopped."""
         self.block_began = 0.0
         self.before_block: tuple[int, ...] = ()
-        """How many statistics of each kind there were when the present block began."""
+        """Number of statistics of each kind when the present block began."""
         self.of_blocks: list[tuple[int, ...]] = []
         """Statistics of each block that has started and stopped, by kind."""
         self.extremes: dict[tuple[str, bool], Extreme] = {}
@@ -148,7 +148,7 @@ class Course:
 
     @property
     def samples(self) -> float | None:
-        """How many samples were trained when it was evaluated last."""
+        """Return the number of samples trained at the last evaluation."""
         counted = self.progress.get(("samples_count", ""))
         return counted.last if counted is not None else None
 

@@ -1,4 +1,4 @@
-"""What launchers write before the lines of the programs that they start.
+"""Split off the text that launchers write before the lines of the programs that they start.
 
 A tool's table is anchored at the start of its lines; ``srun --label``, ``mpirun --tag-output`` and their
 kin put a label in front, and several processes' lines come mixed. No I/O.
@@ -32,9 +32,9 @@ _LABEL_NUMBER = re.compile(r"(\d{1,6})\D*$")
 
 
 def split_label(text: str) -> tuple[str, str]:
-    """Return a launcher's label ("" where there is none) and the line as the program wrote it.
+    """Return a launcher's label, or "" if there is none, and the line as the program wrote it.
 
-    A time in front goes, too, and is no part of the label: it differs from line to line.
+    A time in front is removed, too, and is not part of the label: it differs from line to line.
     """
     if found := _LEADING_TIME.match(text):
         text = text[found.end() :]

@@ -1,4 +1,4 @@
-"""What MLPerf training logs mean, whatever their notation: events in, measurements and findings out.
+"""Read MLPerf training logs in every notation: events in, measurements and findings out.
 
 ``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` only differ in how an event is written; each turns its
 lines into :meth:`Events.event` calls.
@@ -64,19 +64,21 @@ class QualityTarget:
     metric: str = ""
 
     def reached(self, value: float) -> bool:
-        """Whether a value is good enough (NaN is not)."""
+        """Return whether a value is good enough (NaN is not)."""
         return value <= self.value if self.at_most else value >= self.value
 
     @property
     def highest(self) -> float:
-        """The most that its metric can be: a fraction, BLEU in percent, or a loss, which has no end."""
+        """Return the highest possible value: of a fraction, BLEU in percent, or a loss, which
+        has no limit.
+        """
         if self.at_most or self.value > 100:
             return inf
         return 1.0 if self.value <= 1 else 100.0
 
     @property
     def believable(self) -> tuple[float, float]:
-        """The least and the most that a run which ends at this target evaluates.
+        """Return the lowest and highest plausible evaluation of a run that ends at this target.
 
         A run stops at the first evaluation that reaches the target. In 12,200 published logs no loss is
         less than 0.94 of it or more than 2.3 times as much (rnnt's word error rate begins at 15), and no
@@ -120,7 +122,7 @@ Stable diffusion and minigo are not here: of their checkpoints, evaluated later,
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
 _COCO_IMAGES = frozenset({117_266, 118_287})
-"""What ssd trained on before round 2.0; since then on Open Images, in images or batches."""
+"""The data of ssd before round 2.0; since then it trains on Open Images, in images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
 """Benchmarks of round 6.1 whose log states the target (``target_accuracy``); the rules ask for as much."""
 
@@ -175,7 +177,9 @@ _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
 Left out is what some submitters state in batches, or as what was trained on (bert), or otherwise (gpt3)."""
 _MOST_AMOUNTS = 32
 _PROGRESS = ("samples_count", "epoch_num", "step_num")
-"""What an evaluation says of how far the training had come; epochs may be broken, and begin with 0."""
+"""The keys in which an evaluation states the training's progress; epochs may be
+fractions, and begin with 0.
+"""
 
 _FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
 """The most that a run states which trains from the beginning: 0 or 1 for the first epoch."""
@@ -202,7 +206,7 @@ _SAMPLED = {
     "rate": ("soak_rate", "TFLOP/s"),
     "stalls": ("stalled_steps", ""),
 }
-"""What a ``gpu_sample`` of Rackproof's workloads holds for each GPU: the curve and its unit."""
+"""The values of a ``gpu_sample`` of Rackproof's workloads for each GPU: the curve and its unit."""
 _SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
     ("gpus", "gpu", _SAMPLED),
     ("links", "interface", {"use": ("link_use", "%")}),
@@ -230,15 +234,15 @@ SECONDS_OF_A_YEAR = 365.2425 * 86_400
 STEPS_OF_RUN = 1.03
 """All steps together take no longer than the run: in 174 published logs of round 5.1 at most 0.99 of it."""
 SHARES_OF_RATE = 0.7, 1.3
-"""What a whole training reaches of the throughput that its log states: published are 0.82 to 1.02 of it."""
+"""The share of its stated throughput that a whole training reaches: published are 0.82 to 1.02 of it."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose blocks hold the training and no evaluation, and whose evaluations count samples."""
 CLOCK_S = 0.5
-"""What clocks of milliseconds make of many short steps: a fake of a tenth of a second is no contradiction."""
+"""The effect of millisecond clocks on many short steps: a fake of a tenth of a second is no contradiction."""
 NOISE_S = 2.0
-"""What a busy processor makes of a training of seconds; no benchmark is one."""
+"""The effect of a busy processor on a training of seconds; no benchmark is so short."""
 AFTER_STOP_S = 60.0
-"""What ranks still report after run_stop comes soon: in 1,900 logs of rounds 2.1, 4.1 and 5.0 within 14 s."""
+"""Reports of ranks after run_stop come soon: in 1,900 logs of rounds 2.1, 4.1 and 5.0 within 14 s."""
 SEEDS_S = 120.0
 """Ranks that have seeds of their own log them while they start; in the same logs within 4 s."""
 EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
@@ -253,7 +257,7 @@ _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
 
 
 class KeyTwiceError(ValueError):
-    """A JSON object has a key twice: which of its values is meant is not known."""
+    """A JSON object has a key twice: it is not known which of its values is meant."""
 
 
 def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -294,16 +298,16 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         return _decode_python_literal(text), "written with single quotes"
     if text[end:].strip():
         return value, "followed by other text"
-    # What is left is NaN and the like, which the logger itself writes.
+    # The others are NaN and infinities, which the logger itself writes.
     return value, "with bytes that are not UTF-8" if "\ufffd" in text else ""
 
 
 def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
-    """Whether an object of JSON, or one within it, has a key twice, of which decoders take the last.
+    """Return whether a JSON object, or one within it, has a key twice; decoders take the last.
 
     Args:
         payload: The text of the object.
-        entry: What a decoder made of it.
+        entry: The decoder's result.
     """
     keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
     # Each has a colon. Nearly every line has no others, which spares it the decoding in Python.
@@ -319,11 +323,11 @@ def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
 
 
 def _decode_python_literal(text: str) -> object:
-    """Return what Python printed as a dict, with single quotes.
+    """Return a dict that Python printed, with single quotes.
 
     Raises:
         KeyTwiceError: it has a key twice.
-        ValueError: it is no literal.
+        ValueError: it is not a literal.
     """
     try:
         # literal_eval evaluates nothing but literals; of an odd escape in a string it only warns.
@@ -356,7 +360,7 @@ def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> M
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict | list):  # 0.6 maskrcnn
         value = value["accuracy"]
     if isinstance(value, list | tuple):  # 0.6 maskrcnn on TPUs
-        # Of another length, or of another benchmark, it is not known what the values are of.
+        # With another length, or for another benchmark, the meaning of the values is not known.
         names = _LISTED_METRICS.get(benchmark, ("",))
         return dict(zip(names, value, strict=True)) if len(names) == len(value) else {}
     if isinstance(value, dict):
@@ -402,11 +406,11 @@ class Events(LogParser):
     first_event_line = 0
     init_start_line = 0
     begun: tuple[str, str, int] | None = None
-    """What states that the training began with a trained model, its value and line."""
+    """The event which states that the training began with a trained model: its value and line."""
     largest_loss: tuple[float, int] | None = None
     """The first loss that is more than any benchmark of MLPerf begins with, and its line."""
     is_steady = False
-    """Whether a run has started and not stopped: of its statistics only the order of time is looked at."""
+    """True between the start and the stop of a run: only the order in time of its statistics is checked."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -488,7 +492,7 @@ class Events(LogParser):
 
     @property
     def benchmark(self) -> str:
-        """The benchmark as MLPerf's rules call it, "" until the log states it."""
+        """Return the benchmark by its name in MLPerf's rules, or "" until the log states it."""
         stated = self.log.tags.get("submission_benchmark", "")
         return _OTHER_NAMES.get(stated, stated)
 
@@ -531,7 +535,7 @@ class Events(LogParser):
         if key in IMPORTANT:
             self.damaged(key, position)
             return
-        # What is stated beside the course of the run holds at any time: the benchmark above all.
+        # Statements beside the course of the run hold at any time, above all the benchmark.
         if key not in self.handlers and key not in NOT_TAGS and value is not None:
             self.log.tag(key, value)
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
@@ -568,7 +572,7 @@ class Events(LogParser):
             self.course.logged.add(
                 key
             )  # the line is there, and what is damaged of it has a finding of its own
-        # Also where the rest is damaged: a loss that is not a number is no matter of notation.
+        # Also if the rest is damaged: a loss that is not a number does not depend on the notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
             message = f"NaN in an event ({key or 'key lost'})"
@@ -585,7 +589,7 @@ class Events(LogParser):
             )
 
     def key_twice(self, payload: bytes, position: int) -> None:
-        """Note an event that has a key twice: it states two things, and either may be the true one."""
+        """Note an event that has a key twice: it states two values, and either may be the true one."""
         line = self.log.line_at(position)
         self.log.find("key_twice", "an event has a key twice", Verdict.UNPROVEN, line=line, excerpt=payload)
         self.unreadable(payload, position, "has a key twice")
@@ -602,7 +606,7 @@ class Events(LogParser):
     def on_init_start(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Every rank logs one; the earliest counts."""
+        """Keep the earliest: every rank logs one."""
         self.init_start_line = self.init_start_line or self.log.line_at(position)
         self.init_start = time if self.init_start is None else min(self.init_start, time)
 
@@ -621,7 +625,7 @@ class Events(LogParser):
     def on_run_start(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """The first one counts."""
+        """Keep the first one."""
         self.run_starts += 1
         if self.run_start is None:
             self.run_start, self.run_start_line = time, self.log.line_at(position)
@@ -630,7 +634,7 @@ class Events(LogParser):
     def on_run_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """The first time counts, the status of all of them."""
+        """Keep the first time, and the status of all of them."""
         status = meta.get("status")
         if status is None and isinstance(value, dict):  # 0.5: {"success": true}
             status = _stated_outcome(value.get("success"))
@@ -766,7 +770,7 @@ class Events(LogParser):
             curve.keep(self.at(time) if start is None else time - start, value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
-        """Return a statistic that is no ordinary float; note what cannot be."""
+        """Return a statistic that is not an ordinary float; note an impossible one."""
         found = number(raw)
         if found is not None and curve.above < found < curve.below:
             return found
@@ -815,7 +819,7 @@ class Events(LogParser):
     def on_seed(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Ranks may have different seeds; the first is the tag."""
+        """Keep the first seed as the tag: ranks may have different ones."""
         if value is None:
             return
         self.log.tag("seed", value)
@@ -877,7 +881,7 @@ class Events(LogParser):
         figure = number(value.get("value"))
         if figure is None:
             raise TypeError("no number")
-        # Non-finite numbers have no other form in JSON than text; what else is text is a mistake.
+        # JSON has no other form for non-finite numbers than text; any other text is a mistake.
         if isinstance(value["value"], str) and isfinite(figure):
             raise TypeError("a number as text")
         labels = value.get("labels") or {}
@@ -913,8 +917,8 @@ class Events(LogParser):
     ) -> None:
         """Note a quality target that the log itself states.
 
-        ``{"value": 0.99, "at_most": false}`` is judged; a bare number (NVIDIA's logs) does not say which
-        side of it is good and is only kept as a tag.
+        ``{"value": 0.99, "at_most": false}`` is judged; a bare number (NVIDIA's logs) does not state its good
+        side and is only kept as a tag.
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
         found = number(value.get("value") if isinstance(value, dict) else value)
@@ -1023,9 +1027,10 @@ class Events(LogParser):
         return parsed.model_copy(update={"first_event_s": earliest, "last_event_s": self.latest})
 
     def _forgive_helpers(self) -> None:
-        """Turn what srun says of a task that ended before the program logged anything into remarks.
+        """Turn srun's messages about a task that ended before the program logged anything into remarks.
 
-        It was no rank of the training, but a helper of the run script: one that describes the system, say.
+        It was not a rank of the training, but a helper of the run script: for example one that describes the
+        system.
         """
         marks = self.log.marks.get("task_failed")
         before = min(self.first_event_line, self.init_start_line)
@@ -1075,7 +1080,7 @@ class Events(LogParser):
         return bool(bad)
 
     def _stopped_well(self) -> bool:
-        """Whether any rank reports success."""
+        """Return whether any rank reports success."""
         return any(status == "success" for status, _line in self.statuses)
 
     def _find_missing_ends(self, *, has_status: bool) -> None:
@@ -1120,7 +1125,8 @@ class Events(LogParser):
         for name, (value, line, rank) in self.evals.items():
             labels = {"metric": name} if name else {}
             measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
-        # A run without a successful end is no pass already: its last evaluation shows nothing about quality.
+        # A run without a successful end does not pass in any case: its last evaluation shows nothing about
+        # quality.
         stopped = self._stopped_well()
         lost = self._lost_evaluations()
         if lost and stopped:
@@ -1194,7 +1200,7 @@ class Events(LogParser):
             self.log.find("no_evaluation", message, Verdict.UNPROVEN)
             return
         value, line, _rank = evaluation
-        # Where the last one is lost, an earlier one that missed the target proves no failure.
+        # If the last one is lost, an earlier one that missed the target proves no failure.
         if not target.reached(value) and not last_is_lost:
             message = f"the last evaluation is {value:g}, the target is {target}"
             self.log.find("target_not_reached", message, Verdict.FAIL, line=line)
@@ -1219,7 +1225,7 @@ class Events(LogParser):
     def _remark_on_course(self) -> None:
         """Note what is missing of the run's course; of a run that did not end the rest is missing anyway.
 
-        Only of MLPerf's benchmarks: what others train is evaluated as its author likes.
+        Only for MLPerf's benchmarks: other trainings are evaluated as their authors like.
         """
         if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
@@ -1245,7 +1251,7 @@ class Events(LogParser):
             self.log.find("course_incomplete", message, Verdict.UNPROVEN)
 
     def _held_otherwise(self) -> Iterator[str]:
-        """Yield what the log holds of the table's entries that are no event."""
+        """Yield the table's entries that the log holds in another form than events."""
         rates, times = self.curves["samples_per_second"], self.curves["train_step_time"]
         if rates.y or (times.y and self.batch_size):
             yield THROUGHPUT
@@ -1394,7 +1400,7 @@ class Events(LogParser):
             )
 
     def _compare_with_course(self, measurements: list[Measurement]) -> None:
-        """Find a throughput at which the training would not have come as far as its evaluations say."""
+        """Find a throughput at which the training could not have come as far as its evaluations state."""
         rate = next((one.value for one in measurements if one.name == "samples_per_second"), None)
         samples = self.course.samples
         whole = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken

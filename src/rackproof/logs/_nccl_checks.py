@@ -1,4 +1,4 @@
-"""What the figures, sizes and devices of one run of nccl-tests say of each other. No I/O."""
+"""Compare the figures, sizes and devices of one run of nccl-tests with each other. No I/O."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SIZE_IS_ALL = frozenset(
 
 @dataclass(slots=True)
 class Figures:
-    """What the rows of one table add up to."""
+    """The sums of the rows of one table."""
 
     total: float = 0.0
     count: int = 0
     ratios: tuple[float, float] = (0.0, math.inf)
     """Between these busbw/algbw is in every row, given how both are rounded."""
     ratios_differ: int | None = None
-    """Line of the first row in which it is another one."""
+    """Line of the first row with another one."""
     off_time: tuple[int | None, str] | None = None
     """Line and words of the first row whose algbw is not its size by its time."""
     of_kind: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Figures:
 
         Args:
             name: The collective.
-            factor: busbw/algbw of the collective, 0 where it is not known.
+            factor: busbw/algbw of the collective, or 0 if it is not known.
         """
         if self.ratios_differ is not None:
             yield self.ratios_differ, "busbw by algbw is another number in one row than in the others"
@@ -102,7 +102,7 @@ class Figures:
         return None if agree else average
 
     def missing_rows(self, sizes: int) -> str:
-        """Return in words what is missing of the sizes that were asked for, "" where there is nothing."""
+        """Return in words the missing ones of the requested sizes, or "" if there are none."""
         for kind, rows in self.of_kind.items():
             # The same sizes may be measured several times.
             if sizes and rows % sizes:
@@ -112,7 +112,7 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the least and the most GB/s of so many bytes in a printed time; None where that is not known."""
+    """Return the least and the most GB/s of so many bytes in a printed time, or None if that is not known."""
     try:
         seconds = float(time)
     except ValueError:
@@ -126,7 +126,7 @@ def _by_time(size: int, time: str) -> tuple[float, float] | None:
 
 
 def count_sizes(least: int, most: int, step: int, *, is_factor: bool) -> int:
-    """Return how many sizes a run goes through; 0 where that is not known, or beyond all bounds."""
+    """Return how many sizes a run goes through, or 0 if that is not known, or beyond all bounds."""
     if least <= 0 or most < least:
         return 0
     if least == most:
@@ -171,7 +171,7 @@ class Devices:
             self.names.setdefault(name.strip(), rank)
 
     def contradictions(self) -> Iterator[tuple[int | None, str]]:
-        """Yield what the list of devices lacks, or says twice, with its line."""
+        """Yield the missing and duplicate entries of the list of devices, with their lines."""
         if not self.ranks:
             return
         listed, whole = len(self.ranks), max(self.ranks) + 1

@@ -1,4 +1,6 @@
-"""What nvidia-smi's notations share: lines beside its tables, and what its values mean. No I/O."""
+"""Read the parts that nvidia-smi's notations share: lines beside its tables, and the meaning of its values.
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ _NAMED_GB = re.compile(r"(?<![A-Za-z0-9])(\d{1,4}) ?GB(?![A-Za-z0-9])")
 _NAMED_SHARE = 0.9
 """ECC and the driver take up to a tenth of what a product's name states."""
 _TWO_OF_ONE_SERIAL = ("GB300", "GB200", "K80", "M60", "M10")
-"""Boards with several GPUs, all of which report the board's serial number."""
+"""Boards with several GPUs that all report the board's serial number."""
 INFOROM_REMEDY = "inspect the GPU, have its infoROM written again or return it"
 MEMORY_FAILS_C = HOTTEST_MEMORY_C + 10
 
@@ -45,9 +47,9 @@ _NO_ANSWER = (
     *("err!", "gpu is lost", "unknown error", "gpu requires reset", "unable to determine the device handle"),
     *("failed to initialize nvml", "no devices were found", "nvidia-smi has failed", "rminitadapter failed"),
 )
-"""What nvidia-smi prints in the place of a GPU or of all: above, in or below what it prints of the others."""
+"""nvidia-smi's text in place of a GPU or of all GPUs: above, within or below its output about the others."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
-"""What nvidia-smi prints beside its answer, with a GPU's address; its exit status is 14 then."""
+"""nvidia-smi's messages beside its answer, with a GPU's address; its exit status is 14 then."""
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 
@@ -58,7 +60,7 @@ def inforom_address(text: str) -> str | None:
 
 
 def is_no_answer(text: str) -> bool:
-    """Whether a text is what nvidia-smi prints in the place of a GPU or of a value that it could not get."""
+    """Return whether a text is nvidia-smi's replacement for a GPU or for a value that it could not get."""
     lowered = text.lower()  # a pattern with as many alternatives takes 20 times as long
     return any(words in lowered for words in _NO_ANSWER)
 
@@ -114,7 +116,7 @@ def leading(text: str) -> float | None:
 
 
 def is_possible(measurement: str, value: float) -> bool:
-    """Whether a number can be what a parser measures under a name, of a GPU that answers."""
+    """Return whether a parser can measure this number under a name on a GPU that answers."""
     if not math.isfinite(value):
         return False
     if measurement == "gpu_temperature":
@@ -128,7 +130,7 @@ def is_possible(measurement: str, value: float) -> bool:
 
 @dataclass(frozen=True)
 class GpuReadings:
-    """What nvidia-smi reports of a GPU, in any of its notations; empty and None is what it does not report.
+    """nvidia-smi's readings of a GPU, in any of its notations; empty or None if it does not report them.
 
     ``label`` names the GPU in messages; ``name`` is its product. Of words ``ecc`` and ``ecc_next`` are as
     printed: Enabled, Disabled.
@@ -146,7 +148,7 @@ class GpuReadings:
     utilisation: float | None = None
     temperature_c: float | None = None
     margin_c: float | None = None
-    """What is left until the GPU slows down."""
+    """Degrees until the GPU slows down."""
     memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
@@ -163,7 +165,7 @@ class GpuReadings:
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""
-    """Cluster and clique of NVLink in which it is."""
+    """Cluster and clique of the GPU's NVLink domain."""
     bus_id: str = ""
 
 
@@ -190,7 +192,7 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge how near a GPU is to the temperature at which it slows down, as nights do."""
+    """Judge a GPU's distance from its slowdown temperature, as nights do."""
     if gpu.margin_c is not None and gpu.margin_c <= LEAST_MARGIN_C:
         verdict = Verdict.FAIL if gpu.margin_c <= 0 else Verdict.DEGRADED
         message = f"{gpu.label}: {gpu.margin_c:g} °C left until it slows down"
@@ -213,13 +215,13 @@ _NO_RESOURCES = "Insufficient Resources"
 
 
 def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str] | None:
-    """Return code and words of what keeps a GPU out of its NVLink fabric, None where nothing does.
+    """Return code and text of the fault that keeps a GPU out of its NVLink fabric, or None if there is none.
 
     Args:
         state: The fabric's state, as nvidia-smi has it.
         status: Its status.
-        in_domain: Whether the GPU has to be in a domain of several nodes. Where its fabric ends at the node,
-            as an HGX's does, there are no resources for more, and that is well.
+        in_domain: Whether the GPU has to be in a domain of several nodes. If its fabric ends at the node, as
+            an HGX's does, there are no resources for more, and that is healthy.
     """
     if state not in ("", "Completed", "Not Supported"):
         return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
@@ -269,7 +271,7 @@ def _find_ecc_off(log: Log, gpu: GpuReadings, at: int | None) -> None:
 def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
     """Judge GPUs side by side: ECC, memory and PCIe lanes of those of one product name are equal.
 
-    Where the report has no product names, GPUs that differ may be of different models: that is unproven.
+    If the report has no product names, GPUs that differ may be of different models: that is unproven.
     """
     by_name: dict[str, list[GpuReadings]] = {}
     for gpu, _at in gpus:
@@ -334,7 +336,7 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
-    """Note settings and limits in which GPUs of one product name differ: the lower one is not whole."""
+    """Note settings and limits in which GPUs of one product name differ: the lower one is faulty."""
     for what, value, unit, beside in (
         ("PCIe generation at most", gpu.generation_max, "", [one.generation_max for one in alike]),
         ("SM clock at most", gpu.clock_max_mhz, " MHz", [one.clock_max_mhz for one in alike]),

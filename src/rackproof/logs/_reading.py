@@ -1,4 +1,4 @@
-"""What all log parsers share: reading in blocks, bounded collecting, cleaning of hostile text.
+"""Read in blocks, collect within bounds, and clean hostile text: the shared part of all log parsers.
 
 A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with the
 log. Failures that any format may show (out of memory, traceback, cancelled job) are searched in the
@@ -109,14 +109,14 @@ class Curve:
         self.name, self.unit, self.x_unit = name, unit, x_unit
         self.labels: dict[str, str] = {}
         self.above, self.below = 0.0, math.inf
-        """Between these values of a log must be; what is not is for the parser to judge."""
+        """Values of a log must be between these; the parser judges the others."""
         self.last = math.nan
         self.position: int | None = None
         """Position of the last value in the present block."""
         self.count = 0
         """Values so far, kept or not."""
         self.skip = 0
-        """How many points are to be left out before the next one that is kept."""
+        """The number of points to leave out before the next one that is kept."""
         self.x: list[float] = []
         self.y: list[float] = []
         self._stride = 1
@@ -166,7 +166,7 @@ class Steps:
         self.gaps: list[float] = []
         self.largest: tuple[float, int] = (0.0, 0)
         self.back: int | None = None
-        """Line of the first number that is no higher than the one before."""
+        """Line of the first number that is not higher than its predecessor."""
 
     def take(self, value: float, line: int) -> None:
         """Take the number of the next line."""
@@ -183,14 +183,14 @@ class Steps:
 
     @property
     def usual(self) -> float:
-        """The lower median of the steps; 0 without any."""
+        """Return the lower median of the steps, or 0 if there are none."""
         return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
 
     def problem(self, of: str) -> tuple[str, int] | None:
-        """Return what is wrong with the numbers in words, and its line; None where nothing is.
+        """Return the fault of the numbers in words, and its line, or None if there is none.
 
         Args:
-            of: What is counted, in the plural.
+            of: The counted objects, in the plural.
         """
         if self.back is not None:
             return f"{of} go back, or are printed twice: two runs, or lines that were moved", self.back
@@ -223,13 +223,13 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """Unweighted mean; NaN of no values."""
+        """Return the unweighted mean, or NaN if there are no values."""
         return self.total / self.count if self.count else math.nan
 
 
 @dataclass(slots=True)
 class Mark:
-    """Where the text of a failure was seen: line, excerpt, rank."""
+    """The place of a failure's text: line, excerpt, rank."""
 
     line: int
     excerpt: str
@@ -286,7 +286,7 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 find_all, find_all_portably = _finders()
 
 TOKEN = b":::ML"
-"""What the events of all rounds begin with."""
+"""The beginning of the events of all rounds."""
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
 
@@ -304,12 +304,12 @@ class KnownShapes:
     """Shapes of lines that were searched for failures: nearly every line of a log is like one before it.
 
     A shape is a line in small letters with 0 for each digit. A line that holds a text has a shape that holds
-    the text's, so that a harmless shape proves its lines harmless. What is found does not depend on it.
+    the text's, so that a harmless shape proves its lines harmless. The findings do not depend on it.
     """
 
     MOST_BYTES = 8 << 20
     BYTES_OF_SHAPE = 150
-    """What Python needs for a text and its place in a table, besides its letters."""
+    """Python's bytes for a text and its place in a table, besides its letters."""
     _SHAPE = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
 
     def __init__(self, literals: Sequence[bytes]) -> None:
@@ -320,11 +320,11 @@ class KnownShapes:
 
     @property
     def kept(self) -> Iterator[bytes]:
-        """The shapes that are kept."""
+        """Return the kept shapes."""
         return chain(self._harmless, self._suspects)
 
     def literals_in(self, text: bytes) -> set[bytes]:
-        """Return which of the literals the lines of a text may hold; all that they do hold are among them."""
+        """Return the literals that the lines of a text may hold; it includes all that they do hold."""
         shapes = set(text.translate(self._SHAPE).split(b"\n"))
         shapes -= self._harmless
         found: set[bytes] = set()
@@ -396,7 +396,7 @@ _BRACE = ord("}")
 
 
 def _end_of_event(piece: bytes, end: int) -> int:
-    """Return where an event ends in its line: what another rank wrote behind it is no part of it."""
+    """Return where an event ends in its line: text of another rank after it is not part of it."""
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
@@ -413,7 +413,7 @@ class Log:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.declared: DeclaredLines | None = None
-        """What an operator has declared harmless of a kernel's log."""
+        """The operator's harmless lines of a kernel's log."""
         self.size = 0
         self.lines = 0
         """Lines in the blocks before the present one."""
@@ -423,7 +423,7 @@ class Log:
         self.tags: dict[str, str] = {}
         self.marks: dict[str, Marks] = {}
         self.reads_line: Callable[[bytes], bool] | None = None
-        """Whether the parser judges a line by rules of its own, so that no text of a failure counts there."""
+        """True if the parser judges a line by rules of its own, so that no text of a failure counts there."""
         self.marks_are_judged = False
         self.smallest_scale = math.inf
         self.results: list[tuple[int, float, str]] = []
@@ -431,7 +431,7 @@ class Log:
         self.pieces: list[bytes] = []
         """The present block, split at every event token; the first piece comes before all events."""
         self.ends: list[int] = []
-        """Where the event ends in each piece but the first: at a line end or at the next token."""
+        """The end of the event in each piece but the first: a line end or the next token."""
         self._block = b""
         self._newlines = 0
         self._counted_to = 0
@@ -458,7 +458,7 @@ class Log:
 
     @property
     def line_after_last(self) -> int:
-        """The number of the line after the last one, which may have no line feed."""
+        """Return the number of the line after the last one, which may have no line feed."""
         return self.lines + (2 if self.ends_in_line else 1)
 
     def line_at(self, position: int) -> int:
@@ -568,7 +568,7 @@ class Log:
             self._hit(literal, position, position - (at - text_begins[index]) if index else 0)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
-        """Look at the line around the text of a failure, from ``begin`` on, and note it if it is one."""
+        """Check the line around a failure's text, from ``begin`` on, and note it if it is a failure."""
         if literal == _LOSS_SCALE:
             # Before the line is cut out: a run with automatic loss scaling has tens of thousands.
             self._loss_scale(position)
@@ -609,7 +609,7 @@ class Log:
 
         Args:
             ended_well_at: line at which the log proves a good end (a successful ``run_stop``, a printed
-                total), or ``None`` when it proves none. What is harmless then is kept as a remark.
+                total), or ``None`` if it proves none. Text that is harmless then is kept as a remark.
             forgiven: codes that are remarks, too, when they come before that line.
         """
         self.marks_are_judged = True
@@ -618,7 +618,7 @@ class Log:
             at_any_time = fatal_even_if_well if code in OF_THE_MACHINE else None
             extra = marks.count - len(marks.kept)
             for index, mark in enumerate(marks.kept):
-                # What comes after a proven end is teardown and spoils nothing, unless a part is broken.
+                # Text after a proven end is teardown and spoils nothing, unless a part is broken.
                 verdict = at_any_time
                 if ended_well_at is None:
                     verdict = fatal
@@ -638,7 +638,7 @@ class Log:
     ) -> ParsedLog:
         """Return the record; its verdict is the worst of ``base`` and of all findings."""
         if not self.marks_are_judged:
-            # A parser that has nothing to say of its end: so no format passes over the text of a failure.
+            # A parser that does not judge its end: thus no format ignores the text of a failure.
             self.marks_as_findings(self.line_after_last if base is Verdict.PASS else None)
         if self.size == 0:
             self.find("empty", "the log is empty", Verdict.UNPROVEN)
@@ -689,7 +689,7 @@ class LogParser(ABC):
     @staticmethod
     @abstractmethod
     def recognises(head: bytes) -> bool:
-        """Whether the first bytes of a log show this format."""
+        """Return whether the first bytes of a log show this format."""
 
     def block(self, data: bytes) -> None:
         """Read one block of whole lines."""

@@ -37,7 +37,7 @@ _MASK = re.compile(r"0x[0-9a-fA-F]{1,16}")
 
 
 def read_mask(text: str) -> int | None:
-    """Return the bits of ``0x0000000000000048``, None where it is no mask."""
+    """Return the bits of ``0x0000000000000048``, or None if it is not a mask."""
     return int(text, 16) if _MASK.fullmatch(text) else None
 
 
@@ -47,5 +47,5 @@ def slowdowns_of(bits: int) -> tuple[ClockReason, ...]:
 
 
 def unknown_bits(bits: int) -> int:
-    """Return the bits that no reason has: what they mean has to be looked up."""
+    """Return the bits that no known reason has: their meaning has to be looked up."""
     return bits & ~_ALL_BITS

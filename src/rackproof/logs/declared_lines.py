@@ -1,6 +1,6 @@
 """Lines of a kernel's log that an operator has declared harmless. No I/O.
 
-They are asked only of lines that no rule knows: what names a known fault counts, whatever is declared.
+They apply only to lines that no rule knows: a line that names a known fault counts, even if it is declared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEYS = ("pattern", "why", "until")
 
 
 class DeclaredLinesError(RackproofError):
-    """What was declared harmless cannot be used."""
+    """A declaration of harmless lines cannot be used."""
 
 
 class DeclaredLine(Record):
@@ -40,7 +40,7 @@ class DeclaredLine(Record):
 
 
 class DeclaredLines:
-    """What is declared harmless, and what that means today."""
+    """The declarations of harmless lines, and whether each holds today."""
 
     def __init__(self, lines: Sequence[DeclaredLine], today: date) -> None:
         self._today = today
@@ -57,15 +57,15 @@ class DeclaredLines:
 
 
 def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
-    """Return what an operator has declared, checked.
+    """Return an operator's declarations, checked.
 
     Args:
         raw: A list of mappings with ``pattern``, ``why`` and perhaps ``until``.
-        today: The date by which ``until`` is judged.
+        today: The date that ``until`` is compared with.
         where: Names the variable or file in messages.
 
     Raises:
-        DeclaredLinesError: An entry cannot be used; the message names it and says what to do.
+        DeclaredLinesError: An entry cannot be used; the message names it and the remedy.
     """
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
@@ -103,7 +103,7 @@ def _until(raw: object, where: str) -> date | None:
 
 
 def _why_unusable(pattern: str) -> str:
-    """Return what is wrong with a pattern, empty where nothing is."""
+    """Return the fault of a pattern, or "" if there is none."""
     try:
         compiled = re.compile(pattern)
         parsed = parsed_pattern(pattern)
@@ -143,7 +143,7 @@ def _letters(parsed: Any) -> int:
 
 
 def _choices(parsed: Any, *, within_repeat: bool) -> Iterator[str]:
-    """Yield for each place where a pattern may go on in several ways what it is: open, bounded or nested."""
+    """Yield for each place where a pattern may continue in several ways its kind: open, bounded or nested."""
     for kind, value in parsed:
         repeats = within_repeat
         if is_choice(kind):

@@ -1,4 +1,4 @@
-"""Logs that are no plain text: what they are by their first bytes, and how to make text of them."""
+"""Recognise logs that are not plain text by their first bytes, and say how to convert them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPRESSED = (
 
 
 def encoding_problem(head: bytes) -> str:
-    """Return what a log is instead of plain text, and what to do; empty where nothing shows it.
+    """Return the format of a log that is not plain text, and the remedy, or "" if nothing shows one.
 
     Args:
         head: Its first bytes, :data:`HEAD_BYTES` of them or more.
@@ -35,7 +35,7 @@ def encoding_problem(head: bytes) -> str:
 
 
 def encoding_problem_of(path: Path) -> str:
-    """Return the same of a log, which may be compressed; empty where it cannot be read."""
+    """Return the same for a log, which may be compressed, or "" if it cannot be read."""
     try:
         with open_log(path) as stream:
             return encoding_problem(stream.read(HEAD_BYTES)) or stream.problem

@@ -1,7 +1,7 @@
-"""The one place of what a fault looks like in text: of a GPU, a rank, a node, a file system. No I/O.
+"""List the texts of faults in one place: of a GPU, a rank, a node, a file system. No I/O.
 
 Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
-so do the scores of MLPerf. What the kernel writes is read by :mod:`rackproof.logs.kernel_events`.
+so do the scores of MLPerf. The kernel's own lines are read by :mod:`rackproof.logs.kernel_events`.
 
 A rule is tried in the lines that hold one of its *triggers*: short texts, because a block is searched for
 each of them one by one. `re` with as many alternatives is slower than all of these searches.
@@ -43,7 +43,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
     "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
-    # What was not written or read then, no log shows.
+    # Data that was not written or read then is in no log.
     "disk_full": ("a disk is full", Verdict.FAIL, Verdict.UNPROVEN),
     "io_error": ("a disk or its file system failed", Verdict.FAIL, Verdict.FAIL),
     "io_unclear": ("a file system or a device went away", Verdict.FAIL, Verdict.UNPROVEN),
@@ -60,7 +60,7 @@ FAULT_TEXTS = frozenset(MEANING)
 OF_THE_MACHINE = frozenset(
     {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "xid_reset", "kernel_fault"}
 )
-"""What is broken stays broken whenever its line was written."""
+"""A broken part stays broken, at any time of its line."""
 
 SLURM_CODES = (
     (b"TIME LIMIT", "time_limit"),
@@ -99,7 +99,7 @@ HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
         "published logs of 5.1: Python on Megatron's source",
     ),
 )
-"""Pattern and source of lines that have the words of a fault and are none."""
+"""Pattern and source of lines that contain the words of a fault but are harmless."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
 
 # TensorFlow's allocator announces retries in these words; tf_cnn reads them itself.
@@ -118,7 +118,7 @@ _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|
 
 @dataclass(frozen=True)
 class _Rule:
-    """Lines that mean a fault: the code, texts of which such a line has one, and what it looks like."""
+    """Lines that mean a fault: the code, texts of which such a line has one, and the line's form."""
 
     code: str
     triggers: tuple[bytes, ...]
@@ -146,7 +146,7 @@ _RULES = (
         rb"terminate called (?:after|recursively|without)|Fatal Python error: |Process received signal",
         rb"Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]|(?:is|was) killed by signal",
         rb"[Cc]aught signal \d|[Rr]eceived signal (?:[4678]|11)\b|Fatal signal \d|\*\*\* SIG\w+ \(",
-        # What the C library writes when it finds its heap or a stack damaged.
+        # The C library's messages about a damaged heap or stack.
         rb"double free or corruption|\bcorrupted (?:size|double-linked|unsorted)|smashing detected \*\*\*",
         rb"buffer overflow detected \*\*\*|\b(?:free|malloc|realloc|calloc|munmap_chunk)\(\): [a-z]",
         rb"\bAssertion .{1,300} failed|(?:^|\d: )Assertion failed",
@@ -193,7 +193,7 @@ _RULES = (
         rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
         rb"errors and row remapping failed",
     ),
-    # What peers and links lost. Others are of closing ("Could not receive type", "Accept failed", of 2,978
+    # Losses of peers and links. Others are of closing ("Could not receive type", "Accept failed", of 2,978
     # published logs of 4.1 and 5.1 in 30), or of what a machine does not have ("Cannot enable MSCCL++").
     _rule(
         "nccl_peer_lost",
@@ -224,7 +224,7 @@ _RULES = (
         "job_aborted",
         b"MPI_ABORT|MPI_Abort|ChildFailedError",
         rb"MPI_ABORT was (?:invoked|called)|application called MPI_Abort\(",
-        # With its colon: that of an exception which ended the launcher, and no name in a warning.
+        # With its colon: that of an exception that ended the launcher, not a name in a warning.
         rb"(?:^|[\s.])ChildFailedError: *$",
     ),
     _rule(
@@ -281,7 +281,7 @@ _NO_XID = re.compile(
     rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
 )
 _OWN_WORDS = ("program_crashed", "out_of_memory", "task_hung", "cpu_throttled", "damaged_line", "xid")
-"""Kinds of a kernel's lines that are read by rules of their own here, or are no fault of a run."""
+"""Kinds of a kernel's lines that have rules of their own here, or are not a fault of a run."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU"
 )
@@ -324,7 +324,7 @@ _NO_FAULT = frozenset(
     b"success notready notsupported peeraccessalreadyenabled peeraccessnotenabled "
     b"hostmemoryalreadyregistered hostmemorynotregistered deinitialized cudartunloading string name".split()
 )
-"""What programs ask and go on without, and what the libraries' functions are called (``cudaErrorString``)."""
+"""Failed queries that programs survive, and the names of the libraries' functions (``cudaErrorString``)."""
 _NO_MEMORY = frozenset({b"outofmemory", b"memoryallocation"})
 _GPU_FAULTS = frozenset(
     b"illegaladdress launchfailed launchfailure launchtimeout eccuncorrectable eccnotcorrectable unknown "
@@ -335,7 +335,7 @@ _GPU_FAULTS = frozenset(
 
 
 def _read_named_error(line: bytes) -> str | None:
-    """Return what an error of CUDA or HIP means that is given by its name."""
+    """Return the meaning of an error of CUDA or HIP that is given by its name."""
     names = [found[1].replace(b"_", b"").lower() for found in _NAMED.finditer(line)]
     if any(name in _GPU_FAULTS for name in names):
         return "gpu_error"
@@ -366,7 +366,7 @@ _Reader = Callable[[bytes], str | None]
 
 def _by_rule(rule: _Rule) -> _Reader:
     def read(line: bytes) -> str | None:
-        # The driver's own line of an XID says it better.
+        # The driver's own line of an XID is more precise.
         is_xid = rule.code == "gpu_lost" and b"Xid (" in line
         return rule.code if not is_xid and rule.pattern.search(line) else None
 
@@ -390,7 +390,7 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     ),
 )
 _SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip")
-"""In small letters: what several triggers have in common. Each search less is a sixtieth of the time."""
+"""In small letters: the common parts of several triggers. Each search less is a sixtieth of the time."""
 
 
 def _searched(trigger: bytes) -> bytes:
@@ -407,14 +407,14 @@ def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
 
 _READERS_OF = _readers()
 SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
-"""What a block is searched for, in small letters: every line of a fault has one of these."""
+"""The words that a block is searched for, in small letters: every line of a fault has one of these."""
 
 
 def read_fault(found: bytes, before: bytes, after: bytes) -> list[str]:
     """Return the codes of the faults that a line reports, by one of the texts that it holds.
 
     Args:
-        found: One of :data:`SEARCHED`, with which ``after`` begins but for its letters' size.
+        found: One of :data:`SEARCHED`, with which ``after`` begins except for the case of its letters.
         before: The line up to there.
         after: The rest of the line.
     """

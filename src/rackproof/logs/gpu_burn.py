@@ -24,9 +24,9 @@ _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
 _FASTEST_GFLOP_S = 1e7
-"""No GPU computes as fast, in any format."""
+"""A speed that no GPU reaches, in any format."""
 _ALIKE = 0.98
-"""What equal GPUs have of memory, and use of it, is equal within the driver's own share."""
+"""The difference in memory, and in its use, that the driver's own share makes between equal GPUs."""
 _WHOLE = 100.0
 """The last progress line of a test that ended by itself, in percent."""
 _SLOW, _BROKEN = 0.8, 0.5
@@ -42,7 +42,7 @@ class GpuBurnParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold gpu_burn's progress or result."""
+        """Return whether the bytes hold gpu_burn's progress or result."""
         return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -52,7 +52,7 @@ class GpuBurnParser(LogParser):
         self.hottest: dict[int, tuple[float, int]] = {}
         self.errors: dict[int, tuple[float, int]] = {}
         self.done = 0.0
-        """How far the test had come at its last progress line, in percent."""
+        """The test's progress at its last progress line, in percent."""
         self.models: dict[int, str] = {}
         self.memory: dict[int, tuple[float, float]] = {}
         """MB of each GPU, and how many of them the test uses."""
@@ -114,7 +114,7 @@ class GpuBurnParser(LogParser):
             for index, cell in enumerate(found[1].split(" - ")[:1024]):
                 self._take_errors(at, index, cell.strip())
         for index, cell in enumerate(text.partition("temps:")[2].split(" - ")[:1024]):
-            # "--" stands for what nvidia-smi did not tell.
+            # "--" means that nvidia-smi gave no value.
             degrees = _TEMPERATURE.match(cell)
             if degrees and not float(degrees[1]) > COLDEST_C:
                 message = f"GPU {index}: {cell.strip():.20}, which cannot be"
@@ -123,7 +123,7 @@ class GpuBurnParser(LogParser):
                 self.hottest[index] = (float(degrees[1]), at)
 
     def _take_errors(self, at: int, index: int, cell: str) -> None:
-        """Add the errors since the last progress line; what is no number there is a fault as well."""
+        """Add the errors since the last progress line; a text that is not a number is a fault as well."""
         count = number(cell.split(" ")[0])
         if count is None or count != 0:
             self.log.find("compute_errors", f"GPU {index}: errors {cell:.40}", Verdict.FAIL, line=at)
@@ -180,7 +180,7 @@ class GpuBurnParser(LogParser):
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
 
     def _compare_memory(self) -> None:
-        """Find a GPU with less memory than others of its model, or of which less is tested."""
+        """Find a GPU with less memory, or less tested memory, than others of its model."""
         for index, figures in sorted(self.memory.items()):
             model = self.models.get(index)
             alike = [other for one, other in self.memory.items() if self.models.get(one) == model]
@@ -192,7 +192,7 @@ class GpuBurnParser(LogParser):
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
     def _every_gpu_passed(self) -> bool:
-        """Whether the log proves that the test ended and found every GPU good; note what is missing."""
+        """Return whether the log proves that the test ended and found every GPU good; note missing parts."""
         log, results, listed = self.log, len(self.results), len(self.uuids)
         if self.tested is None:
             log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))

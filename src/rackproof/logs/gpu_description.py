@@ -1,4 +1,6 @@
-"""What nvidia-smi's ``-q`` prints of every GPU, as a table, and what of that a description lacks. No I/O."""
+"""List the parts that nvidia-smi's ``-q`` prints of every GPU, and find those that a description lacks. No
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ class Described(Protocol):
 
     @property
     def children(self) -> Sequence[object]:
-        """What stands below it."""
+        """Return the elements below it."""
 
     @property
     def text(self) -> Sequence[str]:
-        """What stands in it."""
+        """Return its text."""
 
     def find(self, path: str) -> Described | None:
         """Return the first element at a path of tags."""
@@ -42,7 +44,7 @@ class Part:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths at which it may stand."""
+        """Return its possible paths."""
         return tuple(f"{self.section}/{tag}" if self.section else tag for tag in self.tags)
 
 
@@ -53,7 +55,7 @@ def _below(section: str, *names: str, since: float = 0, models: tuple[str, ...] 
 
 def _reasons(section: str, prefix: str) -> tuple[Part, ...]:
     names = ("hw_slowdown", "sw_power_cap", "sw_thermal_slowdown")
-    # In the text these two stand below hw_slowdown.
+    # In the text these two are below hw_slowdown.
     nested = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
     return _below(
         section,
@@ -118,8 +120,9 @@ PARTS: tuple[Part, ...] = (
     *_below("fabric", "state", "status"),
     *_below("fabric", "health", since=570),
 )
-"""Found in every answer of drivers 418 to 610, of GeForce, Quadro and data center GPUs, that was looked at.
-What a GPU does not have reads N/A there: a part that is missing was not printed, or taken out."""
+"""Found in every answer of drivers 418 to 610, of GeForce, Quadro and data center GPUs, that was looked at. A
+feature that a GPU does not have reads N/A there: a missing part was not printed, or removed.
+"""
 
 _BESIDE: tuple[str, ...] = tuple(
     f"{section}/{name}" if section else name
@@ -179,7 +182,7 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
 
 
 def judged_readings(gpu: Described) -> list[str]:
-    """Return which of the judged readings a description has."""
+    """Return the judged readings that a description has."""
     return [path for path in _BESIDE if gpu.get(path)]
 
 

@@ -1,4 +1,4 @@
-"""What a ``gpu_state`` of a log shows: whether something else than the run used a GPU. No I/O.
+"""Read a ``gpu_state`` of a log: whether anything besides the run used a GPU. No I/O.
 
 Rackproof's probes log a state of each GPU before their ranks start and after they ended, when whatever uses
 the GPU is not theirs. A reading that is missing is never taken for that of an idle GPU.
@@ -43,7 +43,7 @@ class GpuState:
 
 
 def read_gpu_state(value: object) -> GpuState | None:
-    """Return what the value of a ``gpu_state`` event shows; None where it names no GPU or no moment."""
+    """Return the findings of a ``gpu_state`` event's value, or None if it names no GPU or no moment."""
     if not isinstance(value, Mapping):
         return None
     gpu, moment = value.get("gpu"), value.get("moment")
@@ -71,7 +71,7 @@ def read_gpu_state(value: object) -> GpuState | None:
 
 
 def _reading(value: Mapping[str, object], key: str) -> float | None:
-    """Return a finite reading of 0 or more; text is none."""
+    """Return a finite reading of 0 or more; a text is not a reading."""
     raw = value.get(key)
     found = None if isinstance(raw, str) else number(raw)
     return found if found is not None and math.isfinite(found) and found >= 0 else None
@@ -93,7 +93,7 @@ def _process_text(process: object) -> str:
 
 
 def _slowdowns(raw: object) -> tuple[str, ...]:
-    """Return the reasons that NVML's bits name; none where the bits are not known."""
+    """Return the reasons that NVML's bits name; none if the bits are not known."""
     bits = None if isinstance(raw, str) else number(raw)
     if bits is None or not math.isfinite(bits) or not 0 <= bits < 2**63:
         return ()

@@ -1,7 +1,6 @@
 """Lines of a kernel's log that report faults: GPUs, switches, memory, processors, PCIe, disks, network.
 
-What to do about an XID follows NVIDIA's catalog of XIDs where AWS, gpud, Azure and imbue say nothing else.
-No I/O.
+The actions for XIDs follow NVIDIA's catalog of XIDs, unless AWS, gpud, Azure and imbue disagree. No I/O.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((8, 46, 48, 62, 64, 95, 109, 110, 136, 140, 143), "reset"),
     **dict.fromkeys((155, 156, 157, 158, 161, 169, 171, 172), "reset"),
     **dict.fromkeys((74, *range(144, 151)), "nvlink"),
-    # What NVIDIA's catalog answers with "restart the application" or "ignore".
+    # XIDs for which NVIDIA's catalog advises "restart the application" or "ignore".
     **dict.fromkeys((11, 13, 14, 25, 31, 32, *range(37, 42), 43, 44, 45, 60, 63), "watch"),
     **dict.fromkeys((*range(66, 73), 75, 76, 77, 80, *range(82, 87), 88, 89, *range(92, 95)), "watch"),
     **dict.fromkeys((*range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153), "watch"),
@@ -60,13 +59,15 @@ _ADDRESS = r"\((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: [^()\n]{1,60})?\)"
 _XID = re.compile(rf"NVRM: Xid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _SXID = re.compile(rf"SXid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _DETAIL = re.compile(r"Severity \d|Data \{")
-"""Begins the lines with which the driver follows up the one that says whether an SXid is fatal."""
+"""The beginning of the lines with which the driver follows up the one that states whether
+an SXid is fatal.
+"""
 _XID_LIKE = re.compile(r"\bS?Xid\b")
 _LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) lost)", re.IGNORECASE)
 _INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
 _GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\b")
 
-# What a processor of 2005 says of itself at each start is no check.
+# A message of a processor of 2005 at each start is not a machine check.
 _MACHINE_CHECK = re.compile(
     r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))", re.IGNORECASE
 )
@@ -120,7 +121,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
-    # AMD's driver: kernels of a program that met a page it does not have, a ring that stands still, memory.
+    # AMD's driver: kernels of a program that met a missing page, a ring that does not advance, memory.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -180,7 +181,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
     ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),
     ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
-    # A program's own fault ("traps: python[1] general protection fault ip:") is none of the kernel.
+    # A program's own fault ("traps: python[1] general protection fault ip:") is not the kernel's.
     (
         "kernel_error",
         Verdict.FAIL,
@@ -201,7 +202,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("cpu_throttled", Verdict.UNPROVEN, r"critical temperature reached"),
     ("cpu_throttled", Verdict.DEGRADED, r"temperature(?:/speed)? above threshold, cpu clock throttled"),
 )
-"""Kind and verdict of lines of which neither a number nor a part is read; the first that fits counts."""
+"""Kind and verdict of lines without a number or part to read; the first match counts."""
 _FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)
 _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
 
@@ -265,15 +266,17 @@ Searched one after the other they cost a twelfth of one pattern with all of them
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """What a line of a kernel's log reports.
+    """The event that a line of a kernel's log reports.
 
     Attributes:
-        kind: What is affected; ``damaged_line`` is a damaged line about an XID.
-        verdict: How bad it is. What can be read only in part is unproven; what is declared harmless has none.
+        kind: The affected part; ``damaged_line`` is a damaged line about an XID.
+        verdict: Its severity. A line that can only be read in part is unproven; one that is declared harmless
+            has no verdict.
         bus_id: Bus address as the line has it, empty without one.
         code: Number of an XID or SXid, None for other kinds.
-        action: What an XID asks for: watch, reset, reboot, isolate or unknown; empty for other kinds.
-        text: What the line says.
+        action: The action that an XID asks for: watch, reset, reboot, isolate or unknown; empty for other
+            kinds.
+        text: The line's message.
     """
 
     kind: Kind
@@ -285,12 +288,14 @@ class KernelEvent:
 
     @property
     def name(self) -> str:
-        """The code of a finding: ``xid_79``, ``sxid_20034``, ``gpu_lost``."""
+        """Return the code of a finding: ``xid_79``, ``sxid_20034``, ``gpu_lost``."""
         return self.kind if self.code is None else f"{self.kind}_{self.code}"
 
 
 def requested_action(xid: int, text: str) -> str:
-    """Return what an XID asks for: watch, reset, reboot or isolate; ``unknown`` where that is not known."""
+    """Return the action that an XID asks for: watch, reset, reboot or isolate; ``unknown`` if that is not
+    known.
+    """
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
@@ -303,7 +308,7 @@ def requested_action(xid: int, text: str) -> str:
 
 
 def verdict_of(xid: int, text: str) -> Verdict:
-    """Return how bad an XID is: a reset or more fails, watching degrades, what is unknown is unproven."""
+    """Return the severity of an XID: a reset or more fails, watching degrades, an unknown one is unproven."""
     action = requested_action(xid, text)
     if action == "watch":
         return Verdict.DEGRADED
@@ -311,7 +316,7 @@ def verdict_of(xid: int, text: str) -> Verdict:
 
 
 def read_kernel_line(line: str) -> KernelEvent | None:
-    """Return what a line reports of faulty hardware, None where it reports none.
+    """Return the hardware fault that a line reports, or None if it reports none.
 
     Args:
         line: One line of ``dmesg`` or ``journalctl``, with or without its time and host.
@@ -327,7 +332,7 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether another line says how bad it was: registers of an SXid, the head of a memory error."""
+    """Return whether another line states its severity: registers of an SXid, the head of a memory error."""
     found = _SXID.search(line)
     return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
 
@@ -335,12 +340,12 @@ def is_detail(line: str) -> bool:
 def read_unknown_line(
     line: str, level_is_error: bool | None, declared: DeclaredLines | None = None
 ) -> KernelEvent | None:
-    """Return what a line reports that no rule reads, where it is an error that is not known to be harmless.
+    """Return the event of a line that no rule reads, if it is an error that is not known to be harmless.
 
     Args:
         line: As of :func:`read_kernel_line`, which knows nothing of it.
-        level_is_error: Whether its level is error or worse; None where no levels are known.
-        declared: What an operator has declared harmless.
+        level_is_error: Whether its level is error or worse, or None if no levels are known.
+        declared: The operator's harmless lines.
     """
     message = unknown_error(line, level_is_error)
     if message is None:
@@ -372,7 +377,7 @@ def _read_sxid(line: str) -> KernelEvent | None:
         return None
     text = sanitize(found[3] or "", 300)
     if _DETAIL.match(text):
-        # Registers of an event whose first line says how bad it is; alone they prove nothing.
+        # Registers of an event whose first line states its severity; alone they prove nothing.
         return KernelEvent("sxid", Verdict.UNPROVEN, found[1], int(found[2]), text=text)
     # Only the driver's own "Non-fatal" makes an SXid harmless.
     verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
@@ -408,7 +413,7 @@ def _read_memory_error(line: str) -> KernelEvent | None:
         text = sanitize(line[decoded.start() :], 300)
         return KernelEvent("memory_error", Verdict.FAIL if is_lost else Verdict.DEGRADED, text=text)
     if handling := _HANDLING.search(line):
-        # The line after it says whether it was corrected.
+        # The next line states whether it was corrected.
         return KernelEvent("memory_error", Verdict.UNPROVEN, text=sanitize(line[handling.start() :], 300))
     found = _MEMORY.search(line)
     if found is None:
@@ -455,7 +460,7 @@ def _read_other_fault(line: str) -> KernelEvent | None:
 _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_xid,
     _read_sxid,
-    # After the two that read such lines: what is left is damaged.
+    # After the two that read such lines: any other is damaged.
     _read_unreadable_xid,
     _read_lost_gpu,
     _read_failed_init,

@@ -1,8 +1,8 @@
 """Lines of level error that kernels write on healthy machines, each with where that was seen. No I/O.
 
-What is not listed here, and what no rule of :mod:`rackproof.logs.kernel_events` reads, is unproven. Add
-a line only with its source: a boot log of a machine that is known to work, or a report in which its
-harmlessness was established. Patterns are searched in the message, without its time and host.
+A line that is not listed here, and that no rule of :mod:`rackproof.logs.kernel_events` reads, is unproven.
+Add a line only with its source: a boot log of a machine that is known to work, or a report that establishes
+its harmlessness. Patterns are searched in the message, without its time and host.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/leptonai/gpud/issues/1164: ConnectX-7 of an HGX B200, asked for what it does not have",
     ),
     (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
-    # What programs do to themselves, and what only follows another line.
+    # Faults that programs cause to themselves, and lines that only follow another one.
     (r"^\[ *\d+\] +\d+ +\d+ +\d+ ", "mm/oom_kill.c: its table of tasks, whose names may have any word"),
     (
         r"^(?:Memory cgroup out of memory: |Tasks in .{1,300} are going to be killed)",
@@ -179,7 +179,7 @@ _PREFIX = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20} \S{1,255} kernel: )?"
     r"(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )?"
 )
-"""How dmesg (``-x``, ``-T``, ``-r``), journalctl and syslog begin a line."""
+"""The beginnings of lines of dmesg (``-x``, ``-T``, ``-r``), journalctl and syslog."""
 _LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: ")
 _BAD_LEVELS = ("emerg", "alert", "crit", "err")
 _PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
@@ -196,11 +196,11 @@ _WORDS = re.compile(r"\b(?:error|failed|failure|timed out|timeout|corrupt\w*|fat
 
 
 def unknown_error(line: str, level_is_error: bool | None) -> str | None:
-    """Return the message of a line that may be an error and that no rule knows; None where it is none.
+    """Return the message of a line that may be an error and that no rule knows, or None.
 
     Args:
         line: A line that no rule reads, with or without its time and host.
-        level_is_error: Whether the kernel gave it the level error or worse; None where levels are not known:
+        level_is_error: Whether the kernel gave it the level error or worse, or None if levels are not known:
             then its words decide. Lines of the drivers above count by their words in any case, as NVIDIA's
             driver writes most of its errors without a level.
     """
@@ -217,7 +217,7 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
 
 
 def level_is_error(line: str) -> bool | None:
-    """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse; None where it has no level."""
+    """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse, or None if it has no level."""
     found = _LEVEL.match(line)
     if found is None:
         return None

@@ -1,6 +1,6 @@
 """MLPerf training 0.6: ``:::MLL 1575733913.169 submission_benchmark: {"value": "ssd", "metadata": {…}}``.
 
-The six models report throughput each in its own words, in lines that are no events; minigo has no
+Each of the six models reports throughput in its own words, in lines that are not events; minigo has no
 ``run_stop``.
 """
 
@@ -28,8 +28,8 @@ from rackproof.logs._reading import Log, Mean, number
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
 _NUMBER = rb"(?P<%b>[0-9.eE+-]{1,30}|-?(?i:nan|inf))"
-# One alternative per model, each with one group, whose name says what the number is. Each includes what
-# follows its number, so that a cut line is not taken.
+# One alternative per model, each with one group, whose name gives the meaning of the number. Each includes
+# what follows its number, so that a cut line is not taken.
 _SPEED = re.compile(
     rb"avg\. samples / sec: " + _NUMBER % b"ssd" + rb"[ \r]*$"
     rb"|MLPERF METRIC THROUGHPUT= *" + _NUMBER % b"iterations" + rb" iterations"
@@ -65,7 +65,7 @@ class Mll06Parser(Events):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold an event of round 0.6."""
+        """Return whether the bytes hold an event of round 0.6."""
         return TOKEN in head
 
     def __init__(self, log: Log) -> None:
@@ -162,13 +162,13 @@ class Mll06Parser(Events):
     def on_eval_result(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """minigo: the model of this iteration beat the target, ``timestamp`` seconds after run_start."""
+        """Keep when minigo's model beat the target: ``timestamp`` seconds after run_start."""
         seconds = number(meta.get("timestamp"))
         if self.beaten is None and seconds is not None and math.isfinite(seconds) and seconds > 0:
             self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position))
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
-        """minigo proves its end by an ``eval_result``, the others by ``run_stop``."""
+        """Judge the end: minigo proves it by an ``eval_result``, the others by ``run_stop``."""
         log = self.log
         if log.results:
             # Beside the minutes from run_start to run_stop: what published tables were made of. It holds

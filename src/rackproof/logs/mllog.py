@@ -18,7 +18,7 @@ from rackproof.logs._reading import number
 TOKEN = b":::MLLOG"
 _TOKEN_LENGTH = len(_reading.TOKEN)
 _REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
-"""Bytes of :data:`TOKEN` that follow what blocks are split at."""
+"""Bytes of :data:`TOKEN` after the token that splits blocks."""
 
 
 class MllogParser(Events):
@@ -29,7 +29,7 @@ class MllogParser(Events):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold an MLLOG event."""
+        """Return whether the bytes hold an MLLOG event."""
         return TOKEN in head
 
     def block(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class MllogParser(Events):
 
 
 def _milliseconds(entry: dict[str, object]) -> float | None:
-    """Return an event's time; a submitter of 0.7 logged seconds, under a name that says so."""
+    """Return an event's time; a submitter of 0.7 logged seconds, under a name that shows it."""
     if "time_ms" in entry or "time_s" not in entry:
         return number(entry.get("time_ms"))
     seconds = number(entry["time_s"])

@@ -45,7 +45,7 @@ class Mlp05Parser(Events):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold an event of round 0.5."""
+        """Return whether the bytes hold an event of round 0.5."""
         return TOKEN in head
 
     def block(self, data: bytes) -> None:
@@ -88,12 +88,12 @@ class Mlp05Parser(Events):
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
 
     def _is_outcome(self, value: object) -> bool:
-        """Whether the value of a run_final states how the run ended, and comes after its end."""
+        """Return whether the value of a run_final states how the run ended, and comes after its end."""
         return self.run_stop is not None and (not isinstance(value, dict) or "success" in value)
 
 
 def _decode_value(payload: bytes) -> object:
-    """Return what follows an event's key: JSON, or a bare word, which round 0.5 also writes.
+    """Return the value after an event's key: JSON, or a bare word, which round 0.5 also writes.
 
     Raises:
         KeyTwiceError: An object has a key twice.

@@ -39,7 +39,7 @@ class MxnetParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a line of MXNet's training loop."""
+        """Return whether the bytes hold a line of MXNet's training loop."""
         return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -144,7 +144,7 @@ class MxnetParser(LogParser):
             self.curve(key, "").add(epoch + 1, value)
 
     def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
-        """Note an accuracy that is no fraction, and a loss below 0; of other metrics no bounds are known."""
+        """Note an accuracy that is not a fraction, and a loss below 0; other metrics have no known bounds."""
         fraction = "accuracy" in name or name.endswith("f1")
         if (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
             message = f"{name} cannot be {value:g}"
@@ -194,7 +194,7 @@ class MxnetParser(LogParser):
         if len(self.batches) >= MAX_VALUES:
             return
         most = max((batches.last or 0 for batches in self.batches.values()), default=0)
-        # What is left over of an epoch may make the next one longer by a batch, and so by a line.
+        # The rest of an epoch may make the next one longer by a batch, and so by a line.
         gap = max((batches.usual for batches in self.batches.values()), default=0)
         for epoch in ended:
             last = self.batches[epoch].last if epoch in self.batches else None
@@ -255,7 +255,7 @@ class MxnetParser(LogParser):
         return False
 
     def _last_epoch_is_whole(self) -> bool:
-        """Whether the last epoch has its time and, where others were validated, its validation."""
+        """Return whether the last epoch has its time and, if others were validated, its validation."""
         if self.last_epoch not in self.ended_epochs:
             return False
         return not self.validated or self.last_epoch in self.validated

@@ -1,8 +1,8 @@
 """nccl-tests: the tables on standard output (old and new columns) and the JSON of ``-J``.
 
-``#wrong`` other than 0 means corrupted data and fails whatever the speed. ``N/A`` there means that
-nothing was checked: then there is no ``wrong_values`` measurement. Before 2.13 the column was ``error``, the
-largest deviation, of which rounding makes a little (``5e-07``).
+``#wrong`` other than 0 means corrupted data and fails whatever the speed. ``N/A`` there means that nothing
+was checked: then there is no ``wrong_values`` measurement. Before 2.13 the column was ``error``, the largest
+deviation, which rounding makes slightly more than 0 (``5e-07``).
 
 A file may hold several tables, of several collectives, and of several processes whose lines a launcher
 has labelled.
@@ -61,7 +61,7 @@ _CONCLUDED = re.compile(r"^# Collective test concluded: .{0,500}?(" + "|".join(C
 _HEADER = re.compile(r"^#\s+size\s+count\s+.*algbw\s+busbw")
 _ROW = re.compile(r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z][a-z0-9_]{1,20}\s")
 _NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
-"""Thirty blanks stand where a replay of a trace has no figures out of place."""
+"""Thirty blanks replace the figures out of place in a replay of a trace."""
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,20}) (\w+)")
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S{1,30})(?:\s+(\w{1,20}))?")
 _DEVICE = re.compile(
@@ -72,7 +72,7 @@ _DEVICE = re.compile(
 _LARGE = 1 << 20
 """A message of so many bytes takes long enough that its bandwidth is more than 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
-"""How far busbw may be off what algbw makes of it: both are rounded to two digits."""
+"""The largest distance between busbw and its value from algbw: both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
@@ -95,7 +95,7 @@ _MOST_RANKS_OF_NODE = 16
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-"""What the programs with a column ``error`` allow between two ranks; of whole numbers nothing."""
+"""The deviation between two ranks that programs with a column ``error`` allow; none for whole numbers."""
 _MANY_RANKS = 4096
 MAX_STREAMS = 4096
 _HEAD = re.compile(
@@ -107,7 +107,7 @@ _HEAD = re.compile(
 
 @dataclass(slots=True, eq=False)
 class BandwidthTable:
-    """What is known of one table, to name its collective by."""
+    """The facts of one table that identify its collective."""
 
     program: str = ""
     """The collective that was named for this very table."""
@@ -122,7 +122,7 @@ class BandwidthTable:
     with_root: bool = False
     per_iteration: bool = False
     deviations: bool = False
-    """Whether ``error`` stands where newer versions count wrong values."""
+    """True if it has ``error`` where newer versions count wrong values."""
     row_count: int = 0
     largest: int = 0
     """The largest size of a row, in bytes."""
@@ -138,10 +138,10 @@ class BandwidthTable:
     figures: Figures = field(default_factory=Figures)
     checked: set[str] = field(default_factory=set)
     unchecked: set[str] = field(default_factory=set)
-    """Places, in and out of place, of which values were checked, and were not."""
+    """Places, in and out of place, whose values were checked, and those whose values were not."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
-        """Derive from one row what the collective is."""
+        """Derive the collective from one row."""
         self.row_count += 1
         self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
@@ -153,7 +153,9 @@ class BandwidthTable:
             self.ratios = min(lowest, busbw / algbw), max(highest, busbw / algbw)
 
     def contradicts(self, name: str) -> bool:
-        """Whether a row has another busbw than a collective makes of its algbw: none more than doubles it."""
+        """Return whether a row's busbw differs from a collective's value for its algbw: none more than
+        doubles it.
+        """
         factor = _factor(name, self.ranks)
         lowest, highest = self.ratios
         if not highest:
@@ -161,7 +163,7 @@ class BandwidthTable:
         return highest > (1 + _RATIO_TOLERANCE) * (factor or 2) or lowest < (1 - _RATIO_TOLERANCE) * factor
 
     def may_be(self, name: str) -> bool:
-        """Whether nothing in the table contradicts a collective's name."""
+        """Return whether nothing in the table contradicts a collective's name."""
         if name in (_NOT_REDUCING if self.reduces else _REDUCING):
             return False
         if self.with_root and self.rooted != (name in _ROOTED):
@@ -177,7 +179,7 @@ class BandwidthTable:
             fitting = [name for name in names if self.may_be(name)]
             if len(fitting) == 1:
                 return fitting[0]
-        # Of a reduction only: the factors of the others are each shared by several.
+        # Only for a reduction: several of the other collectives share each factor.
         if self.ranks > 1 and self.ratio and self.reduces:
             fitting = [name for name in sorted(_REDUCING) if self.may_be(name)]
             if not self.with_root:
@@ -188,7 +190,7 @@ class BandwidthTable:
 
 
 def _factor(name: str, ranks: int) -> float:
-    """Return busbw/algbw of a collective, 0 where it is not known."""
+    """Return busbw/algbw of a collective, or 0 if it is not known."""
     if name in _WHOLE:
         return 1.0
     if ranks < 2:
@@ -213,24 +215,26 @@ class LabelledLines:
     """The collective that the program itself states, until its table begins."""
     ranks: int = 0
     split: bool = False
-    """Whether ranks form several groups, of sizes that are not known."""
+    """True if ranks form several groups of unknown sizes."""
     table: BandwidthTable | None = None
     open: int = 0
     """Tables that have started and not ended."""
     without_average: int = 0
-    """Tables that have ended, and whose average is still to come: only its line says that it was too low."""
+    """Tables that have ended, and whose average is still to come: only its line states
+    that it was too low.
+    """
     least_bytes: int = 0
     most_bytes: int = 0
     """The smallest and the largest size that was asked for."""
     factor: int = 0
-    """Sizes grow by this factor from row to row; 0 where they grow by a step."""
+    """Sizes grow by this factor from row to row, or 0 if they grow by a step."""
     step: int = 0
-    """Sizes grow by so many bytes; 0 where they grow by a factor."""
+    """Sizes grow by so many bytes, or 0 if they grow by a factor."""
     devices: Devices = field(default_factory=Devices)
     device: str = ""
     """Product name of a GPU."""
     validates: bool | None = None
-    """Whether the program was asked to check its results; None where that is not stated."""
+    """True if the program was asked to check its results, or None if that is not stated."""
     concluded: str = ""
     """The collective of the last table."""
     ended: BandwidthTable | None = None
@@ -238,7 +242,7 @@ class LabelledLines:
 
     @property
     def sizes(self) -> int:
-        """How many sizes a table has, 0 where that is not known."""
+        """Return the number of a table's sizes, or 0 if it is not known."""
         step = self.factor or self.step
         return count_sizes(self.least_bytes, self.most_bytes, step, is_factor=self.factor > 0)
 
@@ -251,7 +255,7 @@ class NcclTestsParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a table of nccl-tests or begin its JSON."""
+        """Return whether the bytes hold a table of nccl-tests or begin its JSON."""
         return _HEAD.search(head) is not None or (head.lstrip()[:1] == b"{" and b'"nccl_version"' in head)
 
     def __init__(self, log: Log) -> None:
@@ -497,7 +501,7 @@ class NcclTestsParser(LogParser):
         self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
         (table.unchecked if wrong is None else table.checked).add(labels["place"])
         for name, value in (("busbw", busbw), ("algbw", algbw)):
-            # What is printed as 0.00 of a large message was not moved.
+            # A large message with a printed 0.00 was not moved.
             nothing = value == 0 and size.isdigit() and int(size) >= _LARGE
             if not math.isfinite(value) or value < 0 or nothing:
                 code = "nan" if math.isnan(value) else "impossible_value"
@@ -509,7 +513,7 @@ class NcclTestsParser(LogParser):
                 self.rows.append((table, measurement))
 
     def _count_wrong(self, at: int | None, text: str, where: str, wrong: float | None) -> None:
-        """Count wrong values; None where the program did not check."""
+        """Count wrong values, or None if the program did not check."""
         if wrong is None:
             self.unchecked += 1
             return
@@ -560,7 +564,7 @@ class NcclTestsParser(LogParser):
         return table
 
     def _take_config(self, config: dict[str, Any]) -> int:
-        """Take sizes and devices; return how many ranks there are, 0 where that is not known."""
+        """Take sizes and devices; return how many ranks there are, or 0 if that is not known."""
         for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
             self.log.tag(tag, config.get(key))
         devices = config.get("devices")
@@ -699,7 +703,7 @@ class NcclTestsParser(LogParser):
             self.log.find("not_checked", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
-        """Whether there is a table, and every one has its end; note what is missing."""
+        """Return whether there is a table, and every one has its end; note missing parts."""
         log, streams = self.log, self.streams.values()
         # Half of the last line may lack the word that the average was too low.
         half = log.ends_in_line and self.average_line == log.lines + 1
@@ -727,14 +731,14 @@ class NcclTestsParser(LogParser):
 
 
 def _is_of_a_table(text: str) -> bool:
-    """Whether a line begins as those of nccl-tests do, indented or not."""
+    """Return whether a line begins like those of nccl-tests, indented or not."""
     return text.lstrip().startswith("#") or _ROW.match(text) is not None
 
 
 def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str]]:
-    """Return reduction and root ("" where there is none), and the words from the first time on."""
+    """Return reduction and root, or "" if there is none, and the words from the first time on."""
     redop = root = ""
-    # A time may be "nan", which is no reduction.
+    # A time may be "nan", which is not a reduction.
     if words and re.fullmatch(r"[a-z]+\w*", words[0]) and words[0] not in ("nan", "inf"):
         redop, *words = words
     if with_root and words and re.fullmatch(r"-?\d{1,9}", words[0]):
@@ -743,7 +747,7 @@ def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str
 
 
 def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
-    """Return algbw, busbw and what stands in the column of wrong values; None where they cannot be read."""
+    """Return algbw, busbw and the column of wrong values, or None if they cannot be read."""
     if len(values) < 4:
         return None
     algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])

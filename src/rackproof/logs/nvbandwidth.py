@@ -23,7 +23,7 @@ _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
 _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
-"""The bisection between nodes names these: from which process to which."""
+"""The bisection between nodes names these: the sending and the receiving process."""
 _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
@@ -53,7 +53,7 @@ class NvbandwidthParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes begin with nvbandwidth's heading or JSON."""
+        """Return whether the bytes begin with nvbandwidth's heading or JSON."""
         return b"nvbandwidth Version" in head or (
             head.lstrip()[:1] == b"{" and b'"nvbandwidth"' in head[:4096]
         )
@@ -182,7 +182,7 @@ class NvbandwidthParser(LogParser):
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")
-        # Its cells are kept: what was measured is shown, though nothing is proven.
+        # Its cells are kept: the measurements are shown, though nothing is proven.
         self._keep_matrix(self.part)
         return begun
 
@@ -195,7 +195,7 @@ class NvbandwidthParser(LogParser):
         self.absent.clear()
 
     def _judge_parts(self, test: str, line: int | None) -> None:
-        """A bidirectional test has both directions and their total."""
+        """Check that a bidirectional test has both directions and their total."""
         parts = self.parts
         if not any(parts):
             return
@@ -263,7 +263,7 @@ class NvbandwidthParser(LogParser):
         return bool(is_known) and "->" not in "".join(self.row_names)
 
     def _part_of(self, name: str) -> str | None:
-        """Return the part that a sum is of, None where it is of another test."""
+        """Return the part that a sum belongs to, or None if it is another test's."""
         if name == self.test:
             return self.part
         part = _PART.search(name)
@@ -344,7 +344,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _matrices(self, name: str, test: dict[str, Any], matrix: list[Any]) -> None:
-        """Take the rows of one test; those of the two directions and the total stand below each other."""
+        """Take the rows of one test; those of the two directions and the total are below each other."""
         names = _matrix_names(name, text_of(test.get("bandwidth_description")))
         size, rest = divmod(len(matrix), len(names))
         columns = {len(row) for row in matrix if isinstance(row, list)}
@@ -400,12 +400,12 @@ class NvbandwidthParser(LogParser):
 
 
 def _is_sum(stated: float, total: float) -> bool:
-    """Whether a sum is that of the cells, which are printed with two decimals."""
+    """Return whether a sum is that of the cells, which are printed with two decimals."""
     return math.isclose(stated, total, rel_tol=0.001, abs_tol=0.5)
 
 
 def _matrix_names(name: str, description: str) -> list[str]:
-    """Return what the matrices of a test are, in their order: one, or two directions and their total."""
+    """Return the names of a test's matrices, in their order: one, or two directions and their total."""
     part = _PART_IN_WORDS.search(description)
     if part is None or part[1] != "Total":
         return [part[1].lower() if part else ""]

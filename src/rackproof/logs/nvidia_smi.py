@@ -106,7 +106,7 @@ def _read_xml(data: bytes) -> _Element:
 
 
 def _size(text: str) -> int:
-    """Return bytes of ``143771 MiB``; 0 where it is no size."""
+    """Return bytes of ``143771 MiB``, or 0 if it is not a size."""
     found = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
     return int(found[1]) * _UNIT[found[2]] if found else 0
 
@@ -157,7 +157,7 @@ def _document(data: bytes) -> tuple[int, int]:
     """Return where the XML begins and ends in what nvidia-smi printed: it may warn above and below."""
     begin = next((at for mark in _BEGINS if (at := data.find(mark)) >= 0), 0)
     end = data.rfind(_END) + len(_END)
-    # What is no plain line belongs to a document that cannot be read.
+    # Any other line belongs to a document that cannot be read.
     return begin, end if end > begin + len(_END) and b"<" not in data[end:] else len(data)
 
 
@@ -209,14 +209,14 @@ RECOVERY_WORDS = ("reset", "reboot", "drain")
 
 
 def recovery_verdict(action: str) -> Verdict | None:
-    """Return what a GPU's recovery action means, None where it needs none; an unknown one is unproven."""
+    """Return the meaning of a GPU's recovery action, or None if it needs none; an unknown one is unproven."""
     if action.lower() in ("", "none"):
         return None
     return Verdict.FAIL if any(word in action.lower() for word in RECOVERY_WORDS) else Verdict.UNPROVEN
 
 
 def is_fabric_unhealthy(summary: str) -> bool:
-    """Return whether the fabric's health is none that a GPU at work has."""
+    """Return whether the fabric's health is one that no working GPU has."""
     return summary not in ("", "Healthy", "Not Supported")
 
 
@@ -232,14 +232,14 @@ _WORDS: Mapping[str, frozenset[str]] = {
     "remapped_rows/remapped_row_pending": _YES_NO,
     "remapped_rows/remapped_row_failure": _YES_NO,
 }
-"""Words that checks know, by path. Any other word is no good value until it is listed here."""
+"""Words that checks know, by path. Any other word counts as bad until it is listed here."""
 WELL = frozenset(
     {
         *("", "No", "None", "False", "Full", "Not Supported"),
         "Requested functionality has been deprecated",
     }
 )
-"""Words of a reading that no check knows, and that says of itself that nothing is wrong."""
+"""Words of a reading that no check knows, which themselves state that nothing is wrong."""
 _SCANNED = (
     "ecc_errors",
     "remapped_rows",
@@ -247,7 +247,7 @@ _SCANNED = (
     "retired_pages",
 )
 _HEALTH = "fabric/health"
-"""Sections in which a driver to come may report a fault under a new name."""
+"""Sections in which a future driver may report a fault under a new name."""
 _LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _REASON_PREFIX = re.compile("clocks_(?:event|throttle)_reason_")
@@ -261,14 +261,14 @@ _KNOWN_REASONS = frozenset(
 
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
-    """Yield as ``path: words`` what a GPU's description says in words that no check knows."""
+    """Yield as ``path: words`` the values of a GPU's description in words that no check knows."""
     yield from _unknown_words(gpu)
     yield from _unknown_sections(gpu)
     yield from _unknown_reasons(gpu)
 
 
 def _unknown_words(gpu: _Element) -> Iterator[str]:
-    """Yield the values at paths that checks know which are none of the words that they know."""
+    """Yield the values at paths that checks know which are not among the known words."""
     for path, known in _WORDS.items():
         text = gpu.get(path)
         if text and text not in known:
@@ -277,7 +277,7 @@ def _unknown_words(gpu: _Element) -> Iterator[str]:
 
 def _unknown_sections(gpu: _Element) -> Iterator[str]:
     """Yield what sections on faults have besides words that are well and numbers."""
-    # A health that is none has a finding, of which its parts only say more.
+    # A bad health has a finding of its own; its parts only add detail.
     has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
     for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
         for tag, text in _plain_children(gpu, section):
@@ -287,7 +287,7 @@ def _unknown_sections(gpu: _Element) -> Iterator[str]:
 
 
 def _unknown_reasons(gpu: _Element) -> Iterator[str]:
-    """Yield reasons for low clocks that are at work and that no check knows, and states that are none."""
+    """Yield active reasons for low clocks that no check knows, and invalid states."""
     for section in _REASONS:
         for tag, text in _plain_children(gpu, section):
             reason = _REASON_PREFIX.sub("", tag, count=1)
@@ -325,7 +325,7 @@ class NvidiaSmiXmlParser(_Whole):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes begin the XML of nvidia-smi."""
+        """Return whether the bytes begin the XML of nvidia-smi."""
         return b"<nvidia_smi_log" in head or b"<!DOCTYPE nvidia_smi_log" in head
 
     def finish(self) -> ParsedLog:
@@ -544,7 +544,7 @@ def _counter_faults(element: _Element) -> Iterator[str]:
 
 
 def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
-    """Return what is judged of a GPU in whatever notation it is written."""
+    """Return the judged readings of a GPU in any notation."""
     link = "pci/pci_gpu_link_info/"
     return GpuReadings(
         label=f"GPU {gpu.index} {gpu.uuid}",
@@ -602,7 +602,7 @@ _REMAPPED = (
 
 
 def _fabric_of(element: _Element) -> str:
-    """Return in which cluster and clique of NVLink a GPU is, empty where it is in none."""
+    """Return a GPU's cluster and clique of NVLink, or "" if it is in none."""
     words = [
         next((text for path in paths if (text := element.get(path))), "")
         for paths in (
@@ -620,7 +620,7 @@ def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
 
 
 def _driver_number(driver: str) -> float | None:
-    """Return the first number of a driver's version, None where there is none."""
+    """Return the first number of a driver's version, or None if there is none."""
     return leading(driver.replace(".", " ", 1).split(" ")[0]) if driver else None
 
 
@@ -643,7 +643,7 @@ _MORE_NUMBERS = (
     ("utilisation", ("utilization/gpu_util",)),
     ("pcie_link_width", ("pci/pci_gpu_link_info/link_widths/max_link_width",)),
 )
-"""Numbers that are no measurement, and that cannot be any number either."""
+"""Numbers that are not measurements, and that cannot be any number either."""
 _SLOWED = tuple(
     f"{section}/{name}"
     for section, prefix in (
@@ -658,7 +658,7 @@ _SLOWED = tuple(
     for section in ("clocks_event_reasons", "clocks_throttle_reasons")
     for reason in ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 )
-"""Where the XML, old and new, and the text have why a GPU is slower than it was asked to be."""
+"""The places in the XML, old and new, and in the text with the reasons for a GPU's low clocks."""
 _XML_VALUES: tuple[tuple[str, str, Direction | None, tuple[str, ...]], ...] = (
     ("gpu_temperature", "C", _LOWER, ("temperature/gpu_temp",)),
     ("gpu_temperature_margin", "C", Direction.HIGHER, ("temperature/gpu_temp_tlimit",)),
@@ -790,7 +790,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold the banner of nvidia-smi's text."""
+        """Return whether the bytes hold the banner of nvidia-smi's text."""
         return _BANNER in head
 
     def finish(self) -> ParsedLog:

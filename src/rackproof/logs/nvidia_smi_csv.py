@@ -30,10 +30,10 @@ from rackproof.logs.nvidia_smi import WELL, is_fabric_unhealthy, recovery_verdic
 
 _LOWER = Direction.LOWER
 MAX_COLUMNS = 1000
-"""Drivers of today know 226."""
+"""Today's drivers have 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
 _NAMED = re.compile(r"[0-9A-Za-z]")
-"""How what names a GPU begins, unlike `[N/A]`."""
+"""The beginning of text that names a GPU, unlike `[N/A]`."""
 _TO_THE_SECOND = len("2024/01/31 12:00:00")
 _MEASURED: Mapping[str, tuple[str, Direction | None]] = {
     "temperature.gpu": ("gpu_temperature", _LOWER),
@@ -60,7 +60,7 @@ _OTHER_LISTS = {
     "retired_pages.address": "retired pages (--query-retired-pages)",
     "retired_pages.cause": "retired pages (--query-retired-pages)",
 }
-"""Columns of lists that are not of GPUs, and what they are lists of."""
+"""Columns of lists that are not of GPUs, and the lists' subjects."""
 _NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 _HEALTH_WORDS = re.compile(
     r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
@@ -76,7 +76,7 @@ _HEAD = re.compile(
     rb"|fabric|retired_pages|remapped_rows|mig|driver_version|serial|vbios_version|pstate)(?:\.[a-z0-9_.]+)?"
     rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,1000})\r?\n"
 )
-# Atomic: of a long row that is none, each cell would be tried in every way.
+# Atomic: otherwise every cell of a long line that is not a row would be tried in every way.
 _VALUE = (
     rb"(?>(?:\d{4}/\d\d/\d\d [\d:.]+|-?\d[\d.]*(?: (?:MiB|W|MHz|%|us))?|0x[0-9A-Fa-f]+|GPU-[0-9A-Fa-f-]+"
     rb"|[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+|(?:NVIDIA|Tesla|Quadro|GeForce)[ \w.-]+|[0-9A-F.]+|Enabled|Disabled"
@@ -102,7 +102,7 @@ class NvidiaSmiCsvParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold the header line of a query, or begin with its rows."""
+        """Return whether the bytes hold the header line of a query, or begin with its rows."""
         return _HEAD.search(head) is not None or _HEADLESS.match(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -115,15 +115,15 @@ class NvidiaSmiCsvParser(LogParser):
         """Places and names of the columns with reasons for low clocks."""
         self.moment = ""
         self.seen: set[tuple[str, str]] = set()
-        """What rows named GPUs by, of one second: column and value."""
+        """The names of GPUs in the rows of one second: column and value."""
         self.measurements: list[Measurement] = []
         self.readings: dict[GpuReadings, int] = {}
-        """What does not change while a query runs in a loop, with the line that has it first."""
+        """Values that do not change while a query runs in a loop, with the line that has each first."""
         self.lasting: set[tuple[str, ...]] = set()
         """Cells from which these were read: most rows of a loop have the same."""
         self.rows = 0
         self.other_list = ""
-        """What the table is a list of, where that is not GPUs."""
+        """The subject of the table, if it is not GPUs."""
         self.shows_health = False
         self.gpus: dict[str, int] = {}
         """Rows of each GPU."""
@@ -131,10 +131,10 @@ class NvidiaSmiCsvParser(LogParser):
         self.health_words: list[str] = []
         """Columns that checks judge, and those of words that show something of a GPU's state."""
         self.filled: dict[str, tuple[str, set[str]]] = {}
-        """Product name of each GPU, and which judged columns it had a value in."""
+        """Product name of each GPU, and the judged columns in which it had a value."""
         self.indexes: set[int] = set()
         self.counted: set[float] = set()
-        """How many GPUs there are, by the table itself (column count)."""
+        """The number of GPUs by the table itself (column count)."""
         self.last_line = 0
         self.is_headless = False
 
@@ -160,7 +160,9 @@ class NvidiaSmiCsvParser(LogParser):
             self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
 
     def _before_rows(self, at: int, text: str, cells: list[str]) -> None:
-        """Take names and units of the columns from the header line; what comes before it is no table."""
+        """Take names and units of the columns from the header line; lines before it are not part of the
+        table.
+        """
         if find_remark(self.log, at, text):
             return
         line = text.encode("utf-8", "replace") + b"\n"
@@ -175,7 +177,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _take_header(self, cells: list[str]) -> None:
-        """Take names and units of the columns, and which of them hold numbers and reasons."""
+        """Take names and units of the columns, and the kinds of their values: numbers or reasons."""
         self.header = cells
         for place, cell in enumerate(cells[:MAX_COLUMNS]):
             found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
@@ -247,7 +249,7 @@ class NvidiaSmiCsvParser(LogParser):
                 self.seen.add(place)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
-        """Return the number of a cell, None where what stands in its place is none, which is judged."""
+        """Return the number of a cell, or None if it has another text, which is judged."""
         value = leading(cell)
         self.shows_health = self.shows_health or not _NOTHING.fullmatch(cell)
         if value is None:
@@ -375,7 +377,7 @@ _FAULTS: Mapping[str, tuple[str, str]] = {
         "SRAM error threshold exceeded",
     ),
 }
-"""Columns of yes and no in which yes is a fault: its code, and what it means."""
+"""Columns of yes and no in which yes is a fault: its code, and its meaning."""
 _JUDGED = re.compile(
     r"temperature\.|ecc\.mode\.|ecc\.errors\.uncorrected|remapped_rows\.(?:pending|failure)|gpu_recovery_action"
     r"|fabric\.(?:state|status|health\.summary)|power\.(?:default_)?limit|pcie\.link\.(?:gen|width)\.|mig\.mode"
@@ -386,14 +388,14 @@ _BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
 
 
 def _bits(reason: str, cell: str) -> int | None:
-    """Return the bits that a cell below a reason's name stands for, None where that is not known."""
+    """Return the bits for a cell below a reason's name, or None if that is not known."""
     if reason == "active":
         return read_mask(cell)
     return {"Active": _BIT_OF.get(reason), "Not Active": 0}.get(cell)
 
 
 def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float]) -> GpuReadings:
-    """Return what is judged of a GPU in whatever notation it is written."""
+    """Return the judged readings of a GPU in any notation."""
     return GpuReadings(
         label=label,
         name=values.get("name", values.get("gpu_name", "")),
@@ -433,7 +435,7 @@ def _filled_ones(columns: Iterable[str], values: Mapping[str, str]) -> list[str]
 
 
 def _word(values: Mapping[str, str], *columns: str) -> str:
-    """Return the first cell of some columns that says anything."""
+    """Return the first cell of some columns that is not empty."""
     cells = (values.get(column, "") for column in columns)
     return next((cell for cell in cells if cell and not _NOTHING.fullmatch(cell)), "")
 
@@ -448,7 +450,7 @@ _LASTING = (
 
 
 def _lasting(readings: GpuReadings) -> GpuReadings:
-    """Return what of a GPU's readings stays the same from row to row of a loop."""
+    """Return those of a GPU's readings that stay the same from row to row of a loop."""
     return GpuReadings(
         label=readings.label,
         name=readings.name,

@@ -58,7 +58,7 @@ class NvlinkStatusParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a list of NVLinks, or that a GPU has none at work."""
+        """Return whether the bytes hold a list of NVLinks, or that a GPU has none at work."""
         return _NVLINK_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -159,10 +159,10 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_uneven", message, Verdict.FAIL)
 
     def _judge_down(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Note links that are down; ``linked`` are the models of which some GPU has links."""
+        """Note links that are down; ``linked`` are the models with a linked GPU."""
         is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
         for link, at, text in gpu.down:
-            # A card without a bridge shows its links so; any other word is none of a sound one.
+            # A card without a bridge shows its links so; no sound one has another word.
             if not (is_unbridged and "<inactive>" in text):
                 message = f"link {link} of {uuid} is down"
                 self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
@@ -210,7 +210,7 @@ _TOPO_HEAD = re.compile(
     rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
 )
 _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
-"""How two GPUs can be connected; SOC is what old drivers print for SYS."""
+"""The ways in which two GPUs can be connected; old drivers print SOC for SYS."""
 _MOST_LINKS = 18
 """NVLinks that a GPU has at most: with more on its pairs together it reaches them through switches."""
 _QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
@@ -225,7 +225,7 @@ class NvidiaSmiTopoParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a topology matrix."""
+        """Return whether the bytes hold a topology matrix."""
         return _TOPO_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -234,7 +234,7 @@ class NvidiaSmiTopoParser(LogParser):
         self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
         self.rows: set[int] = set()
         self.own: set[str] = set()
-        """What stands where a GPU meets itself."""
+        """The text at the crossing of a GPU with itself."""
 
     def block(self, data: bytes) -> None:
         """Read the lines; the columns are kept apart by tabs, in copies of a terminal by blanks."""
@@ -297,11 +297,11 @@ def _links(kind: str) -> int:
 
 
 def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
-    """Return what is wrong with the NVLinks of all pairs, empty where machines are built so.
+    """Return what is wrong with the NVLinks of all pairs, or "" if machines are built so.
 
-    Through switches each GPU reaches each other one alike. Without, GPUs are linked in pairs, rings or
-    meshes, in which each has the same links as every other: so are bridged cards, and a DGX-1. Pairs without
-    NVLink differ by the PCIe switch and socket that they are at, which means nothing.
+    Through switches each GPU reaches each other one alike. Without switches, GPUs are linked in pairs, rings
+    or meshes, in which each has the same links as every other; this includes bridged cards, and a DGX-1.
+    Pairs without NVLink differ by the PCIe switch and socket that they are at, which means nothing.
     """
     gpus = sorted({first for first, _second in links})
     for first, second in links:

@@ -1,7 +1,7 @@
 """Opens logs, also compressed ones (gzip, xz, bzip2), and names what cannot be read as a log.
 
-What a file is shows by its first bytes, whatever its name. Unpacking is bounded: a few bytes may stand
-for terabytes.
+The first bytes of a file show its type, whatever its name. Unpacking is bounded: a few bytes may expand to
+terabytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogStream:
     """A log's bytes as they were written, whether or not its file is compressed.
 
     Attributes:
-        problem: Why not all of it could be unpacked, empty where it was.
+        problem: Why not all of it could be unpacked, or empty.
     """
 
     def __init__(self, raw: BinaryIO) -> None:
@@ -114,7 +114,7 @@ def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
 
 
 def why_no_log(path: Path) -> str:
-    """Return why a file cannot be read as a log, and what to do; empty where it can.
+    """Return why a file cannot be read as a log, and the remedy, or "" if it can.
 
     Raises:
         OSError: It cannot be read.
@@ -130,7 +130,7 @@ def why_no_log(path: Path) -> str:
 
 
 def special_file(path: Path) -> str:
-    """Return what a path is that is neither a file nor a folder, in words; empty for these."""
+    """Return in words the type of a path that is neither a file nor a folder, or "" for these."""
     mode = os.stat(path).st_mode
     return next((text for is_one, text in _SPECIAL if is_one(mode)), "")
 

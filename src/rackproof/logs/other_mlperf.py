@@ -1,4 +1,4 @@
-"""Logs of MLPerf's other suites: named as what they are, and not judged by the rules of Training.
+"""Recognise logs of MLPerf's other suites, which the rules of Training do not judge.
 
 HPC logs the same events as Training (``:::MLLOG``) of other benchmarks, by other rules. LoadGen of Inference
 writes ``mlperf_log_summary.txt`` and ``mlperf_log_detail.txt``, before round 1.0 without MLLOG events.
@@ -44,7 +44,7 @@ class MlperfInferenceParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether LoadGen wrote the bytes."""
+        """Return whether LoadGen wrote the bytes."""
         head = head[:_HEAD_BYTES]
         return any(text in head for text in _LOADGEN) or head.lstrip().startswith(_OLD_ACCURACY)
 
@@ -65,7 +65,7 @@ class MlperfInferenceParser(LogParser):
 
 
 def named_by_suite(log: ParsedLog) -> ParsedLog:
-    """Return a log as what it is: events of HPC are no proof by Training's rules."""
+    """Return a log under its own suite: events of HPC are not proof by Training's rules."""
     benchmark = log.tags.get("submission_benchmark", "")
     if benchmark not in HPC_BENCHMARKS:
         return log

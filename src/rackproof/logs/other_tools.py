@@ -1,7 +1,7 @@
-"""Outputs of several tools in one log: what of it is not judged. No I/O.
+"""Find outputs of several tools in one log, of which only one would be judged. No I/O.
 
-A log is judged as the output of the tool that it shows first. What another tool printed below may be the
-very fault that was looked for, so that such a log proves nothing until each output is a file of its own.
+A log is judged as the output of the tool that it shows first. The output of another tool further down may be
+the very fault that was looked for, so that such a log proves nothing until each output is a file of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "nvlink_status": re.compile(rb"(?m)^\s+Link \d+: (?:[\d.]+ GB/s|<inactive>)"),
     "nvidia_smi_topo": re.compile(rb"(?m)^GPU0\t *X *\t"),
 }
-"""What only the output of a tool has, by the tool's format. Logs of trainings may hold any of them: there
-they are read with the launcher that printed them."""
+"""Text that only a tool's output contains, by the tool's format. Logs of trainings may hold any of them:
+there they are read with the launcher that printed them.
+"""
 
 
 def other_tools(block: bytes, own: str) -> dict[str, int]:
@@ -32,7 +33,7 @@ def other_tools(block: bytes, own: str) -> dict[str, int]:
 
     Args:
         block: Whole lines.
-        own: The format as which the log is judged; of one that is no tool's, nothing is returned.
+        own: The format by which the log is judged; if it is not a tool's, nothing is returned.
     """
     if own not in MARKS:
         return {}

@@ -38,7 +38,7 @@ _FACT = re.compile(
 )
 _DEVICE = re.compile(r"\bDevice\s*:\s*(\S{1,60})")
 _HEADING = re.compile(r"^\s*(?:(?:local|remote) address:|GID: |[A-Z#][A-Za-z0-9_*. -]{1,24}:\s)")
-"""What stands between the rules above a table."""
+"""The text between the rules above a table."""
 _ERROR = re.compile(
     r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|"
     r"Conflicting CPU|below (?:bw|msg_rate) limit|exited with Error|running infinitely|"
@@ -62,25 +62,25 @@ _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What a column of a table measures: the end of its name in a measurement, None for sizes and counts."""
+    """The meaning of a table's column: the end of its name in a measurement, or None for sizes and counts."""
 
     suffix: str | None = None
     unit: str = ""
     factor: float = 1.0
     direction: Direction | None = None
     main: bool = False
-    """Whether the test is about this column: the worst row is that with its worst value."""
+    """True if the test is about this column: the worst row is that with its worst value."""
     not_measured: bool = False
-    """Whether 0 stands for what was not measured."""
+    """True if 0 means that nothing was measured."""
     counts: bool = False
-    """Whether it is the number of iterations: of none nothing was measured."""
+    """True for the number of iterations: with 0 of them nothing was measured."""
 
 
 _HIGHER, _LOWER = Direction.HIGHER, Direction.LOWER
 
 
 def _column(words: str) -> _Column:
-    """Return what a column's heading means."""
+    """Return the meaning of a column's heading."""
     name, _bracket, unit = words.partition("[")
     name, unit = name.strip(), unit.rstrip("]")
     unit = "us" if unit == "usec" else unit
@@ -114,7 +114,7 @@ def _bandwidth_column(name: str, unit: str) -> _Column:
 
 @dataclass(slots=True)
 class _Test:
-    """What the heading of a test states."""
+    """The statements of a test's heading."""
 
     name: str = ""
     bidirectional: bool = False
@@ -137,7 +137,7 @@ class PerftestParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a bandwidth or latency test of perftest."""
+        """Return whether the bytes hold a bandwidth or latency test of perftest."""
         if head.lstrip()[:1] == b"{" and b'"test_info"' in head[:200]:
             return b'"results"' in head
         return b"#bytes" in head and (b"BW average[" in head or b"t_avg[" in head)
@@ -224,7 +224,7 @@ class PerftestParser(LogParser):
             self._close()
             self.rule_at = at if self.open and self.rows_since and self.rows_open > self.ends else 0
         elif self._take_heading(text):
-            # The rule above it was none that ends a table.
+            # The rule above it did not end a table.
             self.rule_at = 0
         elif self.open and (_ROW.match(text) or _LIKE_ROW.match(text)):
             self._close()
@@ -296,7 +296,9 @@ class PerftestParser(LogParser):
     def _values_of_row(
         self, at: int, text: str, columns: list[_Column], words: list[str]
     ) -> list[tuple[_Column, float]] | None:
-        """Return what a row measures; None, with a finding, where one of its figures cannot be."""
+        """Return the values that a row measures, or None, with a finding, if one of its figures is
+        impossible.
+        """
         values = []
         for column, word in zip(columns, words, strict=True):
             if column.counts and not (number(word) or 0) >= _FEWEST_ITERATIONS:
@@ -326,7 +328,7 @@ class PerftestParser(LogParser):
         """Keep the worst row of each size, test, device and service level."""
         main, value = next((column, value) for column, value in values if column.main)
         name = self.test.name or ("ib_write_lat" if main.direction is _LOWER else "ib_write_bw")
-        # The service level stands between size and iterations.
+        # The service level is between size and iterations.
         level = words[1] if columns[1].suffix is None and columns[2].suffix is None else ""
         both = "yes" if self.test.bidirectional else ""
         key = (name, both, self.test.device, level, words[0])
@@ -389,7 +391,7 @@ class PerftestParser(LogParser):
                 self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
-        """Whether there is a table, and each one has its end; note what is missing."""
+        """Return whether there is a table, and each one has its end; note missing parts."""
         if self.tables > self.titles:
             message = "a table without the heading that says which test it is of"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
@@ -402,7 +404,7 @@ class PerftestParser(LogParser):
 
 
 def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
-    """Return what in a row cannot be, or contradicts the rest of it; "" where nothing does.
+    """Return the impossible or contradictory value of a row, or "" if there is none.
 
     Args:
         figures: Values by the end of their name: Gbit/s or microseconds, and Mpps.
@@ -430,5 +432,5 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
 
 
 def _in_order(key: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-    """Return what rows are sorted by: test, direction, device and service level, then size."""
+    """Return the sort key of rows: test, direction, device and service level, then size."""
     return key[:4], int(key[4])

@@ -13,7 +13,7 @@ from rackproof.logs._reading import Log, LogParser, number
 MOST_CHARACTERS = CHARACTERS_READ[0]
 """Characters of a line that patterns are tried on."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
-"""What workloads/run_command.py prints first: the program that made the output."""
+"""The first line that workloads/run_command.py prints: the program that made the output."""
 
 
 class _BoundedPattern:
@@ -24,7 +24,7 @@ class _BoundedPattern:
         self._most = characters_read(text)
 
     def search(self, text: str) -> re.Match[str] | None:
-        """Return where the pattern fits, None where it does not."""
+        """Return the match of the pattern, or None if there is none."""
         return self.compiled.search(text[: self._most].rstrip())
 
 
@@ -52,7 +52,7 @@ class _Reading:
 
 
 _GOES_ON = re.compile(r"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
-"""What makes another number of one that stands before it."""
+"""Text after a number that makes another number of it."""
 
 
 class PlainLinesParser(LogParser):
@@ -95,7 +95,9 @@ class PlainLinesParser(LogParser):
             self.ended_at = at
 
     def _take(self, name: str, reading: _Reading, at: int, shown: str, text: str) -> None:
-        """Take what a pattern found for a metric; what is no number, or cannot be one, is a finding."""
+        """Take the text that a pattern found for a metric; if it is not a possible
+        number, it is a finding.
+        """
         value = number(shown)
         if value is None or not math.isfinite(value) or value < reading.rule.at_least:
             message = f"{name}: {shown!r:.60} is no possible value"
@@ -114,7 +116,7 @@ class PlainLinesParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _measurement(self, name: str) -> Measurement | None:
-        """Return one metric's measurement; None where the output has none, or several of which one counts."""
+        """Return one metric's measurement, or None if the output has none, or several of which one counts."""
         reading = self.readings[name]
         if reading.count == 0:
             message = f"{name}: no line fits its pattern {reading.rule.pattern!r:.120}"

@@ -42,7 +42,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is. What the log does not show is ``None`` or "".
+    """The progress of a job. Values that the log does not show are ``None`` or "".
 
     ``step`` of ``steps``, ``epoch`` of ``epochs`` (from 1; fractions are possible); ``throughput`` in
     ``throughput_unit``; ``target`` is the quality to reach, in the units of ``accuracy``; ``fraction``
@@ -84,7 +84,7 @@ class Follower:
 
     @property
     def progress(self) -> Progress:
-        """The state after the last chunk."""
+        """Return the state after the last chunk."""
         return self._now
 
     def feed(self, chunk: bytes) -> Progress:
@@ -191,7 +191,9 @@ class Follower:
         return changes
 
     def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
-        """Return what an event's value changes; ``old``: it is of round 0.6, which had other targets."""
+        """Return the changes that an event's value makes; ``old``: it is of round 0.6, which had other
+        targets.
+        """
         if key == "global_batch_size":
             self._batch_size = number(value)
             return {}
@@ -205,7 +207,7 @@ class Follower:
         return read(value) if read else {}
 
     def _progress_event(self, value: Mapping[str, object]) -> dict[str, Any]:
-        """Return what a progress event of Rackproof's own workloads states."""
+        """Return the state in a progress event of Rackproof's own workloads."""
         self._own_progress = True
         changes: dict[str, Any] = {name: whole(value.get(name)) for name in ("step", "steps")}
         changes.update({name: number(value.get(name)) for name in ("epoch", "epochs")})
@@ -227,7 +229,7 @@ class Follower:
         return changes
 
     def _text(self, line: bytes) -> None:
-        """Take a line that is no event, by the first reader that knows it."""
+        """Take a line that is not an event, by the first reader that knows it."""
         for read in _TEXT_READERS:
             changes = read(line)
             if changes is not None:
@@ -248,7 +250,7 @@ class Follower:
         fraction = _fraction_of_epochs(now)
         if fraction is None and now.step is not None and now.steps:
             fraction = now.step / now.steps
-        # A log may count further than it was asked to.
+        # A log's count may exceed the requested number.
         return None if fraction is None else min(1.0, max(0.0, fraction))
 
     def _message(self) -> str:
@@ -293,11 +295,11 @@ _VALUE_READERS: Mapping[str, Callable[[object], dict[str, Any]]] = {
     "max_steps": _steps_value,
     "eval_accuracy": _accuracy_value,
 }
-"""What the value of an event changes, by its key."""
+"""The changes that an event's value makes, by its key."""
 
 
 def _fraction_of_epochs(now: Progress) -> float | None:
-    """Return how much is done by epochs, None where their number or the present one is not known."""
+    """Return how much is done by epochs, or None if their number or the present one is not known."""
     if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
         return None
     # Epochs count from 1 while they run; within one, steps refine it where both are known.
@@ -382,4 +384,4 @@ def _tool_changes(line: bytes) -> dict[str, Any] | None:
 
 
 _TEXT_READERS = (_tf_cnn_changes, _mxnet_changes, _round06_changes, _tool_changes)
-"""Each returns what a line changes, None where the line is not of its programs; the first counts."""
+"""Each returns what a line changes, or None if the line is not of its programs; the first counts."""

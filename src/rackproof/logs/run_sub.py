@@ -1,4 +1,4 @@
-"""What the output of a Slurm job shows beside its MLPerf events: where it ran, what was slow, what failed.
+"""Read the output of a Slurm job beside its MLPerf events: its nodes, slow parts, and failures.
 
 The job's own run script prints markers with the time, the node list, the table of the NCCL preflight and
 the result of clearing the caches; workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. All is nodes'
@@ -25,9 +25,9 @@ from rackproof.logs import parse
 from rackproof.logs._reading import observe_path
 
 CLOCK_SLACK_S = 300.0
-"""How far the clocks of a cluster's nodes may be apart: munge refuses messages that are older."""
+"""The largest difference between the clocks of a cluster's nodes: munge refuses messages that are older."""
 ZONE_SLACK_S = 14 * 3600.0
-"""How far a time without its zone may be from UTC."""
+"""The largest offset from UTC of a time without its zone."""
 _SECONDS = re.compile(r"\d{9,11}")
 MARK = ":::RACKPROOF "
 _MARKER = re.compile(
@@ -77,7 +77,7 @@ _PHASES = {
 
 
 class RunSubOutput(Record):
-    """What was read, without a verdict."""
+    """The contents of the output, without a verdict."""
 
     launcher_report: dict[str, Any] = Field(
         default={}, description="Keys of `:::RACKPROOF` lines, the last of each."
@@ -88,11 +88,11 @@ class RunSubOutput(Record):
     """Markers that come again with another time, or before what they end."""
     node_list: tuple[str, ...] = ()
     node_count: int | None = None
-    """How many nodes the job has by the log; None where it does not show that."""
+    """The number of the job's nodes by the log, or None if it does not show that."""
     job: str = ""
     """The number of the Slurm job by the log."""
     cache_clearings: int = 0
-    """How many nodes began to clear their page cache."""
+    """The number of nodes that began to clear their page cache."""
     caches_cleared: int = 0
     cache_errors: tuple[str, ...] = ()
     ranks: int = 0
@@ -107,18 +107,18 @@ class RunSubOutput(Record):
     samples: float | None = None
     """Samples trained until the last evaluation; epochs, where the benchmark counts these."""
     preflight_enabled: bool | None = None
-    """Whether the NCCL preflight was switched on; None where the log does not show it."""
+    """True if the NCCL preflight was switched on, or None if the log does not show it."""
     preflight_text: str = ""
 
     @property
     def end(self) -> dict[str, Any]:
-        """How the job ended, by Slurm."""
+        """Return how the job ended, by Slurm."""
         end = self.launcher_report.get("end")
         return end if isinstance(end, dict) else {}
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds of each phase that has started and ended."""
+        """Return the seconds of each phase that has started and ended."""
         return {
             name: float(self.times[stop] - self.times[start])
             for name, (start, stop) in _PHASES.items()
@@ -170,13 +170,13 @@ class RunSubReader:
         if '"eval_accuracy"' in text and (trained := _SAMPLES.search(text) or _EPOCH.search(text)):
             self._samples = float(trained[1])
         elif not self._in_training and ":::ML" in text:
-            # Where the marker is missing the first event shows that the training has started.
+            # If the marker is missing, the first event shows that the training has started.
             self._in_training = STOP not in self._times
         elif self._in_training:
             self._take_training_line(text)
 
     def result(self) -> RunSubOutput:
-        """Return what the lines so far show."""
+        """Return the result of the lines so far."""
         return RunSubOutput(
             launcher_report=self._launcher_report,
             times=self._times,
@@ -300,14 +300,14 @@ def read_run_sub(path: Path) -> RunSubOutput:
 
 
 class RunScript(NamedTuple):
-    """What a benchmark's run script is known to do; by default all that run.sub of the round 5.1 does."""
+    """The known actions of a benchmark's run script; by default all those of round 5.1's run.sub."""
 
     lacks: Collection[str] = ()
-    """What it does not print by design, as ``lacks`` of a definition names it."""
+    """The outputs that it leaves out by design, as ``lacks`` of a definition names them."""
     processes: str = "gpu"
-    """Whether it starts a process for each ``gpu`` or each ``node``; empty where it may do either."""
+    """The unit of its processes: each ``gpu`` or each ``node``; empty if it may be either."""
     preflight_off: bool = False
-    """Whether the run was planned without the NCCL preflight."""
+    """True if the run was planned without the NCCL preflight."""
 
 
 def run_sub_findings(
@@ -318,14 +318,14 @@ def run_sub_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return what the output shows against the run; what it has to show and does not is a row of a table.
+    """Return the findings of the output against the run; a missing required line is a row of a table.
 
     Args:
-        output: What was read.
+        output: The contents of the output.
         nodes: The nodes that were asked for.
-        gpus: GPUs of each; 0 where it is not known.
-        run_id: The run, which its Slurm job is named after; empty where that is not compared.
-        script: What the run script prints.
+        gpus: GPUs of each, or 0 if it is not known.
+        run_id: The run, which its Slurm job is named after; empty if that is not compared.
+        script: The script's outputs.
     """
     refused = output.launcher_report.get("refused")
     if refused:
@@ -333,7 +333,7 @@ def run_sub_findings(
     ended = [*_end_findings(output), *slurm_record_findings(output.end, nodes, run_id)]
     findings = [*_mpi_findings(output), *ended]
     if ended_before_training(output):
-        # What is wrong with ranks and caches only follows from what ended the job.
+        # Faults of ranks and caches only follow from the cause of the job's end.
         return findings
     findings += _marker_findings(output)
     findings += _node_findings(output, nodes, gpus, script)
@@ -344,7 +344,7 @@ def run_sub_findings(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
     for text in output.mounts_not_named:
-        # The image's table is one for several benchmarks: nothing is said of the folders that this one reads.
+        # The image's table is for several benchmarks: it does not show which folders this one reads.
         findings.append(_finding("mount_not_named", None, f"run.sub's check of the mounts: {text}"))
     for node, score in sorted(output.slow_nodes.items()):
         if score < SLOW_SCORE:
@@ -354,7 +354,7 @@ def run_sub_findings(
 
 
 def ended_before_training(output: RunSubOutput) -> bool:
-    """Whether a job ended before its training began, by something that names the cause."""
+    """Return whether a job ended before its training began, for a known cause."""
     if START in output.times:
         return False
     causes = [*_mpi_findings(output), *_end_findings(output), *state_findings(output.end)]
@@ -380,7 +380,7 @@ def _marker_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _end_findings(output: RunSubOutput) -> list[Finding]:
-    """Return what ended the job early: deaths, a lack of memory, a hang."""
+    """Return the findings about an early end: deaths, a lack of memory, a hang."""
     # The first to die is the cause; the others lose their peer.
     findings = [
         _finding("task_died", Verdict.FAIL, f"a task died: {text}") for text in output.task_deaths[:1]
@@ -405,7 +405,7 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def node_of_rank(output: RunSubOutput, rank: int) -> str:
-    """Return the node of a rank, empty where it is not known: ranks fill nodes in the order of names."""
+    """Return the node of a rank, or "" if it is not known: ranks fill nodes in the order of names."""
     nodes = output.node_list
     if not nodes or not output.ranks or output.ranks % len(nodes) or rank >= output.ranks:
         return ""
@@ -421,7 +421,7 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
         start = step.get("start")
         if isinstance(start, int) and first <= start and (not last or start < last):
             candidates.append(step)
-    # Where clocks differ none may lie between the markers: the longest of all is the training, too.
+    # If clocks differ, no time may lie between the markers: then the longest of all includes the training.
     return max(candidates or steps, key=_elapsed_s, default=None)
 
 
@@ -472,7 +472,7 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
 
 
 def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
-    """An event `cache_clear: true` proves nothing; what `sysctl` answered on each node does."""
+    """Judge the caches by `sysctl` on each node: an event `cache_clear: true` proves nothing."""
     is_shown = output.cache_clearings or output.caches_cleared or output.cache_errors
     if not is_shown or (output.caches_cleared >= len(nodes) and not output.cache_errors):
         return []
@@ -488,16 +488,16 @@ def preflight_findings(
     nodes: Sequence[str] = (),
     gpus: int = 0,
 ) -> list[Finding]:
-    """Return what the NCCL preflight shows, which the run script itself ignores.
+    """Return the findings of the NCCL preflight, which the run script itself ignores.
 
     Args:
-        output: What was read.
-        script: What the run script prints, and whether the preflight was planned.
+        output: The contents of the output.
+        script: The script's outputs, and whether the preflight was planned.
         nodes: The nodes that were asked for.
-        gpus: GPUs of each; 0 where it is not known.
+        gpus: GPUs of each, or 0 if it is not known.
     """
     if PREFLIGHT_START not in output.times:
-        # Where it had to be there, its row says that it is not.
+        # If it is required, its row reports that it is missing.
         lacks = "nccl_preflight" in script.lacks
         message = "the run script has no" if lacks else "the run was planned without the"
         skipped = skips_preflight(output, script)
@@ -511,7 +511,7 @@ def preflight_findings(
 
 
 def skips_preflight(output: RunSubOutput, script: RunScript) -> bool:
-    """Whether a run has no NCCL preflight by design, or was planned without and did without."""
+    """Return whether a run has no NCCL preflight by design, or was planned without it and did without it."""
     return "nccl_preflight" in script.lacks or (script.preflight_off and not output.preflight_enabled)
 
 
@@ -519,9 +519,9 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
     """Compare where the preflight's ranks sit, which the training's ranks do as well, with the plan.
 
     Args:
-        hosts: The host of each rank, as it calls itself; empty where the preflight names none.
+        hosts: The host of each rank, as it calls itself; empty if the preflight names none.
         nodes: The nodes that were asked for.
-        gpus: GPUs of each; 0 where it is not known.
+        gpus: GPUs of each, or 0 if it is not known.
     """
     if not hosts or not gpus or not nodes:
         return []
@@ -655,7 +655,7 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
 
 
 class JobTimes(NamedTuple):
-    """When a job ran by Slurm, in seconds since 1970, and by how much that may be wrong."""
+    """The time of a job by Slurm, in seconds since 1970, and its possible error."""
 
     start_s: float
     end_s: float
@@ -663,12 +663,12 @@ class JobTimes(NamedTuple):
 
 
 def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: str = "") -> list[Finding]:
-    """Return what Slurm's record of a job says against a run, whatever the job's log says.
+    """Return the findings of Slurm's record of a job against a run, whatever the job's log contains.
 
     Args:
         end: The launcher's report of the job's end.
         nodes: The nodes that were asked for.
-        run_id: The run, which its job is named after; empty where that is not compared.
+        run_id: The run, which its job is named after; empty if that is not compared.
     """
     findings = state_findings(end)
     name = end.get("name")
@@ -679,11 +679,11 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
 
 
 def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, float]]) -> list[Finding]:
-    """Return what of a log happened before its job began or after it ended, by Slurm.
+    """Return the times in a log before its job began or after it ended, by Slurm.
 
     Args:
         end: The launcher's report of the job's end.
-        moments: What the log shows, in words, each with its time in seconds since 1970.
+        moments: The log's events, in words, each with its time in seconds since 1970.
     """
     times = job_times(end)
     if times is None:
@@ -704,7 +704,7 @@ def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, flo
 
 
 def job_times(end: Mapping[str, Any]) -> JobTimes | None:
-    """Return when a job ran, None where its record does not show that."""
+    """Return when a job ran, or None if its record does not show that."""
     start, stop = record_moment(end.get("start")), record_moment(end.get("end"))
     if start is None or stop is None:
         return None
@@ -712,12 +712,12 @@ def job_times(end: Mapping[str, Any]) -> JobTimes | None:
 
 
 def is_job_of(end: Mapping[str, Any], run_id: str) -> bool:
-    """Whether Slurm's record names the job after a run."""
+    """Return whether Slurm's record names the job after a run."""
     return end.get("name") == run_id
 
 
 def record_moment(value: object) -> tuple[float, float] | None:
-    """Return a time of the record in seconds with its slack, None where it is none (``Unknown``)."""
+    """Return a time of the record in seconds with its slack, or None if it is not one (``Unknown``)."""
     text = str(value) if type(value) in (int, str) else ""
     if _SECONDS.fullmatch(text):
         return float(text), CLOCK_SLACK_S
@@ -751,7 +751,7 @@ def state_findings(end: Mapping[str, Any]) -> list[Finding]:
 
 
 def job_steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the job's steps as its record has them; none where no accounts are kept."""
+    """Return the job's steps as its record has them; none if no accounts are kept."""
     steps = end.get("steps")
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
@@ -772,7 +772,7 @@ def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
     """Return a finding where a run used other nodes than were asked for.
 
     Args:
-        origin: What names them, in words.
+        origin: The source of the names, in words.
         used: The nodes that it names.
         asked: Those that were asked for.
     """

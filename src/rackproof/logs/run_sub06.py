@@ -1,4 +1,4 @@
-"""What the output of a run of MLPerf Training 0.6 shows beside its events.
+"""Read the output of a run of MLPerf Training 0.6 beside its events.
 
 run.sub of that round ends with the status of its own tidying up, and counts no failed step: only its text
 shows a failure. All of it is nodes' text.
@@ -25,12 +25,12 @@ from rackproof.logs.run_sub import (
 )
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
-# Of several nodes resnet's run script has each say so, with the number that srun puts before it.
+# With several nodes, resnet's run script lets each print this, with the number that srun puts before it.
 _NODE = re.compile(r"(?:\d{1,6}: )?Launching on node (\S{1,200})")
 
 
 class RunSub06Output(Record):
-    """What was read, without a verdict."""
+    """The contents of the output, without a verdict."""
 
     caches_cleared: int = 0
     """Nodes whose page cache was cleared: the event comes after the clearing, and only where it worked."""
@@ -64,7 +64,7 @@ class RunSub06Reader:
             self._errors.append((number, sanitize(text, 300)))
 
     def result(self) -> RunSub06Output:
-        """Return what the lines so far show."""
+        """Return the result of the lines so far."""
         return RunSub06Output(
             caches_cleared=self._caches_cleared,
             trained=self._trained,
@@ -92,14 +92,14 @@ def run_sub06_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return what the output shows against the run; what it has to show and does not is a row of a table.
+    """Return the findings of the output against the run; a missing required line is a row of a table.
 
     Args:
-        output: What was read here.
-        launcher: What :mod:`rackproof.logs.run_sub` read: the lines of the launcher.
+        output: The contents read here.
+        launcher: The launcher's lines, as :mod:`rackproof.logs.run_sub` read them.
         asked_nodes: The nodes that were asked for.
         run_id: The run, which the Slurm job of several nodes is named after; empty to leave that out.
-        script: What the run script prints.
+        script: The script's outputs.
     """
     refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")
     if refused:
@@ -115,7 +115,7 @@ def run_sub06_findings(
     else:
         ended = _end_findings(launcher.end)
     if ended_before_training06(output, launcher, by_slurm=by_slurm):
-        # What is wrong with nodes and caches only follows from what ended the run.
+        # Faults of nodes and caches only follow from the cause of the run's end.
         return [*findings, *ended]
     findings += [*_node_findings(output, asked_nodes), *ended]
     none_cleared = "cache_clearing" in script.lacks and not output.caches_cleared
@@ -134,11 +134,11 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def ended_before_training06(output: RunSub06Output, launcher: RunSubOutput, *, by_slurm: bool) -> bool:
-    """Whether a run ended before its training began, by something that fails it.
+    """Return whether a run ended before its training began, for a cause that fails it.
 
     Args:
-        output: What was read of the run script.
-        launcher: What was read of the launcher.
+        output: The run script's output.
+        launcher: The launcher's output.
         by_slurm: Whether Slurm ran it, as it runs several nodes.
     """
     if output.trained:
@@ -164,7 +164,7 @@ def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str]) -> list[F
     started = len(set(output.nodes))
     if started in (0, len(asked_nodes)):
         return []
-    # By their number alone: the names are those that the nodes give themselves.
+    # By their number alone, because the nodes choose these names themselves.
     message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were asked for"
     return [_finding("wrong_nodes", Verdict.UNPROVEN, message)]
 

@@ -3,9 +3,9 @@
 A unix time may follow the last column. The memory allocator of TensorFlow writes of running out of
 memory when it only retries, so such text beside a good total is a remark.
 
-The total has to be what the steps show, each of which states its worker's mean speed until then: a total that
-is far from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it
-is that of all.
+The total has to fit the steps, each of which states its worker's mean speed until then: a total that is far
+from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it is
+that of all.
 
 Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
 in pieces, those of other ranks between them: they are put together again by rank and stream. A rank states
@@ -38,7 +38,7 @@ _RANK = re.compile(r"^\s*(\d{1,6}): ")
 # Open MPI puts it before every piece that a rank writes, also where that begins within a line.
 _TAG = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(out|err)>: ?")
 _MOST_PIECES, _MOST_PIECE = 10_000, 1000
-"""Lines of which pieces are kept until their end comes, and characters of each."""
+"""The number of unfinished lines to keep, and the characters of each."""
 _MOST_RANKS = 100_000
 _AGREE = 0.05
 _ABOVE_STEPS, _BELOW_STEPS = 1.05, 0.95
@@ -70,7 +70,9 @@ class TfCnnParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes look like tf_cnn_benchmarks (or TensorFlow that fell before its first step)."""
+        """Return whether the bytes look like tf_cnn_benchmarks (or TensorFlow that failed before its first
+        step).
+        """
         return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -100,7 +102,7 @@ class TfCnnParser(LogParser):
         self.gpus: set[tuple[int | None, str]] = set()
         """GPUs that TensorFlow took, by rank and its name for them."""
         self.pieces: dict[tuple[str, str], str] = {}
-        """What each rank wrote of a line whose end has not come, by rank and stream."""
+        """The text of unfinished lines, by rank and stream."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
@@ -116,7 +118,7 @@ class TfCnnParser(LogParser):
             self._take_message(at, text)
 
     def _take_message(self, at: int, text: str) -> None:
-        """Take what TensorFlow itself says of GPUs and memory."""
+        """Take TensorFlow's own messages about GPUs and memory."""
         if (created := _CREATED.search(text)) and len(self.gpus) < _MOST_RANKS:
             self.gpus.add((self.rank, created[1]))
         elif _MEMORY.search(text):
@@ -226,7 +228,7 @@ class TfCnnParser(LogParser):
         """Read what an evaluation found."""
         found = _ACCURACY.match(text)
         both = (number(found[1]), number(found[2])) if found else (None, None)
-        # Whatever is right at first guess is among the five.
+        # A right first guess is always among the five.
         ordered = (both[0] or 0.0) <= (both[1] or 0.0)
         if found is None or not ordered or not all(one is not None and 0 <= one <= 1 for one in both):
             message = "an accuracy that cannot be read, or is none"
@@ -259,7 +261,9 @@ class TfCnnParser(LogParser):
         self.totals = 1
 
     def _is_of_all(self) -> bool:
-        """Whether the total of one rank is that of all: its header knows of as many workers as there are."""
+        """Return whether the total of one rank is that of all: its header has the number of workers that
+        exist.
+        """
         tags = self.log.tags
         return tags.get("variables") == "horovod" or (
             "devices" in tags and self._workers() == len(self.ranks)
@@ -376,7 +380,7 @@ class TfCnnParser(LogParser):
         return max(1.0, batch / share / devices) if batch and share else 1.0
 
     def _speed_by_clock(self) -> float | None:
-        """Return images per second by the unix times of the steps; None where they do not tell."""
+        """Return images per second by the unix times of the steps, or None if they do not tell."""
         batch = number(self.log.tags.get("global_batch_size"))
         if self.clock is None or not batch or self._workers() > 1:
             return None

@@ -17,7 +17,7 @@ _HEAD = re.compile(
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
 _RING = re.compile(rb"\s*(?:(?:<\d{1,3}>|kern *:\w+ *: )?\[ *\d{1,9}\.\d{6}\] [^\n]*\n){3}")
-"""How dmesg writes, by which a kernel's log without any fault is known."""
+"""The form of dmesg's lines, which identifies a kernel's log without any fault."""
 _START = re.compile(
     rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] )Linux version \d"
 )
@@ -26,7 +26,7 @@ _LINE = re.compile(
     r"^\[\s*(?:\d+\.\d+|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |\bkernel: |"
     r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 )
-"""How dmesg, journalctl and syslog begin a line."""
+"""The beginnings of lines of dmesg, journalctl and syslog."""
 _MOMENT = re.compile(
     r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] |^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
 )
@@ -34,11 +34,11 @@ _MOMENT = re.compile(
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
-"""What the kernel itself writes, of which what happens to a node's programs is no fault of the node."""
+"""The kernel's own messages; those about a node's programs are not a fault of the node."""
 _LOST_LINES = re.compile(
     r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
 )
-"""What journald writes where the kernel was faster than it."""
+"""journald's message when the kernel was faster than it."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -67,7 +67,7 @@ class XidParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a line about an XID, or begin as a kernel's log does."""
+        """Return whether the bytes hold a line about an XID, or begin as a kernel's log does."""
         if _HEAD.search(head) is not None or _RING.match(head) is not None:
             return True
         # Each block of a log of no known format is asked: the words alone are found far faster.
@@ -103,7 +103,9 @@ class XidParser(LogParser):
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=text)
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
-        """Return whether a line only adds registers to an SXid; the line that says how bad it is may come."""
+        """Return whether a line only adds registers to an SXid; the line that states its
+        severity may follow.
+        """
         key = (event.bus_id, event.code)
         if is_detail(text):
             if ("sxid", str(event.code)) not in self.xids and len(self.details) < 1000:

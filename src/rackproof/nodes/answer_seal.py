@@ -1,4 +1,4 @@
-"""The seal of what ``rackproof_facts`` answers: whether all of it came, and as it was gathered. No I/O.
+"""Check the seal of ``rackproof_facts``' answers: it shows that an answer is complete and unchanged. No I/O.
 
 A text that is empty and an entry that is not there look like a node without faults. The module seals its
 answer on the node; one that has lost its seal may have lost anything else.
@@ -23,7 +23,7 @@ def sealed_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_is_whole(answer: Mapping[str, Any]) -> bool:
-    """Return whether an answer is what was sealed."""
+    """Return whether an answer is as it was sealed."""
     seal = answer.get(SEAL)
     return bool(seal) and seal == _digest({key: value for key, value in answer.items() if key != SEAL})
 

@@ -15,10 +15,10 @@ def clock_offset(asked: float, answered: float, begin: object, end: object) -> f
     The time that a busy controller takes to ask is not a fault of the node's clock.
 
     Args:
-        asked: When the controller asked, by its own clock.
-        answered: When it had the answer.
-        begin: When the node began to answer, by the node's clock.
-        end: When the node ended its answer; None is returned where one of the two is not a number.
+        asked: The moment of the query, by the controller's clock.
+        answered: The moment of the answer, by the controller's clock.
+        begin: The beginning of the node's answer, by the node's clock.
+        end: The end of the node's answer; None is returned if one of the two is not a number.
     """
     first, last = as_float(begin), as_float(end)
     if first is None or last is None:
@@ -27,11 +27,11 @@ def clock_offset(asked: float, answered: float, begin: object, end: object) -> f
 
 
 def read_synchronized(timedatectl: str, *, container: bool) -> bool | None:
-    """Return whether something disciplines a clock, None where that is not known.
+    """Return whether something disciplines a clock, or None if that is not known.
 
     Args:
-        timedatectl: What ``timedatectl show --property=NTPSynchronized`` printed.
-        container: Whether the node is a container, whose clock is that of its host.
+        timedatectl: The output of ``timedatectl show --property=NTPSynchronized``.
+        container: Whether the node is a container, which has its host's clock.
     """
     match = _SYNCHRONIZED.search(timedatectl)
     return None if match is None or container else match[1] == "yes"

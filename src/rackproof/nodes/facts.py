@@ -15,8 +15,8 @@ from rackproof.logs import read_gpus
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.nvidia_smi import lines_beside
 
-# What board makers leave in the fields that they forget. As a serial number it would make one machine
-# of a whole fleet.
+# Placeholders of board makers in fields that they did not fill in. As a serial number it would make one
+# machine of a whole fleet.
 _FILLER = re.compile(
     r"(?:|0+|x+|n/?a|none|null|unknown|default string|not (?:specified|available|applicable|present|provided)"
     r"|to be filled by o\.?e\.?m\.?|(?:(?:system|chassis|base ?board|board) )?serial(?: number)?"
@@ -32,8 +32,7 @@ _LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
 def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
     """Return the record of a node.
 
-    What is missing or damaged in the facts is empty in the record; :func:`findings_from_facts` says
-    what that means.
+    Missing or damaged facts are empty in the record; :func:`findings_from_facts` reports them.
 
     Args:
         name: Name of the node in the inventory.
@@ -60,7 +59,7 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def _machine_id(files: Mapping[str, Any]) -> str:
-    """Return the id of the installed system, empty where it is none: an image has `uninitialized`."""
+    """Return the id of the installed system, or "" if it is not one: an image has `uninitialized`."""
     text = text_at(files, "machine_id").strip()
     is_one = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
     return text if is_one else ""
@@ -84,14 +83,14 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 
 
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
-    """Return what the facts say against a node: tools that hang or fail, a driver that does not answer.
+    """Return findings from the facts of a node: tools that hang or fail, a driver that does not answer.
 
     An absent ``nvidia-smi`` is not a finding where no GPUs are expected: not every node has them.
 
     Args:
         name: Name of the node.
         raw: The module's ``facts``.
-        expected_gpus: GPUs that the node's SKU has; 0 where that is not known.
+        expected_gpus: GPUs that the node's SKU has, or 0 if that is not known.
     """
     tools = mapping_at(raw, "tools")
     findings = [
@@ -114,14 +113,14 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 def sku_findings(
     name: str, gpus: Sequence[Gpu], *, sku: str, gpu_name: str = "", expected_gpus: int = 0
 ) -> tuple[Finding, ...]:
-    """Return what speaks against a node being of its SKU: other or more GPUs, or too little known of the SKU.
+    """Return evidence that a node is not of its SKU: other or more GPUs, or too little known of the SKU.
 
     Args:
         name: Name of the node.
-        gpus: Its GPUs; without any the model cannot be checked, which other findings say.
-        sku: Its SKU in the inventory; empty where it has none, then nothing is expected.
-        gpu_name: What the product name of its GPUs has to contain; empty for the SKU's own name.
-        expected_gpus: GPUs that the SKU has; 0 where that is not known.
+        gpus: Its GPUs; without any the model cannot be checked, which other findings report.
+        sku: Its SKU in the inventory; if it has none, nothing is expected.
+        gpu_name: The required part of its GPUs' product name; empty for the SKU's own name.
+        expected_gpus: GPUs that the SKU has, or 0 if that is not known.
     """
     if not sku and not gpu_name:
         return ()
@@ -148,7 +147,7 @@ def sku_findings(
 
 
 def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
-    """Yield what nvidia-smi warns of above and below its answer."""
+    """Yield the warnings of nvidia-smi above and below its answer."""
     for _at, remark in lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ():
         if inforom_address(remark) is None:
             text = f"{name}: nvidia-smi warns of what no check knows; look it up"
@@ -159,7 +158,7 @@ def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
 
 
 def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[str, Any]) -> Finding | None:
-    """Return what a tool's answer says against the node; only nvidia-smi bears on the verdict."""
+    """Return the finding from a tool's answer; only nvidia-smi affects the verdict."""
     status = answer.get("status")
     label = sanitize(tool, 60).replace("_", "-")
     is_gpu = tool == "nvidia_smi_xml"
@@ -184,12 +183,12 @@ def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, sou
 
 
 def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and version of what is installed; empty where it is not."""
+    """Yield name and version of installed software; empty if it is not installed."""
     tools = mapping_at(raw, "tools")
     yield from _system_software(raw, files)
     smi = stdout_of(tools, "nvidia_smi_xml")
     yield "driver", _tag(smi, "driver_version") or _first_version(text_at(files, "nvidia_driver"))
-    # Two different things: what the driver supports at most, and the toolkit that is installed.
+    # Two different versions: the newest that the driver supports, and the installed toolkit's.
     yield "cuda_driver", _tag(smi, "cuda_version")
     toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", stdout_of(tools, "nvcc"))
     yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
@@ -224,7 +223,7 @@ def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what an interpreter reports: its version, its packages, and what its torch was built with."""
+    """Yield an interpreter's report: its version, its packages, and the build of its torch."""
     yield f"python.{name}", sanitize(report.get("version") or "", 40)
     for package, version in sorted(mapping_at(report, "packages").items()):
         yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
@@ -268,7 +267,7 @@ def _excerpt(answer: Mapping[str, Any]) -> str:
 
 
 def _serial(dmi: Mapping[str, Any], key: str) -> str:
-    """Return a DMI entry, empty where it holds nothing of its own."""
+    """Return a DMI entry, or "" if it holds only a placeholder."""
     text = sanitize(text_at(dmi, key), 100)
     return "" if _FILLER.fullmatch(text) else text
 

@@ -19,7 +19,7 @@ def lacking_files(
 
     Args:
         wanted: Files of ``path`` and ``content``, with modes of ``mode`` too, as in ``0644``.
-        checksums: By path the SHA-256, as in ``rackproof_node.files``; None for what cannot be read.
+        checksums: By path the SHA-256, as in ``rackproof_node.files``; None for an unreadable file.
         modes: By path the mode and owner, as in ``rackproof_node.modes``; without it they are not compared.
     """
     return [

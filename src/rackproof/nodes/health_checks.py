@@ -4,7 +4,8 @@ To add a check, write a function that takes a :class:`NodeSubject`, a :class:`Gp
 :class:`PortSubject` and yields findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at
 the end of this file. ``subject.finding(...)`` makes a finding on the right part.
 
-What a tool did not answer is unproven, never healthy. A finding stays until the next snapshot lacks it.
+A question that a tool did not answer is unproven, never healthy. A finding stays until the next snapshot
+lacks it.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ def check_node(
 
     Args:
         snapshot: Tonight's.
-        previous: Last night's: what has changed, and how fast counters grow.
-        expected: What the SKU has to have.
+        previous: Last night's, to find changes and the growth of counters.
+        expected: The requirements of the SKU.
         majority: Versions that most nodes of the SKU have (:func:`majority_versions`).
         limits: Bounds for any node.
         idle: Whether no job runs, so that used GPU memory is a leftover.
@@ -123,7 +124,7 @@ def check_node(
 
 def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[HealthFinding]:
     """Return as many findings as are listed of one node, and that there are more."""
-    # What was not read at all must not be lost among a thousand ports.
+    # A value that was not read must not be lost among a thousand ports.
     cut = [*_truncated_answers(node)]
     listed = [*(one for one in findings if one.code != "answer_cut")][: MOST_FINDINGS - 1 - len(cut)] + cut
     more = f"{len(findings) - len(listed)} more findings are not listed: no node has so many faults"
@@ -131,7 +132,9 @@ def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[He
 
 
 def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
-    """Return by SKU the version of each thing that more than half of its nodes have; three nodes at least."""
+    """Return by SKU the version of each component that more than half of its nodes have; three nodes at
+    least.
+    """
     counts: dict[str, dict[str, Counter[str]]] = {}
     for snapshot in snapshots:
         for name, version in snapshot.versions.items():
@@ -151,8 +154,8 @@ def mark_fleetwide(
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
     """Return a fleet's findings, those on too many nodes marked, and remarks about them.
 
-    What more than ``share`` of ``nodes`` show (and at least ``least``) is a fault of the tool or the fabric
-    until proven otherwise: it is unproven, and nothing is done to the nodes.
+    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is a fault of the tool or the
+    fabric until proven otherwise: it is unproven, and no node is drained for it.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
@@ -183,7 +186,7 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
 
 
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find what lacks of the evidence that a night's judgement rests on, before any check looks at it."""
+    """Find the missing evidence of a night's judgement, before any check looks at it."""
     of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
     for lacking in _alike(of_node):
         yield node.finding(*_lacking_finding(lacking))
@@ -291,7 +294,7 @@ def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) 
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs. Where none can be read, that is a finding, and no GPU counts as missing.
+# Presence of GPUs. If no GPU can be read, that is a finding, and no GPU counts as missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -318,7 +321,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     for gpu in changes.new:
         if gpu.uuid not in successors:
             yield _changed_gpu(node, gpu, "gpu_new", "was not there last night")
-    # What was not accepted stays strange, though it was there last night.
+    # An identity that was not accepted stays unknown, even if it was there last night.
     identity, new = node.snapshot.identity_gpus, {gpu.uuid for gpu in changes.new}
     for uuid, gpu in gpus_by_uuid(node.snapshot.gpus).items():
         if identity and uuid not in identity and uuid not in new:
@@ -355,7 +358,7 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find what nvidia-smi warns of beside its answer."""
+    """Find the warnings of nvidia-smi beside its answer."""
     by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
     for remark in node.snapshot.smi_remarks:
         address = inforom_address(remark)
@@ -579,7 +582,7 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find what a GPU that no night has seen was slowed down for, on an average day since the boot."""
+    """Find the causes of slowdowns of a GPU that no night has seen, on an average day since the boot."""
     booted, epoch = subject.node.snapshot.booted, subject.node.snapshot.epoch
     if subject.before is not None or not any(subject.gpu.slowdown_s.values()):
         return
@@ -620,7 +623,7 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU that no model is specified for, whatever margin its driver reports."""
+    """Find a GPU outside every model's specified temperature, for any margin that its driver reports."""
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
@@ -719,7 +722,7 @@ def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _links_beside(subject: GpuSubject) -> int:
-    """Return the most NVLinks that are up of a GPU of its name; 0 where they could not be read."""
+    """Return the most NVLinks that are up of a GPU of its name, or 0 if they could not be read."""
     if subject.node.snapshot.tools.get("nvlink_status") != "ok":
         return 0
     return max((sum(gpu.links.values()) for gpu in _gpus_alike(subject)), default=0)
@@ -759,7 +762,7 @@ def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _lacks_of_domain(gpu: GpuSnapshot) -> str:
-    """Return by which fields a GPU is in no NVLink domain; what was not read is evidence that lacks."""
+    """Return the fields that show a GPU in no NVLink domain; an unread field counts as missing evidence."""
     zeros = {"clique": gpu.fabric_clique, "cluster UUID": gpu.fabric_cluster}
     return ", ".join(f"its {name} is 0" for name, value in zeros.items() if value and not value.strip("0-"))
 
@@ -842,7 +845,7 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
     return known[event.action], "hint" if event.action == "watch" else "likely"
 
 
-# What else the kernel's log tells of hardware.
+# Other reports of the kernel's log about hardware.
 
 _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "gpu_lost": "reboot",
@@ -951,7 +954,7 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # Where nothing is expected the port's own past is the measure.
+    # If nothing is expected, the port's own past is the measure.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
@@ -1070,7 +1073,7 @@ def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
-    """Return what has to be mounted; a path alone may be anything."""
+    """Return the required mounts; a path alone may be any mount."""
     return tuple(ExpectedMount(one) if isinstance(one, str) else one for one in expected.mounts)
 
 
@@ -1191,7 +1194,7 @@ def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[s
 
 
 def service_units(wanted: str) -> tuple[str, ...]:
-    """Return the units that an expected service stands for: ``docker|podman?`` is two of them."""
+    """Return the units of an expected service: ``docker|podman?`` has two."""
     names = (name.strip() for name in wanted.removesuffix("?").split("|"))
     return tuple(name if "." in name else f"{name}.service" for name in names)
 
@@ -1209,7 +1212,7 @@ def _snake(name: str) -> str:
 
 
 def _leading(text: str) -> float:
-    """Return a link's speed or width: ``32.0 GT/s PCIe`` is 32; what cannot be read is 0."""
+    """Return a link's speed or width: ``32.0 GT/s PCIe`` is 32; an unreadable one is 0."""
     return leading_number(text) or 0.0
 
 
@@ -1248,7 +1251,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_controller,
     _units,
 )
-"""Findings of one verdict are shown in this order: what explains the most comes first."""
+"""Findings of one verdict are shown in this order: the most informative first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
     _unknown_values,

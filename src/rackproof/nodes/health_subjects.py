@@ -1,4 +1,4 @@
-"""Define the checked parts of a node, what they are compared with, and what a check finds. No I/O."""
+"""Define the checked parts of a node, the values that they are compared with, and findings. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_EVIDENCE = 1000
 class HealthFinding(Record):
     """Something wrong with a part of a node.
 
-    No :class:`rackproof.core.records.Finding`: that one is about a place in a log, and may be a mere remark.
+    It is not a :class:`rackproof.core.records.Finding`, which is about a place in a log, and may be a remark.
     This one always names a part and an action, and is stored in ``night.json`` with these keys.
 
     ``part`` is node, gpu, port or link; ``name`` a GPU's UUID, ``DEVICE/PORT`` of a network card, a PCIe
@@ -55,7 +55,7 @@ class HealthFinding(Record):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a node: ``kind`` is what :class:`HealthFinding` has as ``part``."""
+    """A part of a node: ``kind`` is the ``part`` of :class:`HealthFinding`."""
 
     kind: PartKind = "node"
     name: str = ""
@@ -103,16 +103,16 @@ class ExpectedMount:
 class Expectation:
     """The properties that a node must have; 0, None and empty are not checked.
 
-    ``gpu_name`` is what the product name of each GPU contains; empty for what the SKU's name says.
-    ``hostname`` is what the node calls itself, without its domain; an address is not a name.
-    ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
-    ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
-    lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names
-    what each GPU's driver has to report (:data:`GPU_READINGS`) where a number of GPUs is expected; what it
-    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric, and with
-    ``nvlink_domain`` of one that spans several nodes (NVL72); without ``mig`` they may not be shared out.
-    ``slurm`` is whether a cluster of Slurm, where there is one, has to know the node.
-    Of ``services`` each has to run: ``a|b`` is one of both, and ``a?`` only where it is installed.
+    ``gpu_name`` is the required part of each GPU's product name; empty for the SKU's name. ``hostname`` is
+    the node's own name, without its domain; an address is not a name. ``versions`` names versions as
+    :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate. ``nvlinks`` is the number of a GPU's
+    NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the lanes of a GPU's and a network card's
+    slot, where these have fewer than the device. ``gpu_readings`` names the readings that each GPU's driver
+    has to report (:data:`GPU_READINGS`) if a number of GPUs is expected; a missing one is unproven. With
+    ``fabric``, GPUs have to be members of an NVLink fabric, and with ``nvlink_domain`` of one that spans
+    several nodes (NVL72); without ``mig`` they may not be shared out. ``slurm`` is whether a cluster of
+    Slurm, where there is one, has to know the node. Of ``services`` each has to run: ``a|b`` is one of both,
+    and ``a?`` only where it is installed.
     """
 
     gpus: int = 0
@@ -163,7 +163,7 @@ class Limits:
     clock_s: float = 2
     """Seconds that the clock may differ."""
     margin_c: float = LEAST_MARGIN_C
-    """Degrees between a GPU and the temperature at which it slows down; 0 fails."""
+    """Degrees between a GPU and its slowdown temperature; 0 fails."""
     gpu_c: float = HOTTEST_GPU_C
     """Temperature of a GPU, in °C."""
     memory_c: float = HOTTEST_MEMORY_C
@@ -204,7 +204,7 @@ class Subject(ABC):
 
 @dataclass(frozen=True)
 class NodeSubject(Subject):
-    """A node to be checked: tonight's snapshot and what it is compared with."""
+    """A node to be checked: tonight's snapshot and the data that it is compared with."""
 
     snapshot: NodeSnapshot
     previous: NodeSnapshot | None
@@ -225,14 +225,14 @@ class NodeSubject(Subject):
 
     @cached_property
     def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:
-        """Ports of earlier nights, by device and port."""
+        """Return the ports of earlier nights, by device and port."""
         if self.previous is None:
             return {}
         return {(port.device, port.port): port for port in (*self.previous.gone_ports, *self.previous.ports)}
 
     @cached_property
     def gpu_changes(self) -> GpuChanges:
-        """GPUs that came and went since earlier nights."""
+        """Return the GPUs that came and went since earlier nights."""
         return _gpu_changes(self.snapshot, self.previous, self.expected)
 
 

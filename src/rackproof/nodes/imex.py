@@ -12,7 +12,7 @@ class ImexError(ValueError):
 
 
 def resolve_address(name: str) -> str:
-    """Return the first address of a name; empty where there is none."""
+    """Return the first address of a name, or "" if there is none."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -25,10 +25,10 @@ def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], s
 
     Args:
         addresses: By node, its address or a name that leads to it, in the order of the inventory.
-        resolve: Returns the address of a name, empty where it has none.
+        resolve: Returns the address of a name; empty if it has none.
 
     Raises:
-        ImexError: A node has no address by which others could reach it, or two nodes have the same.
+        ImexError: A node has no address at which others could reach it, or two nodes have the same.
     """
     if not addresses:
         raise ImexError("the domain has no nodes: see imex_domains")

@@ -14,7 +14,7 @@ from rackproof.logs.known_kernel_lines import shape_of
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
 MOST_DECLARED_LINES = 50
-"""Bounds for what a damaged or hostile node sends; a log that reaches one counts as cut off."""
+"""Bounds for data of a damaged or hostile node; a log that reaches one counts as cut off."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
@@ -35,7 +35,7 @@ class XidEvent(Record):
 
 
 class HardwareEvent(Record):
-    """Any other report of faulty hardware, by what it names: a switch's SXid, a lost GPU, memory, PCIe.
+    """Any other report of faulty hardware, by the named part: a switch's SXid, a lost GPU, memory, PCIe.
 
     ``code`` is that of its finding; ``carried`` and ``rebooted`` are those of an XID.
     """
@@ -77,20 +77,20 @@ def read_kernel_log(
     errors: str | None = None,
     declared: DeclaredLines | None = None,
 ) -> KernelLogReading:
-    """Return what a kernel's log shows, one event per part, code and requested action.
+    """Return the events in a kernel's log, one per part, code and requested action.
 
     Args:
         log: Its lines.
-        booted: When the system began, in seconds since 1970.
+        booted: The time of the boot, in seconds since 1970.
         uuids: GPUs by bus id, as :func:`normalize_bus_id` writes it.
-        errors: Those of its lines that have the level error or worse, None where levels are not known: then
-            a line that no rule knows is taken for an error by its words.
-        declared: What an operator has declared harmless.
+        errors: Those of its lines that have the level error or worse, or None if levels are not known: then a
+            line that no rule knows is taken for an error by its words.
+        declared: The operator's harmless lines.
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
-    # What has none of the words by which a node sorts its log out stands among the errors alone.
+    # A line without the words by which a node filters its log comes only from the errors.
     for line in (*lines, *(line for line in bad if line not in in_log)):
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
@@ -100,7 +100,7 @@ def read_kernel_log(
 
 
 def resolved_by_boot(event: XidEvent) -> bool:
-    """Return whether a boot has already done what an XID asks for."""
+    """Return whether a boot has already done the action of an XID."""
     return event.rebooted and event.action in ("reset", "reboot")
 
 
@@ -155,7 +155,7 @@ class _Reader:
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
         bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
         verdict = event.verdict or Verdict.UNPROVEN
-        # Of unknown lines each is another one, but for its numbers.
+        # Unknown lines count as different unless they differ only in their numbers.
         part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
         key = (event.name, part, verdict)
         if known := self.hardware.get(key):
@@ -176,7 +176,7 @@ class _Reader:
     def result(self) -> KernelLogReading:
         reported = {(code, bus_id) for code, bus_id, _ in self.hardware}
         for key, (event, before_boot) in self.details.items():
-            # Registers without the line that says how bad it was.
+            # Registers without the line that states the severity.
             if key not in reported:
                 self._add_hardware(event, before_boot)
         declared = tuple(self.declared.values())

@@ -2,8 +2,8 @@
 its tools.
 
 ``health_checks.check_node`` walks them before any check runs. A row is named after the field of the snapshot,
-or the tool of the gatherer, that it is about; a test compares rows with fields and tools. What a machine
-legitimately does not have is not needed of it, or harmless for a reason that its row has. No I/O.
+or the tool of the gatherer, that it is about; a test compares rows with fields and tools. Evidence that a
+machine legitimately does not have is not needed, or harmless for the reason in its row. No I/O.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _state(value: Any) -> EvidenceState:
 
 
 def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
-    """Return the state of several numbers, each of which has to be one."""
+    """Return the state of several values, each of which has to be a number."""
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
@@ -124,7 +124,7 @@ def _smi_answers(node: NodeSubject) -> bool:
 
 def _has_links(node: NodeSubject) -> bool:
     known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
-    # A SKU without a number of links need not be asked for them; a question that failed is another thing.
+    # A SKU without a number of links needs no query for them; a failed query is another case.
     unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
     return bool(node.expected.nvlinks) or known or (_is_judged(node) and not unasked)
 
@@ -186,11 +186,13 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the driver's version is known, and whatever is compared with it and was known before."""
+    """Return whether the driver's version is known, and all versions that were known
+    before and are compared.
+    """
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
-    # What the SKU lists is missed by the check that compares it.
+    # The check that compares the SKU's list reports what is missing from it.
     missed = (name for name in _OF_DRIVER if name not in node.expected.versions)
     lost = any(before.get(name) and not versions.get(name) for name in missed)
     return EvidenceState.CUT if lost else EvidenceState.THERE
@@ -206,7 +208,9 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return whether each network card's link has what it is and what it can be, or neither, as of a VM's."""
+    """Return whether each network card's link reports both its present and its maximum value, or neither, as
+    in a VM.
+    """
     links, before = node.snapshot.links, node.previous.links if node.previous else {}
     if not links:
         return EvidenceState.ABSENT
@@ -443,7 +447,7 @@ _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for fi
 
 
 def can_report(gpu: GpuSnapshot, reading: str) -> bool:
-    """Return whether a GPU's model is none of those that are known not to have a reading."""
+    """Return whether a GPU's model is not among those known to lack a reading."""
     return reading != "row_remapping" or not is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS)
 
 
@@ -467,7 +471,7 @@ def _is_reported(subject: GpuSubject, name: str) -> bool:
     node, now = subject.node, subject.gpu
     alike = [gpu for gpu in node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid]
     driver = node.snapshot.versions.get("driver")
-    # Another driver may report other things.
+    # Another driver may report more.
     if subject.before and node.previous and node.previous.versions.get("driver") in (driver, None):
         alike.append(subject.before)
     return any(getattr(gpu, name) not in (None, "", {}) for gpu in alike)
@@ -493,7 +497,7 @@ def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float
 
 
 def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU has to report a field: by its SKU, its model, or what the driver reports else."""
+    """Return whether a GPU has to report a field: by its SKU, its model, or its driver's other readings."""
     by_model = _is_of_model(subject, models, since_driver)
     return _is_asked_of_sku(subject, name) or by_model or _is_reported(subject, name)
 
@@ -548,7 +552,7 @@ def _lost_reasons(subject: GpuSubject) -> bool:
 
 
 def _reads_links(subject: GpuSubject) -> bool:
-    # Where the SKU has a number, what lacks of it fails.
+    # If the SKU has a number of links, fewer links fail.
     node = subject.node
     answered = tool_state(node.snapshot, "nvlink_status") is EvidenceState.THERE
     return answered and not node.expected.nvlinks and _is_reported(subject, "links")

@@ -19,7 +19,7 @@ def lacking_packages(
         wanted: By name the version, a pattern as in ``3.1.0*``, or empty for any.
         installed: The packages of the fact rackproof_node: by name ``version`` and ``held``.
         hold: Whether they are to be held.
-        exact: Whether versions are taken literally: an empty one is not a version, and lacks.
+        exact: Whether versions are taken literally: an empty one is not a version, and counts as missing.
     """
     return [
         name
@@ -29,7 +29,7 @@ def lacking_packages(
 
 
 def _is_as_wanted(package: Mapping[str, Any] | None, version: str, hold: bool, exact: bool) -> bool:
-    # A package without a version is one of which dpkg has only the name.
+    # Of a package without a version dpkg has only the name.
     if not package or not package.get("version") or (hold and not package.get("held")):
         return False
     if exact:

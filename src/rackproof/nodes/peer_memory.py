@@ -1,4 +1,4 @@
-"""Choose how a GPU and a network card share memory: one table, and what each of its rows needs.
+"""Choose how a GPU and a network card share memory: one table of methods and their requirements.
 
 The conditions are NVIDIA's: "Common Prerequisites" in the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF:
 open kernel module, branch 535, kernel 5.12, any network driver; nvidia-peermem: branch 470, MLNX_OFED or
@@ -22,7 +22,7 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """A method, and what it needs. None and an empty set need nothing."""
+    """A method, and its requirements. None and an empty set need nothing."""
 
     method: str
     driver_from: int | None = None
@@ -37,7 +37,7 @@ METHODS = (
     TransferMethod("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
     TransferMethod("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
 )
-"""In the order in which NVIDIA recommends them: the first whose needs are met is taken."""
+"""In NVIDIA's order of preference: the first whose needs are met is taken."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ DRIVER_PACKAGE = re.compile(
     r"|nvidia-(?:driver|dkms|open|headless)-\d{3}|linux-modules-nvidia-\d{3})"
     r"(?:-server)?(?:-open)?(?:-\d+\.\d.*|-generic.*)?"
 )
-"""Ubuntu's, Debian's and NVIDIA's names for what brings the kernel module."""
+"""The names in Ubuntu, Debian and NVIDIA's repository of packages with the kernel module."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -77,14 +77,14 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
-    """Return what decides, of the facts of a node.
+    """Return the facts of a node that decide the method.
 
     Args:
         facts: The fact rackproof_node.
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    # What runs counts before what is installed: the two differ until the node has been rebooted.
+    # The running driver counts before the installed one: the two differ until the node has been rebooted.
     versions = [facts["modules"].get("nvidia", "")]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
@@ -105,10 +105,10 @@ def _output_of(facts: Mapping[str, Any], command: str) -> str:
 
 
 def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
-    """Return which network drivers a node has, of its packages and of what ofed_info reports."""
+    """Return a node's network drivers, from its packages and the output of ofed_info."""
     if any(name.startswith("doca-ofed") for name in packages):
         return "doca"
-    # DOCA's own ofed_info says OFED-internal; a MLNX_OFED is named as such.
+    # DOCA's own ofed_info prints OFED-internal; a MLNX_OFED prints its name.
     if "MLNX_OFED" in reported:
         return "mlnx"
     return "doca" if "OFED-internal" in reported else "inbox"
@@ -149,14 +149,14 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
     """Choose the method for a node.
 
     Args:
-        node: What is there.
+        node: The node's facts.
         method: A method that is requested by name, without a check of its needs; "auto" takes the first whose
             needs are met; "none" takes none.
         dmabuf_kernel: Kernel from which on DMA-BUF is used, where the platform needs a newer one than the
             method's own row has.
 
     Returns:
-        The choice; its method is empty where there is no driver, or no method is possible.
+        The choice; its method is empty if there is no driver, or no method is possible.
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":

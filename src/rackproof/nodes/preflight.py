@@ -58,8 +58,8 @@ def preflight_remarks(
 
     Args:
         node: The fact ``rackproof_node``.
-        expected: What is expected.
-        answered_at: The controller's clock when the answer was there; 0 if it is not known.
+        expected: The expectations.
+        answered_at: The controller's clock when the answer was there, or 0 if it is not known.
     """
     all_remarks = [
         *_system(node, expected),
@@ -220,7 +220,9 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
-    """Return the version of the installed NVIDIA driver: what runs, else what packages say; '' if none."""
+    """Return the version of the installed NVIDIA driver: the running one, else by its packages, or '' if
+    none.
+    """
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:
         return loaded

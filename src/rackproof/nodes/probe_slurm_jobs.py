@@ -1,4 +1,4 @@
-"""The jobs in which a night measures: their scripts, and running them through Slurm's host within bounds.
+"""Write the scripts of a night's measuring jobs, and run them through Slurm's host within bounds.
 
 Never more of a partition at once than allowed, and only while the longest that a job may take still fits
 into the night's GPU-minutes. A job carries its programs along and needs no shared storage; Slurm gives it
@@ -25,7 +25,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of the night's jobs: what an interrupted night left is found and ended by it."""
+"""Name of the night's jobs: jobs of an interrupted night are found and ended by it."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
@@ -40,7 +40,8 @@ _LOST_POLLS = 20
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""Slurm gives no nodes because others have them. What else it refuses is a mistake, and proves nothing."""
+"""Slurm gives no nodes because others have them. Any other refusal of Slurm is a mistake, and proves nothing.
+"""
 OUT_OF_TIME = (None, 124, 137)
 """Statuses of a program that did not end, or was ended."""
 
@@ -148,7 +149,7 @@ class ProbePlan:
         share: Largest share of a partition that is measured at once; one node always is.
         python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
         workloads: Folder of the programs.
-        benchmarks: Folder of the definitions, whose rules define what is judged.
+        benchmarks: Folder of the definitions, whose rules define the judged metrics.
         chosen: Names of :data:`PROBES`; those between nodes are ``fabric``.
         node_limit_s: Seconds that the job of a node may take.
         pair_limit_s: Seconds that the job of a pair may take.
@@ -187,13 +188,13 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """GPU-minutes that it costs at most: Slurm ends it later than asked, in whole minutes."""
+        """Return the most GPU-minutes that it costs: Slurm ends it later than asked, in whole minutes."""
         return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Output of one program of a job. ``status`` is None where it did not end."""
+    """Output of one program of a job. ``status`` is None if it did not end."""
 
     name: str
     status: int | None
@@ -231,15 +232,15 @@ def pack_files(folder: Path, names: tuple[str, ...]) -> str:
 
 
 def probe_arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
-    """Return a program's arguments on such a device, None where it has nothing to measure there."""
+    """Return a program's arguments on such a device, or None if it has nothing to measure there."""
     return probe.gpu if device == "gpu" else probe.cpu
 
 
 def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: int) -> str:
-    """Return what a job runs on each of its nodes, through bash's standard input.
+    """Return the script that a job runs on each of its nodes, through bash's standard input.
 
     Args:
-        plan: How it is measured.
+        plan: The plan of the measurement.
         probes: Programs, one after the other.
         nodes: The nodes of the job; with several, the programs run together.
         limit_s: Seconds of the job.
@@ -351,7 +352,7 @@ class JobRunner:
             raise ProbeError("Slurm's host made no temporary folder")
 
     def end(self) -> None:
-        """End what still runs, remove the folder; a host that does not answer any more loses nothing."""
+        """End running jobs, remove the folder; if the host no longer answers, nothing is lost."""
         for number, (job, _) in list(self._running.items()):
             self._cancel(job)
             del self._running[number]
@@ -445,7 +446,7 @@ class JobRunner:
         self._number += 1
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
-        # --immediate: where a user's job was quicker, it goes on and ours is none.
+        # --immediate: if a user's job was quicker, it runs and ours does not.
         words = [
             "srun", f"--job-name={JOB_NAME}", f"--nodelist={','.join(job.nodes)}", "--exclusive", "--mem=0",
             f"--nodes={len(job.nodes)}", f"--ntasks={len(job.nodes)}", "--ntasks-per-node=1",
@@ -490,7 +491,7 @@ class JobRunner:
         return results
 
     def _result(self, number: str, status: str | None, begun: bool) -> JobResult | None:
-        """Return how a job ended, None while it runs; a job beyond its time is ended here."""
+        """Return how a job ended, or None if it runs; a job beyond its time is ended here."""
         job, begin = self._running[number]
         took = self.clock() - begin
         if status is None:
@@ -521,7 +522,7 @@ def classify_exit(output: str, status: str, minutes: float) -> JobResult:
         # Nothing ran: nothing was used.
         outcome = "busy" if _BUSY.search(output) else "lost"
         return JobResult(outcome, _end_of_output(output) or "srun printed nothing")
-    # Before "failed": a program that was ended has a status that is none of its own.
+    # Before "failed": a program that was ended does not set its own status.
     if any(section.status in OUT_OF_TIME for section in sections):
         return JobResult("hung", "did not end in time", sections, minutes)
     failed = next((section for section in sections if section.status), None)

@@ -14,7 +14,7 @@ _RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
 
 
 def parse_release(version: str) -> tuple[int, int] | None:
-    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``; None where it has none."""
+    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``, or None if it has none."""
     match = _RELEASE.match(version)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -35,7 +35,7 @@ def incompatibility(node: str, controller: str) -> str:
         controller: The same of the controller's.
 
     Returns:
-        The reason, in words; empty where they go together, or where a version has no release.
+        The reason, in words; empty if they go together, or where a version has no release.
     """
     ours, theirs = parse_release(node), parse_release(controller)
     if ours is None or theirs is None:

@@ -36,7 +36,7 @@ _FAILED = {
     "INVAL": "what it registered with is not what slurm.conf has",
     "INVALID_REG": "what it registered with is not what slurm.conf has",
 }
-"""States in which a node is broken for Slurm, the one that explains the most first."""
+"""States in which Slurm counts a node as broken, the most informative first."""
 _BASES = frozenset(
     (
         *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND"),
@@ -45,7 +45,7 @@ _BASES = frozenset(
 )
 """States of a node that takes work, or would without a reservation, as scontrol and sinfo write them."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
-"""These, and flags beside them, which alone say nothing."""
+"""These states, and flags that mean nothing alone."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
@@ -67,7 +67,7 @@ _REASONS_OF_SLURM = (
 )
 """The beginnings of reasons that Slurm or one of its checks writes, not a person."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
-"""Drains that end with proofs of their own, to which this verdict belongs."""
+"""Drains of jobs that prove the node themselves before they end the drain."""
 _OWNERS = {
     "rackproof-night:": "a night of Rackproof",
     "rackproof-reimage:": "reimage.yml",
@@ -76,7 +76,7 @@ _OWNERS = {
 
 
 def drain_owner(reason: str) -> str:
-    """Return what drained a node, by how its reason in Slurm begins."""
+    """Return the owner of a drain, by the beginning of its reason in Slurm."""
     return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "somebody else")
 
 
@@ -92,7 +92,7 @@ def state_words(state: str) -> tuple[str, ...]:
 def check_slurm_state(
     node: str, state: str, *, known: bool, reason: str = "", set_by: str = "", member: bool = True
 ) -> Iterator[HealthFinding]:
-    """Find what Slurm knows against a node.
+    """Find Slurm's objections to a node.
 
     A hint each: slurmd, the network and the controller may be at fault as well as the node, and Slurm gives
     it no job anyway, so that no night has to drain it.
@@ -100,7 +100,7 @@ def check_slurm_state(
     Args:
         node: Name in the inventory.
         state: As Slurm has it.
-        known: Whether Slurm has a node of this name.
+        known: Whether Slurm knows a node of this name.
         reason: The reason that Slurm keeps.
         set_by: The user who set it, and when.
         member: Whether it has to be a node of the cluster.
@@ -172,7 +172,7 @@ def read_partitions(listed: str) -> dict[str, dict[str, str]]:
     """Return the partitions: node to the reason why it is out of service, ``none`` where it is in service.
 
     Args:
-        listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
+        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
     """
     partitions: dict[str, dict[str, str]] = {}
     for line in listed.splitlines():

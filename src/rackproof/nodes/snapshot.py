@@ -1,6 +1,6 @@
-"""From what was gathered on a node to its snapshot: its state in one night, compared with the next. No I/O.
+"""Turn the data gathered on a node into a snapshot: its state in one night, compared with the next. No I/O.
 
-What is gathered, a mapping of three parts, each of which may be absent:
+The gathered data is a mapping of three parts, each of which may be absent:
 
 ``facts``   what ``rackproof_facts`` returns, subset ``record``;
 ``node``    ``container``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
@@ -23,7 +23,7 @@ What is gathered, a mapping of three parts, each of which may be absent:
 
 Subset ``health`` gathers all of it in one call, the mounts as ``mountinfo`` among ``facts.files``.
 
-A node's text is hostile until it is sanitized; what is absent is empty or None, never a good value.
+A node's text is hostile until it is sanitized; an absent value is empty or None, never a good value.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ MOST_LINKS = 64
 MOST_UNLISTED = 8
 """The largest number of unlisted GPUs that are shown: more would explain nothing more."""
 MOST_LINES = 100_000
-"""Bounds for what a damaged or hostile node sends."""
+"""Bounds for data of a damaged or hostile node."""
 
 
 class GpuSnapshot(Record):
     """A GPU; numbers are None and texts empty where ``nvidia-smi`` has no value.
 
-    Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` is what is left until it
-    slows down. ``throttled`` names the active reasons other than idling, None where they are unknown;
-    ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters,
-    None where those of one that is up cannot be read.
+    Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` are the degrees until it
+    slows down. ``throttled`` names the active reasons other than idling, or None if they are unknown;
+    ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters, or
+    None if those of one that is up cannot be read.
     """
 
     uuid: str
@@ -112,7 +112,7 @@ class GpuSnapshot(Record):
     remap_failure: bool | None = None
     memory_unrepairable: bool | None = None
     repairs_pending: tuple[str, ...] | None = None
-    """The parts that a reset will repair: channels, TPCs; None where that is not known."""
+    """The parts that a reset will repair: channels, TPCs, or None if that is not known."""
     ecc_enabled_next: bool | None = None
     """True if ECC is on after the next reset."""
     mig: bool | None = None
@@ -160,7 +160,7 @@ class GpuSnapshot(Record):
 
 
 class PortSnapshot(Record):
-    """A port of a network card; ``rate_gbps`` is its signalling rate, None where it is unknown.
+    """A port of a network card; ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``usual_gbps`` is the highest rate that it was ever seen with.
     """
@@ -178,8 +178,8 @@ class PortSnapshot(Record):
 class NodeSnapshot(Record):
     """A node as it was in one night. ``answered`` names the tools that answered, the others have a status.
 
-    ``reboots`` counts, by ``GPU/XID``, the reboots that were meant to end that XID. ``gone_gpus``
-    and ``gone_ports`` were there in an earlier night: what is missing is so until it is back.
+    ``reboots`` counts, by ``GPU/XID``, the reboots that were meant to end that XID. ``gone_gpus`` and
+    ``gone_ports`` were there in an earlier night: a part stays missing until it is back.
     """
 
     node: str
@@ -225,9 +225,9 @@ class NodeSnapshot(Record):
     idle_units: tuple[str, ...] = ()
     """Units that are enabled, and do not run."""
     services: dict[str, str] | None = None
-    """A unit is active, inactive, masked, not-found or the like; condition where it need not run."""
+    """A unit is active, inactive, masked, not-found or similar; condition means that it need not run."""
     reaches_slurm: bool | None = None
-    """True if a controller of Slurm answers the node; None where that is not known."""
+    """True if a controller of Slurm answers the node, or None if that is not known."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
     """A path has source, type, options of the mount and super_options of its file system."""
     disk: dict[str, dict[str, float]] = Field(default={})
@@ -257,8 +257,8 @@ def build_snapshot(
         sku: Model as the inventory expects it.
         previous: The last snapshot: XIDs that were not acted upon stay open, reboots are counted on.
         about: The node's record where it was read already: reading it is most of the cost of a snapshot.
-        whole: Whether all of it came: of an answer that lost something nothing is known for certain.
-        accept_identity: Whether the machine and the GPUs of tonight are the node's from now on.
+        whole: Whether the answer is complete: an incomplete one proves nothing.
+        accept_identity: Whether tonight's machine and GPUs become the node's from now on.
         declared: Lines of the kernel's log that an operator has declared harmless.
     """
     gathered, cut = bounded(gathered)
@@ -501,7 +501,9 @@ def _attached_gpus(xml: str) -> int | None:
 
 
 def _lost_journals(tools: Mapping[str, Any]) -> bool:
-    """Return whether journalctl left a file of the journal out, which it says on stderr, and ends well."""
+    """Return whether journalctl left a file of the journal out, which it only reports on stderr, with exit
+    status 0.
+    """
     stderr = mapping_at(tools, "kernel_log").get("stderr")
     return isinstance(stderr, str) and _JOURNAL_LOST.search(stderr) is not None
 
@@ -509,7 +511,7 @@ def _lost_journals(tools: Mapping[str, Any]) -> bool:
 def _read_gpu(
     gpu: Gpu, text: Callable[[str], str], link_speeds: dict[str, float], link_errors: dict[str, int]
 ) -> GpuSnapshot:
-    """Return a GPU; ``text`` returns what ``nvidia-smi -q -x`` has at a path, empty where it has nothing."""
+    """Return a GPU; ``text`` returns the value of ``nvidia-smi -q -x`` at a path; empty if there is none."""
     pcie = "pci/pci_gpu_link_info/"
     used_mib, total_mib = (_whole_sum(text, f"fb_memory_usage/{part}") for part in ("used", "total"))
     return GpuSnapshot(
@@ -572,30 +574,30 @@ def _read_gpu(
 
 
 def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return what waits for a reset to be repaired; drivers before 575 do not report it."""
+    """Return the repairs that wait for a reset; drivers before 575 do not report them."""
     parts = ("channel", "tpc")
     pending = {part: _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No") for part in parts}
     waiting = tuple(part for part, state in pending.items() if state)
-    # Where one of both is not known, that nothing waits is not known either.
+    # If one of the two is unknown, it is also unknown whether anything waits.
     return None if not waiting and None in pending.values() else waiting
 
 
 def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
-    """Return the sum of the whole numbers at paths, None where there is none."""
+    """Return the sum of the whole numbers at paths, or None if there are none."""
     numbers = [leading_number(text(path)) for path in paths]
     known = [int(number) for number in numbers if number is not None]
     return sum(known) if known else None
 
 
 def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | None:
-    """Return whether the word at a path is ``yes``; None where it is neither that nor ``no``."""
+    """Return whether the word at a path is ``yes``, or None if it is neither that nor ``no``."""
     value = text(path)
     # An error text in place of a value ("Unknown Error") is not an answer, least of all a good one.
     return value == yes if value in (yes, no) else None
 
 
 def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return the reasons for which clocks are held down now, None where the driver does not tell."""
+    """Return the reasons for which clocks are held down now, or None if the driver does not tell."""
     known = {reason: _throttle_state(text, reason) for reason in _THROTTLES}
     # Drivers of different ages list different reasons; these two have all.
     if known["hw_slowdown"] is None or known["sw_power_cap"] is None:
@@ -680,7 +682,7 @@ def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
 def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
     """Return by GPU's UUID the errors that each NVLink has counted, from ``nvidia-smi nvlink -e``.
 
-    A link of which a counter cannot be read is left out.
+    A link with an unreadable counter is left out.
     """
     errors_by_gpu: dict[str, dict[str, int]] = {}
     unread: set[tuple[str, str]] = set()
@@ -703,7 +705,7 @@ def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
 
 
 def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | None:
-    """Return what the links have counted, None where one that is up has not, or none has."""
+    """Return the sum of the links' counters, or None if a link that is up has none, or no link has any."""
     counts_all = errors and all(link in errors for link, speed in speeds.items() if speed > 0)
     return sum(errors.values()) if counts_all else None
 
@@ -881,7 +883,7 @@ def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
 
 
 def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: str) -> str | None:
-    """Return the log's lines of level error or worse, None where the node could not ask for levels."""
+    """Return the log's lines of level error or worse, or None if the node could not ask for levels."""
     answer = mapping_at(tools, "kernel_log")
     errors = answer.get("errors")
     return _since(errors, health, uptime) if isinstance(errors, str) else None
@@ -916,7 +918,7 @@ def _lacks_moments(log: str) -> bool:
 
 
 def _first_moment(log: str) -> str | None:
-    """Return the first line that says when it was logged."""
+    """Return the first line that states when it was logged."""
     return next((line for line in log.splitlines() if _MOMENT.match(line)), None)
 
 
@@ -978,7 +980,7 @@ MOST_MOUNTS = 2000
 
 
 def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
-    """Return what is mounted where; of several on one path, the last one lies on top."""
+    """Return the mounts by path; if there are several on one path, the last one is on top."""
     table: dict[str, dict[str, str]] = {}
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -1002,7 +1004,7 @@ def _unescape(path: str) -> str:
 
 
 def _read_services(tools: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the states of the queried units, by each of their names; None where that is not known."""
+    """Return the states of the queried units, by each of their names, or None if that is not known."""
     if mapping_at(tools, "units").get("status") != "ok":
         return None
     services = {}
@@ -1018,7 +1020,7 @@ _CONTROLLER = re.compile(r"^Slurmctld\(.{1,300} (?:is|are) (\S{1,40})", re.MULTI
 
 
 def _reaches_slurm(tools: Mapping[str, Any]) -> bool | None:
-    """Return whether a controller of Slurm answers the node (``scontrol ping``), None where unknown."""
+    """Return whether a controller of Slurm answers the node (``scontrol ping``), or None if unknown."""
     states = _CONTROLLER.findall(text_at(mapping_at(tools, "slurm_controller"), "stdout"))
     # Without a line scontrol has no configuration: slurmd may have one by other means.
     return any("UP" in state.split("/") for state in states) if states else None
@@ -1038,7 +1040,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
 
 
 def _failed_units(tools: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the units that have failed, None where that is not known."""
+    """Return the units that have failed, or None if that is not known."""
     if mapping_at(tools, "failed_units").get("status") != "ok":
         return None
     # systemctl marks a failed unit with a bullet.

@@ -77,7 +77,7 @@ def render(
 
 
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
-    """Return the last lines of the log of a run that is no pass, clean; none of another one."""
+    """Return the last lines of the log of a run that did not pass, clean; nothing for a pass."""
     if run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN) or not run.logs:
         return ()
     path = folder / run.logs[0].path
@@ -120,11 +120,11 @@ def write_plan_reports(
 
     Args:
         runs: The runs, in the plan's order; one or none are fine.
-        folder: Where to; made if absent.
+        folder: The folder; made if absent.
         title: Heading.
         link: Gives the relative link from this page to a run's own.
-        missing: What the plan asked for and did not get, in words; it makes the whole unproven.
-        left_out: What its nodes cannot run, in words; that is no fault.
+        missing: The requested runs that the plan did not get, in words; they make the whole unproven.
+        left_out: The benchmarks that its nodes cannot run, in words; that is not a fault.
 
     Returns:
         The files by form: ``html``, ``md``, ``junit``.
@@ -147,7 +147,7 @@ def write_plan_reports(
 
 def _write(path: Path, content: bytes) -> Path:
     """Write a file whole or not at all."""
-    # By process: two commands that write the same page must not write into one draft.
+    # The process id is in the name: two commands that write the same page must not share a draft.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)

@@ -1,8 +1,8 @@
 """Charts as inline SVG: from the curves of a run, its sweeps over message size, and a plan's matrix.
 
-Matplotlib draws; what it writes is then made fit for a page: colours become style sheet variables (so
-that dark mode and print follow the page), ids become unique, and a title and description are added.
-The same input gives the same bytes.
+Matplotlib draws; its output is then adapted to a page: colours become style sheet variables (so that dark
+mode and print follow the page), ids become unique, and a title and description are added. The same input
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Chart:
 
 
 RatioPoint = tuple[float | None, float | None, float | None]
-"""A ratio and the bounds of its interval; ``None`` where there is no ratio or no interval."""
+"""A ratio and the bounds of its interval, or ``None`` if there is no ratio or no interval."""
 
 RatioLine = tuple[str, tuple[RatioPoint, ...]]
 """A label with, for every row of the chart, its point."""
@@ -149,7 +149,7 @@ def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
 
 
 def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Keep at most MAX_LINES lines; say what was left out and what cannot be drawn."""
+    """Keep at most MAX_LINES lines; state what was left out and what cannot be drawn."""
     notes = []
     if len(lines) > MAX_LINES:
         notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; all stand in run.json.")
@@ -186,7 +186,7 @@ def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float
 
 
 def _single_bound(reference: Reference) -> tuple[float | None, str]:
-    """Return the lower bound of a reference, else the upper, and which of them it is."""
+    """Return the lower bound of a reference, else the upper, and its name."""
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
@@ -209,7 +209,7 @@ def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for one in run.series:
         if one.name == "gpu_throttle":
-            continue  # a set of bits: findings say in words what it holds
+            continue  # a set of bits: findings describe it in words
         # Nothing in a record makes both of one length; what has no partner is not a point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
@@ -248,7 +248,7 @@ def _size_charts(run: Run) -> list[Chart]:
     for (name, unit), points_by_label in sorted(_points_by_size(run).items()):
         lines = [_line_of_points(label, points) for label, points in points_by_label.items()]
         lines = [line for line in lines if len(line.x) >= 3 and any(map(_number, line.y))]
-        # What is the same everywhere (no wrong value at any size) needs no curve.
+        # A value that is the same everywhere (no wrong value at any size) needs no curve.
         if len({y for line in lines for y in line.y}) > 1:
             kept, notes = _bounded(lines)
             charts.append(
@@ -367,7 +367,7 @@ def _batch(run: Run) -> float | None:
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
     """Return the parameters that distinguish lines: those that are not the same in every run."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
-    # By repr: True, 1 and 1.0 are equal in Python, and different settings of a workload.
+    # By repr: True, 1 and 1.0 are equal in Python, but different settings of a workload.
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
 
 
@@ -390,7 +390,7 @@ def describe(chart: Chart) -> str:
 
 
 def _describe_line(line: Line) -> str:
-    """Return where a curve begins and ends and its extremes; empty where it has no point."""
+    """Return the beginning, end and extremes of a curve, or "" if it has no point."""
     good = [y for y in line.y if _number(y)]
     if not good:
         return ""
@@ -403,7 +403,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
     """Draw a chart as inline SVG.
 
     Args:
-        chart: What to draw; its texts are clean, yet escaped here nevertheless.
+        chart: The chart; its texts are clean, yet escaped here nevertheless.
         ident: Prefix of every id in the SVG, unique in the page.
     """
     with _drawing():
@@ -435,7 +435,7 @@ def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """Hold matplotlib to our settings, whatever a user's matplotlibrc has, and keep it quiet."""
+    """Apply our settings of matplotlib, ignoring a user's matplotlibrc, and keep it quiet."""
     # Its remarks on font caches and folders do not concern the reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
@@ -531,7 +531,7 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
     """Draw ratios with their intervals as inline SVG, a dotted line at 1.
 
     Args:
-        chart: What to draw; at most MAX_LINES of its lines are.
+        chart: The lines; at most MAX_LINES are drawn.
         ident: Prefix of every id in the SVG, unique in the page.
     """
     lines, rows = chart.lines[:MAX_LINES], len(chart.labels)
@@ -588,7 +588,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
 
     Its ``<style>`` (a rule for ``*``) would leak into the page, its ids would repeat from chart to chart.
     """
-    # Else each tag would get a prefix (ns0:svg), by which no HTML parser knows it as a drawing.
+    # Otherwise each tag would get a prefix (ns0:svg), and no HTML parser would recognise a drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     # matplotlib wrote it a moment ago.
@@ -610,7 +610,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
         root.insert(place, element)
-    # What it serialises, it escapes.
+    # The serialiser escapes its text.
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # nosec B704
 
 

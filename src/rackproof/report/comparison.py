@@ -52,7 +52,7 @@ def lead(comparison: SystemComparison) -> str:
 
 
 def remarks(comparison: SystemComparison) -> tuple[str, ...]:
-    """Return what a reader has to know beside the tables."""
+    """Return remarks for the reader beside the tables."""
     remarks = []
     kinds = {row.kind for row in comparison.rows}
     if "minutes" in kinds:
@@ -112,7 +112,7 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
         if row.kind != kind:
             continue
         cells = [_benchmark(row)]
-        # How many epochs a run needs depends on its seed: minutes without them would mislead.
+        # The number of epochs depends on a run's seed: minutes without it would mislead.
         if kind == "minutes":
             cells += _values_with_epochs(row, epochs.get((row.benchmark, row.point)))
         else:
@@ -231,7 +231,7 @@ def counted(comparison: SystemComparison) -> Table:
 
 
 def differences(runs: Comparison | None) -> Table:
-    """Return what else differs between two single runs."""
+    """Return the other differences between two single runs."""
     rows = [
         (
             Cell(sanitize(one.what, 100)),
@@ -291,7 +291,7 @@ def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tupl
 
 
 def _better_side(rows: Sequence[ComparedMetric]) -> str:
-    """Return which side of a chart is better, empty where its rows do not agree."""
+    """Return the better side of a chart, or "" if its rows do not agree."""
     directions = {row.direction for row in rows}
     if len(directions) != 1:
         return ""
@@ -352,7 +352,8 @@ def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
     """Return the same tables as text for a terminal of ``width`` cells."""
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
     for ident, heading, tables in sections(comparison):
-        # What a page has room for: run by run and where it was published are there and in --json.
+        # Columns that only a page has room for, such as single runs and where they were published; --json has
+        # them, too.
         if ident == "s-counted":
             continue
         for one in tables:
@@ -361,7 +362,7 @@ def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
 
 
 def _table_lines(shown: Table, width: int) -> list[str]:
-    """Lay out a table for a terminal without the columns that only a page has room for."""
+    """Format a table for a terminal without the columns that only a page has room for."""
     kept = [place for place, name in enumerate(shown.columns) if name not in ("Published in", "Run")]
     rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
     names = [shown.columns[place] for place in kept]

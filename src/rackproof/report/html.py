@@ -40,7 +40,7 @@ def style() -> Markup:
 
 
 def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
-    # Inline SVGs share the page's ids, by which they find their clip paths: each needs its own prefix.
+    # Inline SVGs share the page's ids, which their clip paths use: each needs its own prefix.
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 
@@ -96,7 +96,7 @@ def plan_page(
         .get_template("plan.html.j2")
         .render(
             kind="Plan report",
-            # By the text of the moment: records may mix moments with and without a zone.
+            # Sorted by text: records may mix moments with and without a zone.
             when=max((moment(end) for end in ends), default=""),
             style=style(),
             title=sanitize(title, 200),

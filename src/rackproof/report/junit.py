@@ -1,7 +1,7 @@
 """JUnit XML, so that a CI system shows verdicts: one suite per run, one case per judgement.
 
-``fail`` is a failure and ``unproven`` an error. What does not gate and is not a pass is skipped.
-Each run ends with a case for its own verdict: a cut-off log has no judgement that could fail.
+``fail`` is a failure and ``unproven`` an error. A case that does not gate and is not a pass is skipped. Each
+run ends with a case for its own verdict: a cut-off log has no judgement that could fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOTALS = ("tests", "failures", "errors", "skipped")
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that was judged. ``output`` is text beside a case that neither fails nor is skipped."""
+    """One judged case. ``output`` is text beside a case that neither fails nor is skipped."""
 
     name: str
     verdict: Verdict

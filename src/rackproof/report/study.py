@@ -13,7 +13,7 @@ from rackproof.report.view import Cell, Table, table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
-# What the environment table always names, in its order: the row, and the facts that fill it.
+# The rows that the environment table always has, in order: the row, and its facts.
 _STACK = (
     ("Firmware", ()),
     ("OS", ("os",)),
@@ -32,7 +32,7 @@ _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options
 
 
 def is_study(runs: Sequence[Run]) -> bool:
-    """Return whether runs measured a throughput at two sizes or more, so that the tables say something."""
+    """Return whether runs measured a throughput at two sizes or more, so that a table makes sense."""
     return any(one.scales for one in studies(runs))
 
 
@@ -109,7 +109,7 @@ def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
 
 
 def _notes(row: StudyRow) -> list[str]:
-    """Return what was left out, why a point scales badly, and remarks of its runs."""
+    """Return notes on left-out runs, causes of bad scaling, and remarks of the runs."""
     notes = [sanitize(reason, 200) for reason in row.left_out]
     notes += [_cause_note(cause) for cause in row.explanations]
     for run in row.runs:
@@ -168,7 +168,7 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
         if title == "Firmware":
             yield title, _firmware(runs)
             continue
-        # Several frameworks share the row: a bare version would not say of which.
+        # Several frameworks share the row: a bare version would not tell them apart.
         mark = "{name} {version}" if title == "Framework" else "{version}"
         shown = [mark.format(name=name, version=one) for name in names for one in versions.get(name, ())]
         yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
@@ -304,7 +304,7 @@ def _varying(own: Sequence[Study]) -> set[str]:
 
 
 def cause_table(runs: Sequence[Run]) -> Table:
-    """Return what the samples of badly scaling points show, with the evidence."""
+    """Return the causes in the samples of badly scaling points, with the evidence."""
     rows = [
         (
             Cell(sanitize(study.benchmark, 100), note=f"{row.devices} devices"),
@@ -355,7 +355,7 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
 
 
 def _efficiency_lines(own: Sequence[Study]) -> tuple[Line, ...]:
-    """Return a line for each study of a benchmark, labelled with that in which they differ."""
+    """Return a line for each study of a benchmark, labelled with its differences."""
     varying = _varying(own)
     several_places = len({study.where for study in own}) > 1
     # As many as a chart has colours for.

@@ -29,7 +29,7 @@ def wrap(text: str, cells: int) -> list[str]:
 
 
 def _break_word(line: str, word: str, cells: int) -> tuple[list[str], str, str]:
-    """Break a word that no line has room for; return full lines, the open line, and what is left of it."""
+    """Break a word that no line has room for; return full lines, the open line, and the rest of the word."""
     full: list[str] = []
     while width(word) > cells:
         room = cells - (width(line) + 1 if line else 0)
@@ -60,7 +60,7 @@ def _fit(text: str, cells: int) -> int:
 def text_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
 ) -> list[str]:
-    """Lay out rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
+    """Format rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
 
     Args:
         columns: Headings.

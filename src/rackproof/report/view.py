@@ -43,7 +43,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""The most rows of one table; what is beyond is in run.json and is counted below the table."""
+"""The most rows of one table; the rest is in run.json and is counted below the table."""
 
 _MAX_REASONS = 12
 
@@ -164,7 +164,7 @@ def point_text(run: Run, limit: int = 160) -> str:
 
 
 def deviation(judgement: Judgement) -> float | None:
-    """Return the relative distance of a judged value from its reference, None where there is none."""
+    """Return the relative distance of a judged value from its reference, or None if there is none."""
     reference = judgement.reference
     # From a reference of 0 there is no relative distance.
     if judgement.value is None or reference is None or not reference.value:
@@ -271,7 +271,7 @@ def measurement_table(run: Run) -> Table:
 
 
 def finding_table(run: Run) -> Table:
-    """Return what was found in logs and on nodes, that which rules out a pass first."""
+    """Return the findings from logs and nodes, first those that rule out a pass."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
 
     def weight(one: Finding) -> str:
@@ -353,7 +353,7 @@ def software_table(run: Run) -> Table:
         if version
     ]
     for (kind, name), versions in sorted(_nodes_by_version(run.nodes).items()):
-        # What most nodes have comes first: the others are those to look into.
+        # The most common value comes first: the others deserve a look.
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
             where = _where_text(nodes, len(run.nodes))
             rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
@@ -407,7 +407,7 @@ def _environment_text(run: Run) -> str:
 
 
 def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
-    """Return what an experimenter writes down about a run, as name and value; empty ones left out."""
+    """Return a run's facts as names and values, without empty ones."""
     pairs = (
         ("Description", _text(run.description, 1000)),
         ("Benchmark", _text(run.benchmark)),
@@ -474,14 +474,14 @@ def data_amount(dataset: Dataset) -> list[str]:
 
 
 def container_text(run: Run) -> str:
-    """Return the container of a run with its digest on one line, empty where it ran in none."""
-    # A tag, or a base image of a build, may stand for another image the next time.
+    """Return the container of a run with its digest on one line, or "" if it ran without one."""
+    # A tag, or a base image of a build, may name another image the next time.
     unpinned = "(image not pinned)" if run.container and "sha256:" not in run.container else ""
     return " ".join(part for part in (run.container, run.container_digest, unpinned) if part)
 
 
 def reasons(run: Run) -> tuple[str, ...]:
-    """Return why the verdict is what it is, in words, most important first; never empty."""
+    """Return the reasons for the verdict, in words, most important first; never empty."""
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
         return stated
@@ -505,7 +505,7 @@ def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
 
     Args:
         runs: The runs.
-        verdict: What is shown as their verdict.
+        verdict: The shown verdict.
         name: Run or plan, as `rackproof accept` takes it.
     """
     open_speeds = speeds_not_judged(runs, name)
@@ -513,7 +513,7 @@ def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
 
 
 def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
-    """Return how many speeds of runs were not judged, why, and what to do; empty if all were. No I/O."""
+    """Return how many speeds of runs were not judged, why, and what to do, or "" if all were. No I/O."""
     waiting, other = 0, 0
     for run in runs:
         for one in run.judgements:
@@ -707,7 +707,7 @@ def sweep_table(runs: Sequence[Run]) -> Table:
 
 
 def _sweep_place(run: Run) -> tuple[object, ...]:
-    """Return what a sweep is sorted by."""
+    """Return the sort key of a sweep."""
     batch, gpus = run.parameters["batch_size"], run.parameters.get("gpus")
     return (_model(run), _natural(batch), _natural(gpus))
 
@@ -723,7 +723,9 @@ def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
 
 
 def _cpu_key(run: Run) -> object:
-    """Return what a run shares with one on the CPU: nodes, benchmark, and all parameters but the devices'."""
+    """Return the key that a run shares with one on the CPU: nodes, benchmark, and all parameters except the
+    devices.
+    """
     apart = ("gpus", "kvstore", "seed")
     shared = frozenset((key, str(value)) for key, value in run.parameters.items() if key not in apart)
     return (run.benchmark, tuple(node.name for node in run.nodes), shared)
@@ -796,7 +798,7 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
-    # Before all else: what is missing is in no table of the report.
+    # Before all else: missing runs are in no table of the report.
     lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]

@@ -68,10 +68,10 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
 
 
 def bounding_acceptances(results: Path) -> dict[str, datetime]:
-    """Return the runs whose numbers bound what is accepted after them, with the moment of their acceptance.
+    """Return the runs whose numbers bound later acceptances, with the moment of their own acceptance.
 
-    A run that was withdrawn with a reason does so no more: it is how an operator says that the hardware was
-    changed. Without a reason, taking runs back and accepting slower ones would have no end.
+    A withdrawn run with a reason no longer does: that is how an operator reports changed hardware. Without a
+    reason, taking runs back and accepting slower ones would have no end.
 
     Raises:
         ResultsError: The log is there and cannot be read.

@@ -59,9 +59,9 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
     """Return the acts of a log, oldest first, and how many of its lines are damaged.
 
     Args:
-        path: The log; without it there are none.
+        path: The log, or None.
         kind: The record of a line.
-        lost: What is not known without the log, for the message.
+        lost: The facts that are unknown without the log, for the message.
 
     Raises:
         ResultsError: The log is there and cannot be read.

@@ -1,4 +1,5 @@
-"""Log what was done to nodes, by whom and why: ``results/audit.jsonl``, which only grows, and ``provisions``.
+"""Log all actions on nodes, with author and reason: ``results/audit.jsonl``, which only grows, and
+``provisions``.
 
 Written by the callback of every playbook, so that a drain has an entry whichever job made it.
 """
@@ -37,7 +38,7 @@ class AuditEntry(Record):
 
 
 class NodeProvision(Record):
-    """The result of one provisioning on one node: tasks that changed something, and what needs attention."""
+    """The result of one provisioning on one node: tasks that changed something, and open problems."""
 
     changed: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
@@ -58,7 +59,8 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return what a task did to nodes of Slurm: name, act and reason of those whose state changed. No I/O.
+    """Return a task's actions on nodes of Slurm: name, action and reason of those whose state changed. No
+    I/O.
 
     Args:
         nodes: State by node, as ``rackproof_slurm_node`` returns it.
@@ -114,7 +116,7 @@ def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
 def write_provision(
     results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
 ) -> Path:
-    """Keep what one provisioning did; return the file.
+    """Store the outcome of one provisioning; return the file.
 
     Raises:
         ResultsError: It cannot be written.
@@ -153,7 +155,7 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
 def provision_of(
     changed: Mapping[str, Sequence[str]], attention: Mapping[str, Sequence[str]], failed: Collection[str]
 ) -> dict[str, NodeProvision]:
-    """Return what a provisioning did by node, texts made safe to show. No I/O."""
+    """Return the outcome of a provisioning by node, with texts made safe to show. No I/O."""
     return {
         sanitize(node, 200): NodeProvision(
             changed=tuple(sanitize(task, 200) for task in changed.get(node, ())),

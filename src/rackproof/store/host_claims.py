@@ -29,7 +29,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
         results: Folder of the claims; those in another folder are independent.
         hosts: The hosts.
         owner_pid: The process.
-        doing: What is being done with them, for the message.
+        doing: The action on them, for the message.
 
     Raises:
         HostClaimedError: Another living process has claimed one of them.
@@ -72,7 +72,7 @@ def claimed_hosts(results: Path) -> frozenset[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None where there is no such process."""
+    """Return when a process started, in clock ticks since boot, or None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -17,7 +17,7 @@ def parts_of(about: Node) -> set[str]:
 
 
 def identity_parts(previous: StoredSnapshot | None) -> set[str]:
-    """Return what a node is known by: of its first night, or as an operator accepted it."""
+    """Return the parts that identify a node: those of its first night, or those that an operator accepted."""
     if previous is None:
         return set()
     before = previous.snapshot
@@ -25,26 +25,27 @@ def identity_parts(previous: StoredSnapshot | None) -> set[str]:
 
 
 def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
-    """Return the parts that a node names, that are not its own, and in which node each was seen last.
+    """Return the foreign parts that a node names, and the node in which each was seen last.
 
     A node that no night has seen has no parts of its own yet, and may have another's.
 
     Args:
         past: Earlier nights, newest first.
-        about: What the node says of itself.
+        about: The node's own statement.
     """
     previous = last_snapshot(past, about.name)
     if previous is None:
         return {}
     strange = parts_of(about) - identity_parts(previous)
-    # Other nodes' nights are read for these alone: there are none as a rule.
+    # Other nodes' nights are read only for these: usually there are none.
     places = find_last_places(past, dict.fromkeys(strange, about.name)) if strange else {}
     return {part: other for part, (other, _) in sorted(places.items())}
 
 
 def without_parts(about: Node, parts: Collection[str] | Mapping[str, str]) -> Node:
-    """Return what is left of a node: numbers of these parts are dropped."""
+    """Return a node without the numbers of these parts."""
     if about.serial in parts:
-        # With it goes what else would name the hardware: the node is then known by its own name alone.
+        # Everything else that identifies the hardware is dropped, too: the node is then known only by its
+        # name.
         about = about.model_copy(update={"serial": "", "chassis_serial": ""})
     return about.model_copy(update={"gpus": tuple(gpu for gpu in about.gpus if gpu.uuid not in parts)})

@@ -54,7 +54,7 @@ class NightContext(Record):
 
 
 class StoredSnapshot(Record):
-    """A node's snapshot, and what the inventory expected of it then."""
+    """A node's snapshot, and the inventory's expectations of it then."""
 
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
@@ -75,7 +75,7 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass; ``deviation`` is the fraction off what it was compared with."""
+    """A measurement that does not pass; ``deviation`` is the fraction off its reference."""
 
     check: str
     verdict: Verdict
@@ -103,10 +103,10 @@ class SlurmState(Record):
 
 
 class Hold(Record):
-    """A drain of ours: the night it began in, what failed, and how often all of that has passed since.
+    """A drain of ours: the night it began in, its failures, and how often all of these have passed since.
 
-    ``failed`` is the last night in which something failed, empty where that is the first; ``passed`` is when
-    a pass was counted last.
+    ``failed`` is the last night with a failure; empty if that is the first; ``passed`` is when a pass was
+    counted last.
     """
 
     since: str
@@ -117,7 +117,7 @@ class Hold(Record):
 
 
 class NodeNight(Record):
-    """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
+    """A node in one night. ``plan`` is the planned action, ``why`` the reason, ``did`` the action taken.
 
     ``measured`` means that there are numbers of the last 24 hours; ``read_again``, of a node that nights keep
     drained, names what was measured since the night before: metrics, and programs that found nothing wrong;
@@ -143,7 +143,7 @@ class NodeNight(Record):
     did: str = ""
 
     def codes(self) -> tuple[str, ...]:
-        """Return what fails on it and on it alone."""
+        """Return the codes of failures of this node alone."""
         found = [one.code for one in self.findings if _condemns(one)]
         found += [one.code for one in self.reasons if one.verdict is Verdict.FAIL and not one.fleetwide]
         return tuple(dict.fromkeys(found))
@@ -176,7 +176,7 @@ def _condemns(one: HealthFinding) -> bool:
 
 
 def part_prefix(one: HealthFinding) -> str:
-    """Return the part of a finding, as it stands before its evidence."""
+    """Return the part of a finding, as written before its evidence."""
     if one.part == "node":
         return ""
     place = f" ({one.place})" if one.place else ""
@@ -213,7 +213,7 @@ def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
 
 
 def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
-    """Return a snapshot, None where there is none, or it is damaged or another's: nothing is known then."""
+    """Return a snapshot, or None if there is none, or it is damaged or another's: nothing is known then."""
     try:
         kept = StoredSnapshot.model_validate_json(
             open_sealed(read_file(snapshot_path(folder, node), _LARGEST))
@@ -225,7 +225,7 @@ def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
 
 
 def nodes_seen(folder: Path) -> frozenset[str]:
-    """Return the nodes of which a night had a snapshot, by its record; none where that is damaged."""
+    """Return the nodes with a snapshot in a night's record, or an empty set if the record is damaged."""
     try:
         return frozenset(one.node for one in read_night(folder).nodes if not one.unreached)
     except ResultsError:
@@ -245,7 +245,7 @@ def read_night(folder: Path) -> NightRecord:
     """Return a kept night.
 
     Raises:
-        ResultsError: There is none, or it is damaged.
+        ResultsError: The record does not exist, or is damaged.
     """
     path = folder / NIGHT_FILE
     try:
@@ -267,8 +267,7 @@ def read_night(folder: Path) -> NightRecord:
 
 
 def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
-    """Keep the firmware and rack of a night's nodes, by hardware key: what later nights compare alike
-    nodes by.
+    """Keep the firmware and rack of a night's nodes, by hardware key, for the groups of later nights.
 
     Raises:
         ResultsError: It cannot be written.
@@ -278,7 +277,7 @@ def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
 
 
 def firmware_of(snapshot: NodeSnapshot) -> str:
-    """Return the versions of what decides how fast the GPUs are, in one text."""
+    """Return the versions that decide how fast the GPUs are, in one text."""
     versions = [snapshot.versions.get(name, "") for name in ("driver", "vbios", "gsp")]
     return "/".join(versions) if any(versions) else ""
 
@@ -286,8 +285,8 @@ def firmware_of(snapshot: NodeSnapshot) -> str:
 def read_conditions(
     folders: Iterable[Path], tonight: Iterable[StoredSnapshot], now: datetime, nights: int
 ) -> list[dict[str, tuple[str, str]]]:
-    """Return firmware and rack by hardware key, by nights ago; tonight first, empty where a night left
-    nothing.
+    """Return firmware and rack by hardware key, by nights ago, tonight first; a night that left none is
+    empty.
 
     Args:
         folders: The nights before, newest first.
@@ -358,7 +357,7 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
 
 
 def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
-    """Return what is known of nodes from nights, newest first, and remarks on damaged ones."""
+    """Return the last known states of nodes from nights, newest first, and remarks on damaged ones."""
     found: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
@@ -377,7 +376,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def _counted_again(one: NodeNight) -> NodeNight:
-    """Return what was known of a node before a night that is lost: it may have failed in that night."""
+    """Return a node's state before a night that is lost: it may have failed in that night."""
     if one.hold is None:
         return one
     return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
@@ -405,7 +404,7 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
     if previous is None:
         return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
     before = previous.snapshot
-    # What was not accepted is as strange as in its first night.
+    # An identity that was not accepted is as unknown as in its first night.
     known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
     known.add(before.identity_serial or before.serial or seen.serial)
     return tuple(

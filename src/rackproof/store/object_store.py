@@ -1,8 +1,8 @@
 """Folders of results in an object store that speaks S3: put there whole, compared by digest, never twice.
 
 A file is there when the store holds as many bytes under its name and the SHA-256 that it was put with. The
-store itself refuses a body with another SHA-256 (``x-amz-content-sha256`` is signed); what it keeps is
-compared once more, by its MD5, or by reading it back where the store encrypts.
+store itself refuses a body with another SHA-256 (``x-amz-content-sha256`` is signed); the stored object is
+compared once more, by its MD5, or by reading it back if the store encrypts.
 
 requests is imported inside functions: it comes with the extra ``ansible``.
 """
@@ -48,7 +48,7 @@ class Bucket:
     Attributes:
         url: The store, as in ``https://s3.example``; its path, if any, goes before the bucket.
         name: The bucket.
-        prefix: What goes before the names in it, without slashes at its ends.
+        prefix: The prefix of its names, without slashes at the ends.
         region: Region that requests are signed for.
         access_key: Id of the key.
         secret_key: The key.
@@ -72,7 +72,7 @@ class Bucket:
             credentials: Keys with ``access_key``, ``secret_key`` and, where it is for one bucket, ``bucket``.
 
         Raises:
-            ObjectStoreError: The name is none, or there is no key for it.
+            ObjectStoreError: The name is invalid, or there is no key for it.
         """
         name, _, prefix = source.partition(":")
         url = url or f"https://s3.{region}.amazonaws.com"
@@ -167,7 +167,7 @@ class ObjectStore:
 
     Args:
         bucket: The bucket.
-        sleep: What waits between tries.
+        sleep: Waits between tries.
     """
 
     def __init__(self, bucket: Bucket, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -184,7 +184,7 @@ class ObjectStore:
         The record comes last: a run whose record is there is there as a whole.
 
         Raises:
-            ObjectStoreError: The store cannot be reached, refuses, or does not hold what it was given.
+            ObjectStoreError: The store cannot be reached, refuses, or does not hold the sent objects.
         """
         paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
         new = 0
@@ -210,7 +210,7 @@ class ObjectStore:
             raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
 
     def _digest_of(self, name: str) -> str:
-        """Return the SHA-256 of what the store gives back."""
+        """Return the SHA-256 of the object that the store returns."""
         answer, digest = self._ask("GET", name), hashlib.sha256()
         for part in answer.iter_content(_CHUNK) if answer is not None else ():
             digest.update(part)
@@ -234,7 +234,7 @@ class ObjectStore:
         raise ObjectStoreError(f"{self.bucket}: {method} {name}: {said}")
 
     def _try(self, method: str, name: str, file: LocalFile | None) -> tuple[Any, str]:
-        """Send a request once; return the answer, or None, and what went wrong in words."""
+        """Send a request once; return the answer, or None, and the error in words."""
         from requests.exceptions import RequestException
 
         path = self.bucket.path_of(name)
@@ -271,7 +271,7 @@ def _is_same(answer: Any, file: LocalFile) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the plain files below a folder; links and hidden ones (drafts) are none of its results."""
+    """Yield the plain files below a folder, without links and hidden files (drafts)."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:

@@ -1,4 +1,4 @@
-"""Store what a night measured by itself, in its folder's ``probes.json``."""
+"""Store a night's own measurements, in its folder's ``probes.json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 
 PROBES_FILE = "probes.json"
 BENCHMARK = "probes"
-"""The name under which what nights measure enters the history."""
+"""The benchmark name of nights' measurements in the history."""
 DIRECT = "direct"
 """Folder of drained nodes' output."""
 
@@ -22,8 +22,8 @@ DIRECT = "direct"
 class PairResult(Record):
     """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
 
-    ``passed`` means that they finished with right sums and without a finding against their speed;
-    ``speed`` is the judgment by a floor or other pairs, None where it was compared with nothing.
+    ``passed`` means that they finished with right sums and without a finding against their speed; ``speed``
+    is the judgment by a floor or other pairs, or None if it was compared with nothing.
     """
 
     nodes: tuple[str, ...]
@@ -65,7 +65,7 @@ class ProbeNight(Record):
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:
-    """Keep what a night measured, whole or not at all.
+    """Store a night's measurements, whole or not at all.
 
     Raises:
         ResultsError: It cannot be written.
@@ -75,7 +75,7 @@ def write_probes(folder: Path, night: ProbeNight) -> None:
 
 
 def read_probes(folder: Path) -> ProbeNight | None:
-    """Return what a night measured, None where it measured nothing, or that is damaged or another night's."""
+    """Return a night's measurements, or None if there are none, or they are damaged or another night's."""
     try:
         night = ProbeNight.model_validate_json(
             open_sealed(read_file(folder / PROBES_FILE, RECORD_LIMIT_BYTES))

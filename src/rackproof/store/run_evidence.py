@@ -1,4 +1,4 @@
-"""Check that a run's folder still holds what the run recorded: its record, and its raw logs."""
+"""Check that a run's folder still holds its recorded files: its record, and its raw logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def log_objections(run: Run, folder: Path) -> list[str]:
 
 
 def record_objection(run: Run, folder: Path) -> str:
-    """Return why a folder no longer proves a run that the history has, empty if it does."""
+    """Return why a folder no longer proves a run in the history, or "" if it does."""
     try:
         recorded = read_run(folder)
     except ResultsError as error:

@@ -40,8 +40,8 @@ class ResultsError(RackproofError):
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     """Return a new run id: UTC stamp, benchmark, random suffix.
 
-    Ids sort by time (to the second), are unique without a lock and are safe as a file name whatever
-    the benchmark's name holds.
+    Ids sort by time (to the second), are unique without a lock and are safe as a file name for any name of a
+    benchmark.
 
     Args:
         benchmark: Name of the benchmark; characters unfit for a path become ``-``.
@@ -53,7 +53,7 @@ def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
 
 
 def stamp_of(run_id: str) -> datetime | None:
-    """Return the moment that :func:`new_run_id` wrote into an id, ``None`` where there is none."""
+    """Return the moment that :func:`new_run_id` wrote into an id, or ``None`` if there is none."""
     try:
         return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
@@ -78,13 +78,13 @@ def load_run(data: bytes, name: str) -> Run:
 
     Args:
         data: The bytes of the record.
-        name: What to call the record in an error, usually its path.
+        name: The record's name in an error, usually its path.
 
     Raises:
         ResultsError: Damaged, made by a newer Rackproof, or not a record; names the field.
     """
     try:
-        # Without the schema first: the record of a newer Rackproof would be called damaged.
+        # Not by the schema first: the record of a newer Rackproof would be called damaged.
         loaded = from_json(data)
         sealed = has_digest(data)
         data = open_sealed(data) if sealed else data
@@ -134,9 +134,9 @@ def _unproven(run: Run) -> Run:
 
 
 def _too_good(run: Run) -> str:
-    """Return what of a record is worse than its verdict, the worst of all of it; empty if nothing is.
+    """Return the worst part of a record that is worse than its verdict, or "" if there is none.
 
-    Records of earlier versions have no digest: a changed verdict shows by what it was made from.
+    Records of earlier versions have no digest: their parts show a changed verdict.
     """
     parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
     parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
@@ -283,7 +283,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _explain(error: OSError, path: Path) -> str:
-    """Return what stopped the writing of ``path`` and what to do about it."""
+    """Return what prevented writing ``path`` and what to do about it."""
     folder = path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"

@@ -31,7 +31,7 @@ def open_sealed(data: bytes) -> bytes:
     """Return the JSON object in a file, without its digest.
 
     Raises:
-        SealError: It is not what was sealed, or has no digest.
+        SealError: It is not as it was sealed, or has no digest.
     """
     head = _HEAD.match(data)
     if head is None:

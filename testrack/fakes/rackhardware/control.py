@@ -17,7 +17,7 @@ REAL_TOOLS = ("ibv_devinfo", "ibv_devices")
 
 
 def link_tools() -> None:
-    """Stand before the real tools of InfiniBand where the distribution's packages have brought them."""
+    """Put links before the real tools of InfiniBand if the distribution's packages brought them."""
     for tool in REAL_TOOLS:
         link = at(f"/usr/local/bin/{tool}")
         places = [at(f"{folder}/{tool}") for folder in ("/usr/sbin", "/usr/bin")]

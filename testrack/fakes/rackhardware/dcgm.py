@@ -33,7 +33,7 @@ TESTS = {
 
 
 def version() -> str:
-    """Return the version of the installed package, as dpkg knows it; empty where it is not installed."""
+    """Return the version of the installed package, as dpkg knows it, or "" if it is not installed."""
     try:
         with open(at("/var/lib/dpkg/status"), encoding="utf-8", errors="replace") as stream:
             entries = stream.read()
@@ -47,7 +47,7 @@ def version() -> str:
 
 
 def dcgmi(argv: list[str]) -> int:
-    """Be ``dcgmi``."""
+    """Act as ``dcgmi``."""
     if argv[:1] in (["--version"], ["-v"]):
         print(f"\ndcgmi  version: {version()}\n")
         return 0
@@ -242,7 +242,7 @@ def _deployment(state: State, see: dict) -> list[tuple[int, int, int, str]]:
 
 
 def _others(test: str, see: dict) -> list[tuple[int, int, int, str]]:
-    """Return what the tests of the higher levels have against a GPU."""
+    """Return the objections of higher-level tests to a GPU."""
     index = see["index"]
     if test == "pcie" and (see["link_width"] != 16 or see["nvlinks_down"]):
         return [(20, 3, 2, f"PCIe or NVLink of GPU {index} is degraded: width x{see['link_width']}.")]

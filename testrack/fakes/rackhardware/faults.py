@@ -63,7 +63,7 @@ DOWN_LINK = 3
 
 
 def xid_line(bus_id: str, number: int) -> str:
-    """Return a line of the driver as it stands in the kernel's log."""
+    """Return a line of the driver as written in the kernel's log."""
     domain, bus, device = bus_id.lower().split(".")[0].split(":")
     detail = XIDS.get(number, "pid='<unknown>', name=<unknown>, unknown error")
     return f"NVRM: Xid (PCI:{domain[-4:]}:{bus}:{device}): {number}, " + detail.format(
@@ -72,7 +72,7 @@ def xid_line(bus_id: str, number: int) -> str:
 
 
 def log_fault(state: State, name: str) -> None:
-    """Log what the driver says of a fault, once for each GPU that it hits."""
+    """Log the driver's line about a fault, once for each GPU that it hits."""
     settings = state.fault(name)
     if settings is None or name not in FAULTS:
         return

@@ -37,7 +37,7 @@ def _chosen(state: State, name: str) -> list[dict]:
 
 
 def ibstat(argv: list[str]) -> int:
-    """Be ``ibstat``."""
+    """Act as ``ibstat``."""
     names = [one for one in argv if not one.startswith("-")]
     flags = {one for one in argv if one.startswith("-")}
     unknown = flags - {"-l", "--list_of_cas", "-s", "--short", "-p", "--port_list", "-v", "-V", "--version"}
@@ -80,7 +80,7 @@ def ibstat(argv: list[str]) -> int:
 
 
 def ibstatus(argv: list[str]) -> int:
-    """Be ``ibstatus``."""
+    """Act as ``ibstatus``."""
     state = load()
     names = [one.partition(":")[0] for one in argv if not one.startswith("-")]
     found = _chosen(state, names[0] if names else "")
@@ -106,7 +106,7 @@ def ibstatus(argv: list[str]) -> int:
 
 
 def ibv_devices(argv: list[str]) -> int:
-    """Be ``ibv_devices``."""
+    """Act as ``ibv_devices``."""
     state = load()
     print("    device          \t   node GUID\n    ------          \t----------------")
     for hca in devices(state):
@@ -115,7 +115,7 @@ def ibv_devices(argv: list[str]) -> int:
 
 
 def ibdev2netdev(argv: list[str]) -> int:
-    """Be ``ibdev2netdev``: the script of MLNX_OFED."""
+    """Act as ``ibdev2netdev``: the script of MLNX_OFED."""
     state = load()
     for hca in devices(state):
         domain, bus = hca["bus_id"].split(":")[:2]
@@ -124,7 +124,7 @@ def ibdev2netdev(argv: list[str]) -> int:
     return 0
 
 
-# What every mlx5 device answers to ibv_devinfo -v between its identity and its port.
+# The answer of every mlx5 device to ibv_devinfo -v between its identity and its port.
 _LIMITS = (
     ("max_mr_size", "0xffffffffffffffff"),
     ("page_size_cap", "0xfffffffffffff000"),
@@ -169,7 +169,7 @@ def _line(depth: int, key: str, value: str) -> None:
 
 
 def ibv_devinfo(argv: list[str]) -> int:
-    """Be ``ibv_devinfo``."""
+    """Act as ``ibv_devinfo``."""
     verbose = only_list = False
     name = ""
     rest = list(argv)
@@ -257,7 +257,7 @@ def ibv_devinfo(argv: list[str]) -> int:
 
 
 def ofed_info(argv: list[str]) -> int:
-    """Be ``ofed_info``: what the packages say that brought it."""
+    """Act as ``ofed_info``: what the packages say that brought it."""
     path = at(OFED)
     try:
         with open(path, encoding="utf-8") as stream:

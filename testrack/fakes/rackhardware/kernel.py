@@ -69,7 +69,7 @@ def plain(name: str) -> str:
 
 
 def installed(name: str) -> dict | None:
-    """Return what a package says about a module, None where there is no such module."""
+    """Return a package's data about a module, or None if there is no such module."""
     for spelling in (name, plain(name), plain(name).replace("_", "-")):
         path = at(f"{INSTALLED}/{spelling}.json")
         try:
@@ -105,7 +105,7 @@ def loaded() -> dict:
 
 
 def license_of(module: str, about: dict) -> str:
-    """Return a module's licence: what its package says, else its time's (open modules came with 515)."""
+    """Return a module's licence: by its package, else by its time (open modules came with 515)."""
     if about.get("license"):
         return str(about["license"])
     if not module.startswith("nvidia") or module == "nvidia_peermem":
@@ -154,7 +154,7 @@ def load_modules(names: list[str]) -> tuple[list[str], list[str]]:
     """Load modules, each after those it needs.
 
     Returns:
-        What was loaded, and what there is no module for.
+        The loaded modules, and the names without a module.
     """
     with _alone():
         modules, new, absent = loaded(), [], []
@@ -293,7 +293,7 @@ def _not_found(name: str) -> str:
 
 
 def modprobe(argv: list[str]) -> int:
-    """Be ``modprobe``: load a module, or with ``-r`` remove it."""
+    """Act as ``modprobe``: load a module, or with ``-r`` remove it."""
     flags = {one for one in argv if one.startswith("-")}
     bundled = {letter for one in flags if not one.startswith("--") for letter in one[1:]}
     names = [one for one in argv if not one.startswith("-") and "=" not in one]
@@ -311,7 +311,7 @@ def modprobe(argv: list[str]) -> int:
         complain("modprobe: FATAL: missing parameters. See -h.")
         return 1
     if not ({"a", "r"} & bundled or flags & {"--all", "--remove"}):
-        names = names[:1]  # What follows are the module's parameters.
+        names = names[:1]  # The rest are the module's parameters.
     dry = "n" in bundled or "--dry-run" in flags or "--show-depends" in flags or "D" in bundled
     status = 0
     for name in names:
@@ -365,7 +365,7 @@ def _remove(name: str, dry: bool, quiet: bool) -> int:
 
 
 def rmmod(argv: list[str]) -> int:
-    """Be ``rmmod``."""
+    """Act as ``rmmod``."""
     names = [one for one in argv if not one.startswith("-")]
     if not names:
         complain("rmmod: ERROR: missing module name.")
@@ -402,7 +402,7 @@ def _path(name: str) -> str:
 
 
 def lsmod(argv: list[str]) -> int:
-    """Be ``lsmod``."""
+    """Act as ``lsmod``."""
     if argv:
         complain("Usage: lsmod")
         return 1
@@ -417,7 +417,7 @@ def lsmod(argv: list[str]) -> int:
 
 
 def modinfo(argv: list[str]) -> int:
-    """Be ``modinfo``: what the installed file says, loaded or not."""
+    """Act as ``modinfo``: what the installed file says, loaded or not."""
     field, names, rest = "", [], list(argv)
     while rest:
         one = rest.pop(0)
@@ -468,7 +468,7 @@ def boot() -> int:
         stream.write(f"{time.time()}\n")
     with changing() as state:
         state["kernel_log"] = []
-        # What nvidia-smi and dcgmi set lasts until the driver is unloaded.
+        # Settings of nvidia-smi and dcgmi last until the driver is unloaded.
         state["settings"] = {}
         for gpu in state["gpus"]:
             reset(state, gpu["minor"])
@@ -530,7 +530,7 @@ LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 def dmesg(argv: list[str]) -> int:
-    """Be ``dmesg`` for what the fake kernel has logged since the boot."""
+    """Act as ``dmesg`` for what the fake kernel has logged since the boot."""
     human = decode = clear = show = False
     levels = None
     rest = list(argv)
@@ -583,7 +583,7 @@ def dmesg(argv: list[str]) -> int:
 
 
 def journalctl(argv: list[str]) -> int:
-    """Be ``journalctl``, whose kernel messages (``-k``) are the fake kernel's."""
+    """Act as ``journalctl``, whose kernel messages (``-k``) are the fake kernel's."""
     real = "/usr/bin/journalctl"
     words = []
     for one in argv:

@@ -41,7 +41,7 @@ SECRET = {"product_serial", "product_uuid", "board_serial", "chassis_serial"}
 
 
 def lay() -> None:
-    """Lay the node's own folders over the kernel's. What cannot be laid is said and left."""
+    """Lay the node's own folders over the kernel's. Report folders that cannot be laid, and skip them."""
     base = at("/run/rack/kernel")
     for place in OVERLAYS:
         upper, work = (f"{base}{place}.{kind}" for kind in ("upper", "work"))

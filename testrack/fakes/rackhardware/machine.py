@@ -119,7 +119,7 @@ def _matches_slot(device: dict, wanted: str) -> bool:
 
 
 def lspci(argv: list[str]) -> int:
-    """Be ``lspci``."""
+    """Act as ``lspci``."""
     state = load()
     listed = devices(state)
     verbose, numbers, machine_form, kernel_lines = 0, 0, 0, False
@@ -293,7 +293,7 @@ TYPES = {
 
 
 def dmi(state: State) -> dict[str, str]:
-    """Return what the board tells of itself, by dmidecode's keywords."""
+    """Return the board's data, by dmidecode's keywords."""
     sku, machine, cpu = state.sku, state["machine"], state.sku["cpu"]
     vendor, version, date = sku["bios"]
     return {
@@ -327,7 +327,7 @@ def dmi(state: State) -> dict[str, str]:
 
 
 def dmidecode(argv: list[str]) -> int:
-    """Be ``dmidecode``."""
+    """Act as ``dmidecode``."""
     told = dmi(load())
     keyword, kinds, quiet = "", [], False
     rest = list(argv)

@@ -38,7 +38,7 @@ TOOLS = {
 
 
 def main(argv: list[str]) -> None:
-    """Be the tool of that name and exit with its status."""
+    """Act as the tool of that name and exit with its status."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     name = os.path.basename(argv[0])
     if name not in TOOLS:

@@ -82,7 +82,7 @@ FLAGS = {
 
 
 def nvidia_smi(argv: list[str]) -> int:
-    """Be ``nvidia-smi``."""
+    """Act as ``nvidia-smi``."""
     if argv and argv[0] in ("nvlink", "topo", "mig", "pmon", "dmon"):
         from . import smi_commands
 
@@ -145,7 +145,7 @@ def nvml(version: str) -> str:
 
 
 def driver_trouble(state: State) -> tuple[str, int]:
-    """Return what the tools say when they do not reach the driver, and their exit status; '' and 0 else."""
+    """Return the tools' message when they do not reach the driver, and their exit status; else '' and 0."""
     there = kernel.driver()
     if not there:
         return NO_DRIVER, 9
@@ -254,7 +254,7 @@ def _loop(options: dict, state: State, version: str) -> int:
         time.sleep(pause)
 
 
-# Option: what it is called in the answer, and the words for off and on.
+# Option: its name in the answer, and the words for off and on.
 _SWITCHES = {
     "persistence_mode": ("persistence mode", "Persistence mode"),
     "ecc_config": ("ECC support", "ECC support"),
@@ -262,7 +262,7 @@ _SWITCHES = {
     "multi_instance_gpu": ("MIG Mode", "MIG Mode"),
 }
 _ON = {"1": "Enabled", "ENABLED": "Enabled", "0": "Disabled", "DISABLED": "Disabled"}
-# What a GPU has from the start, where the state does not say otherwise.
+# Initial settings of a GPU, unless the state has others.
 _INITIAL = {"persistence_mode": "Disabled", "ecc_config": "Enabled", "accounting_mode": "Disabled"}
 
 

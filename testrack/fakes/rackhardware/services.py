@@ -19,7 +19,7 @@ def unit_runs(unit: str) -> bool:
 
 
 def fabric_manager_version() -> str:
-    """Return the version of the installed fabric manager, as its package says; else the driver's."""
+    """Return the version of the installed fabric manager, by its package; else the driver's."""
     state = load()
     installed = kernel.installed("nvidia-fabricmanager") or kernel.installed("nvidia") or {}
     version = installed.get("version", "")
@@ -52,7 +52,7 @@ def hang_if_told() -> None:
 
 
 def nvidia_modprobe(argv: list[str]) -> int:
-    """Be ``nvidia-modprobe``: load the driver and make its device nodes."""
+    """Act as ``nvidia-modprobe``: load the driver and make its device nodes."""
     letters = {
         letter for one in argv if one.startswith("-") and one[1:2] != "-" for letter in one[1:].split("=")[0]
     }
@@ -67,7 +67,7 @@ def nvidia_modprobe(argv: list[str]) -> int:
         wanted.append("nvidia_modeset")
     _new, absent = kernel.load_modules(wanted)
     kernel.settle()
-    return 1 if absent else 0  # The real one says nothing either.
+    return 1 if absent else 0  # The real one prints nothing either.
 
 
 def _hold(daemon: str, pid: int) -> None:
@@ -78,14 +78,14 @@ def _hold(daemon: str, pid: int) -> None:
 
 
 def serve(daemon: str, behind: bool = True) -> int:
-    """Hold the driver until stopped, behind (as forking services do) or in this process.
+    """Hold the driver until stopped, in the background (as forking services do) or in this process.
 
-    What holds it is a sleeping process of the daemon's name: it costs a tenth of what Python would.
+    A sleeping process of the daemon's name holds it: that costs a tenth of a Python process.
     """
     sys.stdout.flush()
     pid = os.fork() if behind else 0
     if pid:
-        # Written before the unit counts as started: whoever looks then must find it.
+        # Written before the unit counts as started, so that it exists from then on.
         _hold(daemon, pid)
         return 0
     if behind:
@@ -100,7 +100,7 @@ def serve(daemon: str, behind: bool = True) -> int:
 
 
 def persistence_daemon(argv: list[str]) -> int:
-    """Be ``nvidia-persistenced``: keep the driver's state (the daemon forks, as the unit expects)."""
+    """Act as ``nvidia-persistenced``: keep the driver's state (the daemon forks, as the unit expects)."""
     version = (kernel.installed("nvidia") or {}).get("version", "")
     if "-v" in argv or "--version" in argv:
         print(f"nvidia-persistenced:  version {version}")
@@ -112,7 +112,7 @@ def persistence_daemon(argv: list[str]) -> int:
 
 
 def fabric_manager(argv: list[str]) -> int:
-    """Be ``nv-fabricmanager``: say the version, or run as the daemon (it forks, as the unit expects)."""
+    """Act as ``nv-fabricmanager``: say the version, or run as the daemon (it forks, as the unit expects)."""
     version = fabric_manager_version()
     if "-v" in argv or "--version" in argv:
         print(f"Fabric Manager version is : {version}")
@@ -138,7 +138,7 @@ def fabric_manager(argv: list[str]) -> int:
 
 
 def host_engine(argv: list[str]) -> int:
-    """Be ``nv-hostengine``: say the version, or run in the foreground (``-n``) or behind."""
+    """Act as ``nv-hostengine``: say the version, or run in the foreground (``-n``) or behind."""
     from .dcgm import version as dcgm_version
 
     if "--version" in argv or "-v" in argv:

@@ -235,7 +235,7 @@ def _fields() -> dict[str, tuple]:
     for index, (_label, name) in enumerate(HEALTH):
         fields[f"fabric.health.{name}"] = ("", lambda see, _state, at=index: see["health"][at])
     fields["fabric.health.partition_assigned"] = ("", _same("N/A"))
-    # Where nothing is known the real tool gives these, not N/A.
+    # For unknown values the real tool prints these, not N/A.
     untold = ("", "0", "0", "1", "Direct Connected", "", "0x0000000000000000")
     for index, (_label, name) in enumerate(PLATFORM):
         fields[f"platform.{name}"] = ("", _platform(index, untold[index]))

@@ -66,7 +66,7 @@ def now() -> str:
 
 
 def view(state: State, gpu: dict, index: int, version: str) -> dict:
-    """Return what is to be seen of a GPU at the moment, with the faults that hit it."""
+    """Return the visible state of a GPU at the moment, with the faults that hit it."""
     model = state.gpu_model
     # Idle GPUs of one machine differ a little, each by itself hardly.
     own = hashlib.sha256(gpu["uuid"].encode()).digest()
@@ -165,7 +165,7 @@ def _watts(value: float | None) -> str:
     return "N/A" if value is None else f"{value:.2f} W"
 
 
-# What came and went with the driver's versions, as far as captures of real ones show it: from, before, tags.
+# Tags that came and went with the driver's versions, by captures of real ones: from, before, tags.
 AGES = (
     (
         "580.126",
@@ -673,7 +673,7 @@ def clock_rows(model: dict) -> list:
     ]
 
 
-# What -d asks for, by the name of the section.
+# The parts that -d selects, by the name of the section.
 SECTIONS = {
     "MEMORY": ("FB Memory Usage", "BAR1 Memory Usage", "Conf Compute Protected Memory Usage"),
     "UTILIZATION": ("Utilization", "Encoder Stats", "FBC Stats"),
@@ -712,7 +712,7 @@ SECTIONS = {
 
 
 def as_text(state: State, chosen: list[dict], count: int, version: str, sections: list[str]) -> str:
-    """Return what ``nvidia-smi -q`` prints, whole or the sections of ``-d``."""
+    """Return the output of ``nvidia-smi -q``, whole or the sections of ``-d``."""
     wanted = {label for section in sections for label in SECTIONS[section]}
     lines = ["", "==============NVSMI LOG==============", ""]
     for label, value in (
@@ -752,7 +752,7 @@ def _text(row: tuple, depth: int, lines: list[str]) -> None:
 
 
 def as_xml(state: State, chosen: list[dict], count: int, version: str) -> str:
-    """Return what ``nvidia-smi -q -x`` prints."""
+    """Return the output of ``nvidia-smi -q -x``."""
     dtd = "nvsmi_device_v13.dtd" if newer(version, "575") else "nvsmi_device_v12.dtd"
     parts = [
         f'<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "{dtd}">\n<nvidia_smi_log>\n',

@@ -1,4 +1,4 @@
-"""A node's hardware: the state file, where things lie on the node, and the faults that are switched on."""
+"""Read and write a node's hardware: the state file, places of files on the node, and the active faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .skus import SKUS
 
 
 def root() -> str:
-    """Return the folder that stands for the node's /: tests have one of their own."""
+    """Return the folder used as the node's /: tests have one of their own."""
     return os.environ.get("RACK_ROOT", "")
 
 
@@ -32,7 +32,7 @@ HOLDS = "/run/rack/holds-nvidia"
 
 
 def running(daemon: str) -> int:
-    """Return the process id of a daemon that holds the driver, 0 while it does not run."""
+    """Return the process id of a daemon that holds the driver, or 0 if it does not run."""
     try:
         with open(at(f"{HOLDS}/{daemon}"), encoding="ascii") as stream:
             pid = int(stream.read())
@@ -46,7 +46,7 @@ def running(daemon: str) -> int:
 
 
 class HardwareError(Exception):
-    """A mistake of the test rack's operator; the text says what to do."""
+    """A mistake of the test rack's operator; the text gives the remedy."""
 
 
 class State(dict):
@@ -57,22 +57,22 @@ class State(dict):
 
     @property
     def sku(self) -> dict:
-        """The facts of the node's model."""
+        """Return the facts of the node's model."""
         return SKUS[self["sku"]]
 
     @property
     def gpu_model(self) -> dict:
-        """The facts of the GPUs' model."""
+        """Return the facts of the GPUs' model."""
         return self.sku["gpu"]
 
     @property
     def gpus(self) -> list[dict]:
-        """The GPUs that are on the bus; a missing one is not."""
+        """Return the GPUs on the bus, without missing ones."""
         missing = self.faulty("missing-gpu")
         return [gpu for gpu in self["gpus"] if gpu["minor"] not in missing]
 
     def fault(self, name: str) -> dict | None:
-        """Return a fault's settings, None while it is off."""
+        """Return a fault's settings, or None if it is off."""
         found = self["faults"].get(name)
         return found if isinstance(found, dict) else ({} if found else None)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Model:
-    """One model: what its log says of itself."""
+    """One model, with the values in its log."""
 
     name: str
     """As its events say."""
@@ -21,7 +21,7 @@ class Model:
     result: str
     """The name in its RESULT line."""
     data: str
-    """File below the mount /data that it trains on, empty where it makes its own."""
+    """File below the mount /data that it trains on; empty if it makes its own."""
     batch: int
     before: dict[str, Any] = field(default_factory=dict)
     """Events between init_start and init_stop."""

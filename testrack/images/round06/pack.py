@@ -96,7 +96,7 @@ def pack(folder: Path, base: str, gpus: int = 4, systems: dict[str, int] | None 
 
 
 def main() -> int:
-    """Pack, and say commit and path."""
+    """Pack, and print commit and path."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--base", required=True, help="image with bash and python3 to build on")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archive")

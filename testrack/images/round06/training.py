@@ -2,8 +2,8 @@
 
     python3 training.py MODEL submission|cleared|train
 
-A linear model learns a teacher's weights by gradient descent, in plain Python. What counts as quality is a
-straight line through the loss that was really reached. No GPU works: times and rates mean nothing.
+A linear model learns a teacher's weights by gradient descent, in plain Python. The quality is a straight line
+through the real loss. No GPU works: times and rates mean nothing.
 
 Of several nodes each draws its share of every batch; the first gathers the gradients over TCP and logs.
 """
@@ -31,7 +31,7 @@ FAULTS = ("nan", "hang", "oom-exit-0", "no-run-stop", "slow-node", "too-slow-to-
 
 
 class Log:
-    """Prints events of round 0.6; a node that is not the first says nothing."""
+    """Prints events of round 0.6; only the first node prints."""
 
     def __init__(self, model: Model, speaks: bool = True) -> None:
         self.model, self.speaks = model, speaks
@@ -250,7 +250,7 @@ class Training:
 
 
 def submission(model: Model) -> Iterator[tuple[str, str]]:
-    """Yield what a submission's log says of itself; identity is a placeholder, as in the real ones."""
+    """Yield a submission's own values in its log; identity is a placeholder, as in the real ones."""
     yield "submission_benchmark", model.name
     yield "submission_org", "SUBMISSION_ORG_PLACEHOLDER"
     yield "submission_division", "closed"
@@ -262,7 +262,7 @@ def submission(model: Model) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Do one of the three things that run.sub asks the container for."""
+    """Do one of the three jobs that run.sub asks the container for."""
     model, what = MODELS[sys.argv[1]], sys.argv[2]
     if what == "submission":
         for key, value in submission(model):

@@ -16,7 +16,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class DebianError(Exception):
-    """The distribution's packages cannot be had; the message says why and what to do."""
+    """The distribution's packages are not available; the message says why and what to do."""
 
 
 def package_names(text: str, codename: str) -> list[str]:
@@ -50,7 +50,7 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
 
 
 def fingerprint(names: list[str], status: str) -> str:
-    """Return what the closure depends on, as one digest: the names and what the nodes have already."""
+    """Return the inputs of the closure as one digest: the names, and the packages that nodes have already."""
     return hashlib.sha256("\n".join([*sorted(names), status]).encode()).hexdigest()
 
 

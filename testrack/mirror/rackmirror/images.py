@@ -22,7 +22,7 @@ def shell(pool: Path, folder: Path) -> Path:
 
     Args:
         pool: Folder that holds the distribution's busybox-static, which needs no library.
-        folder: Where the image goes.
+        folder: The place of the image.
     """
     found = sorted(pool.glob("busybox-static_*.deb"))
     if not found:

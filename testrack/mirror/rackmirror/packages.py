@@ -23,7 +23,7 @@ VERSION = re.compile(r"(?:\d+:)?\d[A-Za-z0-9.+~-]*")
 
 
 class SpecError(Exception):
-    """packages.toml says something that cannot be built; the message names the package."""
+    """packages.toml has an entry that cannot be built; the message names the package."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Package:
 
     @property
     def upstream(self) -> str:
-        """The version as the program itself prints it: no epoch, no packaging revision."""
+        """Return the version as the program itself prints it: no epoch, no packaging revision."""
         return re.sub(r"^\d+:|[-~][^-]*$", "", self.version)
 
     @property
     def file_name(self) -> str:
-        """The name of its file, as dpkg names files: without the epoch."""
+        """Return the name of its file, as dpkg names files: without the epoch."""
         return f"{self.name}_{self.version.partition(':')[2] or self.version}_{self.architecture}.deb"
 
     def control(self) -> str:
@@ -72,7 +72,7 @@ class Package:
 
 
 def read(path: Path, architecture: str) -> list[Package]:
-    """Read the specs; architecture is what `any` stands for."""
+    """Read the specs; architecture replaces `any`."""
     entries = tomllib.loads(path.read_text())["package"]
     found = [
         _package(entry, version, architecture, path.parent)
@@ -183,7 +183,7 @@ def build(package: Package, sources: Path, work: Path, out: Path, headers: Mappi
     (control / "control").write_text(package.control())
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
-            # Whatever the umask of whoever builds: the same modes in the package.
+            # With the same modes in the package for every umask of the builder.
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
             os.utime(path, (EPOCH, EPOCH))
         else:

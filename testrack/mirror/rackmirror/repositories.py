@@ -13,7 +13,7 @@ KEY_OWNER = "Rack mirror (fake of the vendors' keys) <mirror@rack.invalid>"
 
 
 class RepositoryError(Exception):
-    """A repository cannot be made; the message carries what the tool said."""
+    """A repository cannot be made; the message has the tool's output."""
 
 
 class SigningKey:
@@ -23,7 +23,7 @@ class SigningKey:
         self.home = home
 
     def ensure(self) -> bytes:
-        """Generate the key where there is none; return its armored public half."""
+        """Generate the key if there is none; return its armored public half."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o700)
         with self._agent():
@@ -45,7 +45,7 @@ class SigningKey:
 
     @contextlib.contextmanager
     def _agent(self) -> Iterator[None]:
-        """gpg starts an agent of its own for this home; it must not outlive the build."""
+        """Stop gpg's agent for this home at the end: it must not outlive the build."""
         try:
             yield
         finally:

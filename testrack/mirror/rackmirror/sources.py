@@ -7,14 +7,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# Always the same commit: whoever pins it finds it.
+# Always the same commit, which a pin can name.
 WHO = "Test rack"
 MAIL = "mirror@rack.invalid"
 WHEN = "2019-03-15T12:00:00+0000"
 
 
 class SourceError(Exception):
-    """A repository cannot be made; the message carries what git said."""
+    """A repository cannot be made; the message has git's output."""
 
 
 def publish(source: Path, tag: str, bare: Path) -> str:

@@ -49,7 +49,7 @@ class Node:
         return Answer(code if isinstance(code, int) else 1, said.out, said.err)
 
     def ok(self, command: str | list[str]) -> str:
-        """Call a tool that must succeed; return what it said."""
+        """Call a tool that must succeed; return its output."""
         answer = self(command)
         assert answer.rc == 0, f"{command}: {answer}"
         return answer.out
@@ -66,7 +66,7 @@ class Node:
         path.write_text(json.dumps({"version": version, "depends": list(depends)}))
 
     def package(self, name: str, version: str) -> Node:
-        """Have a package installed."""
+        """Install a package."""
         path = self.root / "var/lib/dpkg/status"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as stream:
@@ -82,7 +82,7 @@ class Node:
         return self
 
     def runs(self, *daemons: str) -> Node:
-        """Have daemons that hold the driver."""
+        """Start daemons that hold the driver."""
         folder = self.root / "run/rack/holds-nvidia"
         folder.mkdir(parents=True, exist_ok=True)
         for daemon in daemons:
@@ -111,7 +111,7 @@ class Node:
 
 @pytest.fixture
 def kernel_tells() -> bool:
-    """Have the files in /sys and /proc written: three hundred, so only tests that read them ask for it."""
+    """Write the files in /sys and /proc: three hundred, so only tests that read them request it."""
     return True
 
 
@@ -145,7 +145,7 @@ def node(bare: Node) -> Node:
 
 @pytest.fixture
 def make(bare: Node) -> Callable[..., Node]:
-    """Return what makes a node of a model, with its driver and daemons."""
+    """Return a function that makes a node of a model, with its driver and daemons."""
 
     def made(sku: str, version: str = "580.95.05") -> Node:
         daemons = ("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager")
@@ -156,5 +156,5 @@ def make(bare: Node) -> Callable[..., Node]:
 
 @pytest.fixture(scope="session")
 def real() -> Path:
-    """Return the folder of what real tools said on a machine with two H200s; identities replaced."""
+    """Return the folder of real tools' output on a machine with two H200s; identities are replaced."""
     return Path(__file__).parent / "real"

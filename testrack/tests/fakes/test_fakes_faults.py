@@ -19,7 +19,7 @@ from rackproof.nodes.facts import findings_from_facts
 pytestmark = pytest.mark.slow
 
 CSV = "nvidia-smi --format=csv,noheader --query-gpu="
-# fault, tool, what it says with the fault (and never without it)
+# fault, tool, its output with the fault (and never without it)
 SHOWN = [
     ("missing-gpu --gpu 1", "nvidia-smi -q", r"Attached GPUs +: 3\n"),
     ("missing-gpu --gpu 1", "nvidia-smi -q -x", r"<attached_gpus>3</attached_gpus>"),
@@ -112,7 +112,7 @@ def test_a_fault_is_seen_in_the_tool_that_would_show_it(
     node.ok(f"hardware --fault {fault}")
     assert re.search(said, node(tool).both), node(tool)
     node.ok(f"hardware --fault {fault.split()[0]} --off")
-    if tool.split()[0] != "dmesg":  # What a kernel has logged stays logged.
+    if tool.split()[0] != "dmesg":  # A line that a kernel has logged stays logged.
         assert not re.search(said, node(tool).both), "seen after the fault"
 
 

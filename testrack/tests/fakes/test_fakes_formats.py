@@ -23,7 +23,7 @@ CAPTURES = {
     "gb300": "nvidia-smi/qx-gb300.xml",
     "h200": "h200-x4/nvidia-smi-q.xml",
 }
-# What differs between two machines of one model, or from one moment to the next.
+# Values that differ between two machines of one model, or from one moment to the next.
 VARIES = re.compile(
     r"timestamp|serial|uuid|pdi|minor_number|board_id|module_id|guid|latest|virtualization_mode|pci/pci_(bus|device|"
     r"domain|bus_id)$|_util$|replay_counter|counters/.*sw_power_cap$|temp/?$|gpu_temp$|gpu_temp_tlimit|memory_temp$|"

@@ -155,7 +155,7 @@ class Cluster:
         return Job(done.returncode, done.stdout, trials, logs)
 
     def environment(self) -> dict[str, str]:
-        """Return what every process of the tests gets."""
+        """Return the environment of every process of the tests."""
         return {
             "PATH": f"{self.folder}/bin:{IMAGES}/common/bin:{os.environ['PATH']}",
             "PYTHONPATH": str(IMAGES / "common"),

@@ -38,7 +38,7 @@ MARKERS = (
 
 
 def codes(path: Path) -> set[str]:
-    """Return what Rackproof finds in a log."""
+    """Return the codes that Rackproof finds in a log."""
     return {one.code for one in parse_path(path).findings}
 
 

@@ -19,7 +19,7 @@ NODE = "gb300-r01-n02"
 NAMES = debian.package_names((MIRROR / "debian-packages.txt").read_text(), "bookworm")
 VENDORS = ("lambda", "nvidia", "nvidia-container", "doca", "enroot")
 SERVER = "http://gb300-r01-svc"
-# With apt's own lists and sources elsewhere; what is installed is the node's.
+# With apt's own lists and sources elsewhere; the installed packages are the node's.
 SCRIPT = f"""
 set -e
 work=$(mktemp -d)

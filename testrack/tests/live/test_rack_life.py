@@ -59,7 +59,7 @@ def life(
         patch.setattr(rack, "build_mirror", lambda: rack.mirror.mkdir(exist_ok=True))
         patch.setattr(rack, "fill_registry", lambda: None)
         yield rack
-        # Whatever a failed test left: containers outlive their engine.
+        # Leftovers of failed tests: containers outlive their engine.
         rack.engine.start(rack.console)
         pid = rack.engine.own_pid()
         rack.down(purge=True)

@@ -136,7 +136,7 @@ def test_root_file_systems_with_other_versions_have_other_images(
     installed = installed.replace("u4", "u5")
     assert key_in("a day later") != first
     assert key_in("first") == first
-    # A key of which only the recipe was written down, as it was before.
+    # A key with only its recipe written down, as it was before.
     (state / "first/root-trixie.key").write_text((state / "first/root-trixie.key").read_text().split()[0])
     assert key_in("first") == key_in("a day later")
     assert len(made) == 4

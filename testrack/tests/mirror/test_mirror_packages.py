@@ -109,7 +109,7 @@ def test_the_two_repositories_of_drivers_exclude_each_other() -> None:
     ]
     assert clash
     assert set(clash) <= set(lambdas.relations["conflicts"])
-    # apt lets one take the other's place only where the newcomer says so, too.
+    # apt lets one take the other's place only if the newcomer allows it, too.
     for spec in SPECS:
         if spec.name in lambdas.relations["conflicts"]:
             assert spec.relations["conflicts"] == spec.relations["replaces"] == ("nvidia-driver",)
@@ -228,7 +228,7 @@ def test_tarballs_hold_installer_and_packages_and_have_sums(tmp_path: Path) -> N
 
 
 def role_packages(root: Path) -> dict[str, str]:
-    """Return what roles install by names that stand in their variables, with the file that says so."""
+    """Return packages that roles install by names in their variables, with the file that contains them."""
     found: dict[str, str] = {}
 
     def collect(key: str, value: object, where: str) -> None:

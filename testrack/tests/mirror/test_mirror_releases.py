@@ -1,4 +1,4 @@
-"""Test what the mirror has of each release of Debian; one that comes later changes nothing for the others."""
+"""Test the mirror's part for each release of Debian; a later one changes nothing for the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "libslurm-dev"
 
 @pytest.fixture
 def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Stand for Debian's archive: by codename a version, or none where it cannot be reached."""
+    """Stand for Debian's archive: by codename a version, or none if it cannot be reached."""
     has = {"bookworm": "22.05.8-4", "trixie": "24.11.5-4"}
 
     def run(command: list[str], complaint: str, folder: Path | None = None) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 MIRROR = Path(__file__).resolve().parents[3] / "testrack/mirror"
 
 Apt = Callable[..., subprocess.CompletedProcess[str]]
-# What a bare node has, and the fakes need.
+# Packages of a bare node, and those that the fakes need.
 INSTALLED = ("debconf", "python3", "docker.io")
 
 
@@ -108,7 +108,7 @@ def apt(tree: Path, tmp_path: Path) -> Apt:
 
 
 def installs(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """Return what a simulated installation would install, name to version."""
+    """Return the packages of a simulated installation, name to version."""
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Inst ")]
     return {words[1]: next(word for word in words if word.startswith("(")).lstrip("(") for words in lines}
 

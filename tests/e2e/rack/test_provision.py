@@ -112,7 +112,7 @@ def test_mirror_that_goes_down_in_mid_run(
     root: Path, provision: Command, mirror: Callable[[str], None]
 ) -> None:
     process = start(root, "provision.yml", [FIRST])
-    said = until(process, "TASK [node_tuning : Install what benchmarks need")
+    said = until(process, "TASK [node_tuning : Install the system packages of benchmarks")
     mirror("stop")
     said += process.communicate(timeout=LIMIT_S)[0]
     done = Done([], process.returncode, said, "")

@@ -1,4 +1,4 @@
-"""Names of systems, benchmarks and metrics: one name for what logs and publications call differently."""
+"""Give systems, benchmarks and metrics one name each: logs and publications name them differently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THROUGHPUT = (
 )
 """Metrics that a training may report as its throughput; a run's is the first of these that it has."""
 
-# The folders of round 0.6 are called otherwise than what their logs say of themselves.
+# The folders of round 0.6 have other names than the systems in their logs.
 _SAME_BENCHMARK = {
     "single_stage_detector": "ssd",
     "object_detection": "maskrcnn",

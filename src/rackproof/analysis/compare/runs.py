@@ -33,7 +33,7 @@ class ComparedMeasurement(Record):
     """A measurement that both runs have.
 
     ``ratio`` is second / first and ``difference`` (second - first) / first as a fraction; both are
-    ``None`` where they mean nothing (zero, NaN, infinity). ``better`` follows the direction.
+    ``None`` if they are undefined (zero, NaN, infinity). ``better`` follows the direction.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Unmatched(Record):
 
 
 class Difference(Record):
-    """A fact about the surroundings that differs; empty where one run does not state it."""
+    """A fact about the surroundings that differs; empty if one run does not state it."""
 
     what: str
     first: str
@@ -104,7 +104,7 @@ def _pair(
     """Take from both lists the measurements whose key is unique in each and the same in both."""
     left, right = _unique(first, key), _unique(second, key)
     pairs = [(measurement, right[name]) for name, measurement in left.items() if name in right]
-    # By identity: two measurements that are equal in every field are still two.
+    # By identity: two measurements with equal fields are still two.
     paired = {id(measurement) for pair in pairs for measurement in pair}
     first[:] = [measurement for measurement in first if id(measurement) not in paired]
     second[:] = [measurement for measurement in second if id(measurement) not in paired]
@@ -152,7 +152,7 @@ def _better(first: Measurement, second: Measurement, direction: Direction | None
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """Return what is compared of a run's surroundings, by name."""
+    """Return the compared facts of a run's environment, by name."""
     # The order of the facts is the order of the differences in the report.
     facts = {
         "benchmark": run.benchmark,

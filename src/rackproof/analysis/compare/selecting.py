@@ -1,6 +1,6 @@
 """Resolve a name on the command line to a run, a system's runs, logs made elsewhere, or a publication.
 
-A system is named by what its runs' records say of where they ran: the nodes' SKU or name, the
+A system is named by where its runs were made, according to their records: the nodes' SKU or name, the
 configuration, the plan, and for imported logs a folder or file of the path they were imported from.
 """
 
@@ -25,7 +25,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class NotFoundError(RackproofError):
-    """A name means nothing here; the message names what there is."""
+    """A name means nothing here; the message lists the known names."""
 
 
 def names_of(run: Run) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def _results_named(system: str, results: Sequence[PublishedResult]) -> list[Publ
 def select(
     name: str, results: Path, find_run: Callable[[str], Run], remarks: list[str], *, benchmark: str = ""
 ) -> System:
-    """Return what a name means.
+    """Return the meaning of a name.
 
     Looked for in this order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of logs or
     of run folders, or a quoted pattern of such; the exact id of a run; a system of the results folder

@@ -3,9 +3,8 @@
 Several runs of one benchmark at one point are repeats; a cell is their mean. A run that shows a failure,
 or does not show that it ended well, never enters a mean; it is listed with its reason and line.
 
-A published result is a system, too: one number per benchmark, and nothing is known of its repeats.
-Where a system has a published counterpart, each of its cells is judged against it (by
-:mod:`rackproof.core.judging`, as everything).
+A published result is a system, too: one number per benchmark, and nothing is known of its repeats. If a
+system has a published counterpart, each of its cells is judged against it (by :mod:`rackproof.core.judging`).
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ class System(Record):
 class ComparisonCell(Record):
     """One metric of one benchmark on one system.
 
-    ``value`` is the mean of ``values`` (one per run), ``None`` where nothing counts; ``low`` and ``high``
+    ``value`` is the mean of ``values`` (one per run), or ``None`` if nothing counts; ``low`` and ``high``
     bound it with the comparison's confidence, ``None`` for fewer than two repeats. ``expected`` is the
-    difference, as a fraction, that this mean may have from a published one by luck alone: for minutes
-    the time from one evaluation to the next, over the root of the number of runs. ``published`` cells
-    are means of which the number of runs is not stated.
+    difference, as a fraction, that this mean may have from a published one by luck alone: for minutes the
+    time from one evaluation to the next, over the root of the number of runs. ``published`` cells are means
+    over an unstated number of runs.
     """
 
     values: tuple[float, ...] = ()
@@ -85,7 +84,7 @@ class ComparisonCell(Record):
 
 
 class Ratio(Record):
-    """A system's mean over that of the first system, with its interval and what may be concluded.
+    """A system's mean over that of the first system, with its interval and conclusion.
 
     ``better``, ``worse`` and ``differs`` are concluded only where the interval leaves out 1.
     """
@@ -112,7 +111,7 @@ class ComparedMetric(Record):
 
 
 class Counted(Record):
-    """A run that enters a mean, with what the log shows."""
+    """A run that enters a mean, with its log's facts."""
 
     system: str
     run_id: str
@@ -163,10 +162,10 @@ Exclusion = tuple[Verdict, str, Source]
 
 
 def exclusion_reason(run: Run) -> Exclusion | None:
-    """Return why a run must not enter a mean: verdict, reason, place; ``None`` where it may.
+    """Return why a run must not enter a mean: verdict, reason, place, or ``None`` if it may.
 
-    What counts is what the logs show, what was found beside them, and bounds of quality (accuracy, wrong
-    values). A run that is only slower than its reference counts: leaving it out would flatter the system.
+    The logs count, the findings beside them, and bounds of quality (accuracy, wrong values). A run that is
+    only slower than its reference counts: leaving it out would flatter the system.
     """
     # The order is part of the answer: the nearest to the cause comes first.
     return (
@@ -182,7 +181,7 @@ def _gravest_finding(run: Run) -> Exclusion | None:
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
-    # The log's own text last: what it found first is the cause, "no run_stop" only the consequence.
+    # The log's own text last: the first finding is the cause, "no run_stop" only the consequence.
     first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
     return first.verdict or Verdict.UNPROVEN, first.message, first.source
 
@@ -272,7 +271,7 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, one per system, and what has no counterpart."""
+    """Return rows of groups, one per system, and those without a counterpart."""
     rows: list[_Row] = []
     lonely: list[str] = []
     # By first appearance, not by name: the rows keep the order of the first system.
@@ -371,7 +370,9 @@ def _common_throughput_name(groups: Sequence[_Group]) -> str:
 
 
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
-    """Return what is compared of a benchmark: a training's three numbers, else all that has a direction."""
+    """Return the metrics of a benchmark to compare: a training's three numbers, otherwise all that have a
+    direction.
+    """
     throughput = _common_throughput_name(groups)
     names = [_measured_names(group) for group in groups if group.runs]
     if throughput or _is_timed(groups, names):
@@ -386,7 +387,7 @@ def _is_timed(groups: Sequence[_Group], names: Sequence[set[str]]) -> bool:
 
 
 def _directed_names(groups: Sequence[_Group]) -> list[str]:
-    """Return the names of which more or less is better, in the order of the records."""
+    """Return the names of measurements with a direction, in the order of the records."""
     names: dict[str, None] = {}
     for group in groups:
         for run in group.runs:
@@ -511,7 +512,7 @@ def _ratio(
     if min(cell.value, base.value) <= 0:
         return Ratio(conclusion="no ratio", reason="a value is not positive")
     if cell.unit != base.unit:
-        # Never converted: which of the two units is the mistake cannot be known here.
+        # Never converted: it is not known which of the two units is the mistake.
         units = " against ".join(unit or "no unit" for unit in (base.unit, cell.unit))
         return Ratio(conclusion="not comparable", reason=units)
     value = cell.value / base.value
@@ -561,7 +562,7 @@ def _is_per_batch(unit: str) -> bool:
 
 
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
-    """Return why counts of batches cannot be compared, and what they come to in equal units."""
+    """Return why counts of batches cannot be compared, and their values in equal units."""
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
@@ -578,7 +579,7 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 
 def _size_text(size: str) -> str:
-    # A size is a run's parameter, which may be any text: what is not a number is shown as it is.
+    # A size is a run's parameter, which may be any text: one that is not a number is shown as it is.
     return f"{int(size):,}" if size.isdigit() else size
 
 
@@ -616,7 +617,7 @@ def compare_systems(
         systems: Two or more, with different names.
         reference: The published system of round 0.6 that every cell is judged against; by default, of
             each system the one that its name means, else the published one in the comparison.
-        judge: Whether cells are judged against published systems at all.
+        judge: Whether cells are judged against published systems.
         confidence: Probability that an interval is to hold.
 
     Raises:

@@ -23,7 +23,7 @@ from rackproof.core.records import Finding, Source
 from rackproof.core.text import sanitize
 from rackproof.logs.opening import LogStream, open_log
 
-# Longer pieces are read in parts, so that memory stays flat whatever a line's length.
+# Longer pieces are read in parts, so that memory stays flat for any length of a line.
 _MAX_LINE = 1 << 20
 # The tool's time per line grows with the square of its length: 8,000 characters cost it 20 ms, 32,000
 # cost 0.4 s. Longer events lose the ends of long texts and lists, which no rule reads.
@@ -44,8 +44,8 @@ _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name
 class CleanedLog:
     """The facts that were found while copying one log.
 
-    ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy; ``digest`` identifies
-    the events whatever surrounds them; ``sha256`` identifies the original's bytes.
+    ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy; ``digest`` identifies the
+    events without their surroundings; ``sha256`` identifies the original's bytes.
     """
 
     sha256: str
@@ -144,7 +144,7 @@ def _events(line: str, token: str, read_event: Any, number: int, cleaned: Cleane
             _note(cleaned, "damaged_line", problem, number, part)
             yield f" unreadable event in line {number}"
         else:
-            # The tool, too, drops what precedes the last event of a line.
+            # The tool, too, drops any text before the last event of a line.
             _note(cleaned, "half_line", "a cut-off event is followed by another one", number, part)
 
 
@@ -192,7 +192,7 @@ def _read_06(text: str) -> tuple[str | None, str, str]:
 
 
 def _problem(event: Any) -> str:
-    """Return why an event would crash or mislead the tool; empty if it would not."""
+    """Return why an event would crash or mislead the tool, or "" if it would not."""
     if not isinstance(event, dict):
         return "not a JSON object"
     # The tool's parser reads these four without asking whether they are there.

@@ -1,8 +1,9 @@
 """The rules of a round that hold for a config before its job runs, as MLCommons' compliance checker has them.
 
-The checker's rules are for the lines of a log. What a benchmark logs of its config is known from its
-definition (``configs.logged``), so that a rule about such a line holds for the config as well. Nothing of the
-checker is executed here: an expression is read as far as it compares numbers, and left to the log otherwise.
+The checker's rules are for the lines of a log. The definition of a benchmark states which settings of its
+config it logs (``configs.logged``), so that a rule about such a line also holds for the config. Nothing of
+the checker is executed here: an expression is read as far as it compares numbers, and left to the log
+otherwise.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
             between them.
 
     Returns:
-        For each rule its text, and ``left``, ``comparison`` and ``right`` of it; empty where MLCommons'
-        package has no rules for the benchmark.
+        For each rule its text, and ``left``, ``comparison`` and ``right`` of it; empty if MLCommons' package
+        has no rules for the benchmark.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):
@@ -70,7 +71,7 @@ def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[s
 
 
 def _read_rules(key: str, text: str, logged: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return what an expression asks of a config; empty where it asks for more than numbers."""
+    """Return the rules of an expression for a config, or none if it needs more than numbers."""
     try:
         tree = ast.parse(str(text).strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -124,7 +125,7 @@ def _line_of(key: str, node: ast.expr) -> str:
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if node.value.id == "v" and index == "value":
             return key
-        # What the checker keeps for later rules has the name of its line.
+        # A value that the checker stores for later rules has the name of its line.
         if node.value.id == "s" and isinstance(index, str):
             return index
     raise _UnreadableError

@@ -32,7 +32,7 @@ class PublishedResult(Record):
         kind: ``official`` (reviewed by MLCommons) or ``unofficial``.
         nodes: Number of nodes.
         accelerators: Number of accelerators on all nodes together.
-        minutes: The score: olympic mean times RCP scaling; None where only a throughput was published.
+        minutes: The score: olympic mean times RCP scaling, or None if only a throughput was published.
         throughput: In ``throughput_unit``, where known.
         note: Availability of an official system, precision of an unofficial run, what else a row states.
         configuration: Of round 0.6, the config that the row was made with and that has to be run to compare.
@@ -88,9 +88,9 @@ class PublishedResult(Record):
 
         Args:
             metric: ``minutes`` (lower is better) or ``throughput`` (higher is better).
-            tolerance: How much worse may pass, as a fraction; beyond it is a fail.
-            warn: How much worse is degraded.
-            ceiling: How much better is too good to be true.
+            tolerance: The largest loss that passes, as a fraction; a larger one fails.
+            warn: The largest loss without a warning, as a fraction; a larger one is degraded.
+            ceiling: The largest gain, as a fraction; a larger one is too good to be true.
 
         Raises:
             ValueError: No such number was published for this result.

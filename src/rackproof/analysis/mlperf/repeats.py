@@ -1,9 +1,9 @@
 """Check that the runs of one result are different, possible, and one after the other. No I/O.
 
-Compliance is checked log by log, so ten copies of one run comply as well as ten runs do. What is compared
-here are facts of each log's course, none of which depends on when the log was made: seeds, measured values,
-the distances between events, samples per second, the nodes' names. The bounds come from the published logs
-of rounds 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results): all but one copy in them are within.
+Compliance is checked log by log, so ten copies of one run comply as well as ten runs do. It compares facts of
+each log's course that do not depend on when the log was made: seeds, measured values, the distances between
+events, samples per second, the nodes' names. The bounds come from the published logs of rounds 2.1, 4.1, 5.0
+and 5.1 (6,500 logs of 728 results): all but one copy in them are within.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rackproof.core.training_limits import impossible_speeds, lacks_gpu
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Two runs share at most 0.31 of what they measured (unet3d, whose statistics have few digits)."""
+"""Two runs share at most 0.31 of their measured values (unet3d, whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
 """Samples per second of one run, by the median of all: at most 1.33 in the published results."""
 FASTER_THAN_ITSELF = 1.5
@@ -68,17 +68,17 @@ class RunTrace:
         stop: The first run_stop.
         seeds: All seeds, as text.
         times: Distinct moments of the events from start to stop.
-        values: What was measured meanwhile, of enough digits to be this run's own: ``(key, name, value)``.
-        course: Digest of what every event from start to stop says, whenever it was said (without the seeds).
+        values: Values measured meanwhile, of enough digits to be this run's own: ``(key, name, value)``.
+        course: Digest of every event from start to stop, without its times and without the seeds.
         amounts: ``(time, samples or epochs)`` of the evaluations.
-        amount_kind: Which of the two they count.
+        amount_kind: The unit of the amount: samples or epochs.
         early: Key and seconds of the training event that is furthest before the start.
         train_samples: Samples of an epoch.
         throughput: Samples per second as the log states them.
         nodes: Names of nodes in the launcher's lines.
         node_count: Nodes of the job as the run script states them, else the number of listed nodes.
-        system: Whose run it is, on what, and in which division, as far as the log states that.
-        scores: Whether the run counts as it is; one that failed counts as the slowest, whatever its speed.
+        system: The submitter, system and division, as far as the log states them.
+        scores: Whether the run counts as measured; a failed one counts as the slowest.
     """
 
     file: str
@@ -101,19 +101,19 @@ class RunTrace:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds from start to stop; 0 where either is unknown."""
+        """Return the seconds from start to stop, or 0 if either is unknown."""
         return self.stop - self.start if self.start is not None and self.stop is not None else 0.0
 
     @property
     def pace(self) -> float | None:
-        """Samples or epochs per second of the whole run."""
+        """Return samples or epochs per second of the whole run."""
         return self.amounts[-1][1] / self.seconds if self.amounts and self.seconds > 0 else None
 
 
 def trace_of_events(
     file: str, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], *, benchmark: str = ""
 ) -> RunTrace:
-    """Return what a log's events show of its run.
+    """Return the trace of a run from its log's events.
 
     Args:
         file: The log's name.
@@ -143,10 +143,10 @@ def trace_of_events(
 
 
 def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Note what a log states of its run before it starts: seeds, samples, and whose it is."""
+    """Note a log's statements about its run before it starts: seeds, samples, and the submitter."""
     trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
     trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
-    # Reversed, so that the first statement stays: what ranks repeat says the same.
+    # Reversed, so that the first statement stays: ranks only repeat it.
     stated = {key: str(value) for _, key, value, _ in reversed(events) if key in _SYSTEM}
     trace.system = tuple(stated.get(key, "") for key in _SYSTEM)
 
@@ -220,13 +220,13 @@ def _seed_text(value: Any) -> str:
     return str(value).strip() if number is None else f"{number:.17g}"
 
 
-# -- what is found ------------------------------------------------------------------------------------
+# -- findings -----------------------------------------------------------------------------------------
 
 
 def compare_runs(
     traces: Sequence[RunTrace], *, ruleset: str, usage: str, gpus: tuple[str, int] | None = None
 ) -> list[Finding]:
-    """Return what shows that the runs are not as many runs, or could not take as little time.
+    """Return evidence that the runs are fewer than they claim to be, or could not have been so fast.
 
     Args:
         traces: One for every run that the logs show, also for those that failed.
@@ -254,7 +254,7 @@ def date_findings(
 
     Args:
         traces: The runs.
-        period: When the runs of the round were made; None where that is not over, or not known.
+        period: The period of the round's runs, or None if it is not over or not known.
         now: The present moment.
     """
     spans = [(now - _YEAR, now + _CLOCKS), *([period] if period is not None else [])]
@@ -314,7 +314,9 @@ _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluati
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose logs lack what the other runs' logs state, and what that would have shown."""
+    """Yield the runs whose logs lack a statement that the other runs' logs have, and what it would have
+    shown.
+    """
     for name, words in _STATED.items():
         silent = [trace for trace in traces if not getattr(trace, name)]
         if 2 * len(silent) < len(traces):
@@ -337,7 +339,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, second in combinations(traces, 2):
         shared = first.seeds & second.seeds
-        # Runs may log a seed for each of a thousand ranks, of which two may be equal by chance.
+        # Runs may log a seed for each of a thousand ranks; two of them may be equal by chance.
         if shared and 2 * len(shared) >= min(len(first.seeds), len(second.seeds)):
             message = f"{second.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
             source = Source(file=second.file)
@@ -346,7 +348,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
 
 
 def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Iterator[Finding]:
-    """Yield what shows that the run took longer than from its run_start to its run_stop."""
+    """Yield evidence that the run took longer than from its run_start to its run_stop."""
     if trace.early is not None:
         key, seconds = trace.early
         message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"
@@ -380,7 +382,7 @@ def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | No
 
 
 def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:
-    """Yield whether each bound of one run's speed is passed, and in which words."""
+    """Yield for each bound of one run's speed whether it is exceeded, and a description."""
     stated = _samples_per_second(trace)
     if stated is not None and trace.throughput:
         bound = FASTER_THAN_STATED * (
@@ -438,7 +440,7 @@ def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
-    """Yield what shows that two logs are of one run, or that two runs were on one node at once."""
+    """Yield evidence that two logs are of one run, or that two runs were on one node at once."""
     same = _sameness(first, second)
     if same:
         message = f"{second.file} is a copy of {first.file}: {same}"
@@ -460,7 +462,7 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 
 
 def _sameness(first: RunTrace, second: RunTrace) -> str:
-    """Return what two logs have in common that two runs have not, in words; "" where there is nothing."""
+    """Return what two logs share although two runs cannot, in words, or ""."""
     if first.course and first.course == second.course:
         return "the same events at the same distances"
     shared, of = _shared_times(first.times, second.times)

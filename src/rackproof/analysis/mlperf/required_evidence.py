@@ -17,7 +17,7 @@ def _scores(trace: RunTrace) -> bool:
 
 
 def _has_stop(trace: RunTrace) -> bool:
-    # minigo's evaluation, made later, says when its target was reached.
+    # minigo's evaluation, made later, shows when its target was reached.
     return trace.scores and trace.benchmark != "minigo"
 
 
@@ -58,7 +58,7 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
 
 
 def score_lacks(traces: Iterable[RunTrace]) -> Iterator[Finding]:
-    """Yield what the runs of a score need and lack."""
+    """Yield the missing evidence of a score's runs."""
     for trace in traces:
         for lack in lacking_evidence(RUN_OF_SCORE, trace):
             source = Source(file=trace.file or None)

@@ -48,11 +48,11 @@ class RoundEvidence(NamedTuple):
 
     Attributes:
         benchmarks: As the logs name them.
-        first: When the first run began, in seconds since 1970; None where it is unknown.
+        first: When the first run began, in seconds since 1970, or None if it is unknown.
         stated: Rulesets that the launcher's lines state.
         folder: The ruleset in the folder's path, "" without one.
         old_notation: ``:::MLL``, which only round 0.6 has.
-        inference: A file that LoadGen wrote, "" where there is none.
+        inference: A file that LoadGen wrote, or "" if there is none.
     """
 
     benchmarks: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class RoundEvidence(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The rules to score by and where they are from; without rules, what is to be done."""
+    """The rules to score by and their source; without rules, the remedy."""
 
     ruleset: str
     origin: str = ""
@@ -107,7 +107,7 @@ def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
     points: dict[float, float] = {}
     try:
         for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
-            # Which of the two names a file uses depends on its benchmark.
+            # The benchmark decides which of the two names a file uses.
             needed = point.get("samples to converge") or point.get("Epochs to converge")
             points[float(point["BS"])] = sum(needed) / len(needed)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
@@ -116,7 +116,7 @@ def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
 
 
 def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
-    """Return what a folder and the beginnings of its logs show of the round."""
+    """Return the evidence of the round in a folder and the beginnings of its logs."""
     matches = [match for part in folder.absolute().resolve().parts if (match := _FOLDER.search(part))]
     benchmarks: set[str] = set()
     stated: set[str] = set()
@@ -162,7 +162,7 @@ def _read_events(head: bytes) -> tuple[set[str], float | None]:
 
 
 def _inference_file(folder: Path, files: Iterable[Path]) -> str:
-    """Return the name of a log that LoadGen wrote, "" where there is none."""
+    """Return the name of a log that LoadGen wrote, or "" if there is none."""
     named = sorted(path.name for path in folder.iterdir() if _INFERENCE_FILES.fullmatch(path.name))
     if named:
         return named[0]
@@ -178,7 +178,7 @@ def _inference_file(folder: Path, files: Iterable[Path]) -> str:
 
 
 def refusal(evidence: RoundEvidence, usage: str) -> str:
-    """Return why the logs are none of this kind of MLPerf, with what to do; "" where they may be."""
+    """Return why the logs are not of this kind of MLPerf, with what to do, or "" if they may be."""
     if evidence.inference:
         return (
             f"{sanitize(evidence.inference, 100)} is a log of MLPerf Inference (LoadGen): only Training and "
@@ -196,7 +196,7 @@ def refusal(evidence: RoundEvidence, usage: str) -> str:
 
 
 def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
-    """Return what of the logs' benchmarks a round does not have although another has it, in words."""
+    """Return the logs' benchmarks that another round has and this one does not, in words."""
     allowed = allowed_benchmarks(ruleset, usage)
     strange = {
         name: ", ".join(one for one in _TRAINING if name in allowed_benchmarks(one))
@@ -213,7 +213,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     """Return the round of the logs, if they show one.
 
     Args:
-        evidence: What they show.
+        evidence: The evidence.
         known: The rulesets that can be chosen.
         usage: ``training`` or ``hpc``, whose rounds have the same benchmarks.
     """

@@ -46,11 +46,11 @@ def run_in_sandbox(
     timeout_s: float,
     on_answer: Callable[[bytes], None],
 ) -> SandboxExit:
-    """Let a module do a job in a process of its own, which is always gone afterwards.
+    """Run a job of a module in a process of its own, which never outlives the call.
 
     Args:
         module: The module to start; it calls :func:`serve_job`.
-        job: What to do, as JSON values.
+        job: The job, as JSON values.
         work: The process's working folder.
         timeout_s: Seconds after which the process is stopped.
         on_answer: Called with each line that the job answers; one that the time limit cut may be incomplete.
@@ -104,7 +104,7 @@ def _exchange(
     """Hand the job over and pass on the answers until the process closes its output."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the worker was started without pipes")
-    # A process that died at once has no standard input; its exit status says so.
+    # A process that ended at once has no standard input; its exit status explains why.
     with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
         stdin.write(json.dumps(job).encode())
         stdin.close()

@@ -1,8 +1,8 @@
 """Score a folder of MLPerf results: compliance, convergence and the score in minutes.
 
-Compliance and the comparison with reference convergence points (RCP) are the work of
-``mlperf-logging``, which runs in its own process on its own copy of the logs (see
-:mod:`rackproof.analysis.mlperf.worker`). What is here is the arithmetic of the score and the verdict.
+Compliance and the comparison with reference convergence points (RCP) are the work of ``mlperf-logging``,
+which runs in its own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This
+module has the arithmetic of the score and the verdict.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RunScore(Record):
 class RcpResult(Record):
     """Convergence compared with the reference convergence points.
 
-    ``passed`` is ``None`` where it was not compared (``applies`` false: the rules do not ask for it)
+    ``passed`` is ``None`` if it was not compared (``applies`` false: the rules do not ask for it)
     or could not be. Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor`` is at least 1.
     """
 
@@ -115,10 +115,10 @@ class WorkerReport(Record):
 class FolderScore(Record):
     """The score of one folder: one benchmark on one system.
 
-    ``olympic_mean_minutes`` is the mean without the fastest and the slowest run; ``minutes`` is that
-    mean times ``scaling_factor``, ``None`` where the rules allow no score. A score with any verdict
-    but ``pass`` is not a result. ``ruleset_origin`` is what showed the round where none was named;
-    ``ruleset`` is empty where nothing did.
+    ``olympic_mean_minutes`` is the mean without the fastest and the slowest run; ``minutes`` is that mean
+    times ``scaling_factor``, or ``None`` if the rules allow no score. A score with any verdict but ``pass``
+    is not a result. ``ruleset_origin`` names the evidence of the round if none was given; ``ruleset`` is
+    empty if there is no evidence.
     """
 
     folder: str
@@ -202,7 +202,7 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
         drop: Runs dropped at each end.
 
     Returns:
-        The mean in minutes; ``None`` if more than ``drop`` runs failed or none is left.
+        The mean in minutes, or ``None`` if more than ``drop`` runs failed or none is left.
     """
     if failed > drop:
         return None
@@ -296,8 +296,8 @@ def score_folder(
 ) -> FolderScore:
     """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
 
-    Nothing is written into the folder. The checks run in a process of their own on a copy; whatever
-    happens to it, a score comes back, ``unproven`` with the reason if need be.
+    Nothing is written into the folder. The checks run in a process of their own on a copy; a score always
+    comes back, ``unproven`` with the reason if need be.
 
     Args:
         folder: Holds the result logs (see :func:`result_files`).
@@ -337,14 +337,14 @@ def score_folder(
 
 
 def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str, usage: str) -> str:
-    """Return why the checks cannot even begin, whatever the round; empty where they can."""
+    """Return why the checks of any round cannot even begin, or "" if they can."""
     none = "no result logs (result_*.txt or *.log with MLPerf events) in the folder"
     problem = refusal(evidence, usage) or ("" if files or encoded else none)
     return problem or ("" if evidence.benchmarks else encoded)
 
 
 def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
-    """Return a score as unproven: what rules of another round call bad is not shown to be bad."""
+    """Return a score as unproven: rules of another round do not prove a fault."""
     if not strange:
         return score
     reasons = (strange, *(reason for reason in score.reasons if reason != strange))
@@ -359,7 +359,7 @@ def _run_worker(
     timeout_s: float,
     progress: Progress | None,
 ) -> WorkerReport:
-    """Run the checks in a process of their own and return what it found, or why it did not."""
+    """Run the checks in a separate process; return its result, or why there is none."""
     reports: list[WorkerReport] = []
 
     def on_answer(line: bytes) -> None:
@@ -393,7 +393,7 @@ def _run_worker(
 def score_of_report(
     report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training"
 ) -> FolderScore:
-    """Apply the rules of scoring to what the worker found.
+    """Apply the rules of scoring to the worker's findings.
 
     Args:
         report: Facts about every run.
@@ -456,7 +456,7 @@ def _mean_minutes(runs: Sequence[RunScore], failed: Sequence[RunScore], drop: in
 
 
 def _factor(report: WorkerReport) -> float:
-    """Return what the mean is multiplied by: convergence that was too fast makes a score slower."""
+    """Return the factor of the mean: convergence that was too fast makes a score slower."""
     rcp = report.rcp
     factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
     if report.folder_scaling_factor is not None:
@@ -483,7 +483,7 @@ def _with_source(finding: Finding) -> str:
 
 
 def _first(values: Iterator[str]) -> str:
-    """Return the first of the values that is not empty, "" if there is none."""
+    """Return the first of the values that is not empty, or "" if there is none."""
     return next(filter(None, values), "")
 
 
@@ -565,7 +565,7 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield what a pass leaves open."""
+    """Yield the open questions of a pass."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:
@@ -581,7 +581,7 @@ def _why_failed(run: RunScore) -> str:
 
 
 def _mixtures(runs: Sequence[RunScore]) -> list[str]:
-    """Return what the logs of one result must share and do not."""
+    """Return the properties in which the logs of one result differ though they must not."""
     shared = (
         ("benchmarks", {run.benchmark for run in runs if run.benchmark}),
         ("divisions", {run.division for run in runs if run.division}),

@@ -1,4 +1,4 @@
-"""The process in which ``mlperf-logging`` works: ``python -m rackproof.analysis.mlperf.worker``.
+"""Run ``mlperf-logging`` in a process of its own: ``python -m rackproof.analysis.mlperf.worker``.
 
 Reads a job (JSON) from standard input and answers with JSON lines on standard output: progress, then
 one report. It is a process of its own because the tool keeps global state, may crash or take very
@@ -60,7 +60,7 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
         "xid_unknown",
     }
 )
-"""Failures by which the system of the other runs is in question, too."""
+"""Failures that also put the system of the other runs in question."""
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
 """The failures of a run that the rules count as the slowest."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
@@ -86,7 +86,7 @@ class _RecordKeeper(logging.Handler):
 
 @dataclass(frozen=True)
 class _Task:
-    """The files to be checked, their place and the rules; ``kept`` holds what the tool logs meanwhile."""
+    """The files to be checked, their place and the rules; ``kept`` holds the tool's log records."""
 
     work: Path
     names: Sequence[str]
@@ -147,7 +147,7 @@ def _check_runs(
     """Clean and check every log; one that cannot be copied has no digest, and its error as a message.
 
     Returns:
-        All runs, the traces of those that have events, and what was found.
+        All runs, the traces of those that have events, and the findings.
     """
     runs: list[RunScore] = []
     traces: list[RunTrace] = []
@@ -197,7 +197,7 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
 
 
 def described_gpus(folder: Path) -> tuple[str, int] | None:
-    """Return name and number of a published system's GPUs, None where its description is not at hand.
+    """Return name and number of a published system's GPUs, or None if its description is not available.
 
     A round keeps ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``.
     """
@@ -216,7 +216,7 @@ def described_gpus(folder: Path) -> tuple[str, int] | None:
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
-    """Return the course of a run, and what `rackproof parse` has against its log.
+    """Return the course of a run, and the objections of `rackproof parse` to its log.
 
     The checker asks whether the rules' events are there; whether the log proves the number that is read from
     it is asked by the parser, and both have one answer.
@@ -252,13 +252,13 @@ _NO_END = {
 def findings_of_log(
     parsed: ParsedLog, *, scores: bool, stopped: bool, script_ended: bool = False
 ) -> list[Finding]:
-    """Return what the reading of a log has against its run, and what it remarks on.
+    """Return the objections to a run from its log, and the remarks.
 
     Args:
         parsed: The log, as `rackproof parse` reads and judges it.
-        scores: Whether the run counts as it is; otherwise it counts as the slowest.
-        stopped: Whether it reports success. Such a run did not fail, whatever the rules say of its log.
-        script_ended: Whether the log has the end of the run script, so that its own end is there.
+        scores: Whether the run counts as measured; otherwise it counts as the slowest.
+        stopped: Whether its log reports success. Such a run did not fail, whatever the rules find in its log.
+        script_ended: Whether the log contains the end of the run script, and therefore its own end.
     """
     counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
     gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
@@ -287,7 +287,7 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, bool]:
         elif line.startswith(b"RUNANDTIME_STOP"):
             ended = True
     names -= _NO_NODES
-    # Of several that contradict each other the least: with it the run is unlike its repeats.
+    # If several contradict each other, the smallest is used: it makes the run differ from its repeats.
     return frozenset(names), min(counts, default=len(names) or None), ended
 
 
@@ -325,7 +325,7 @@ def _first_event(events: Sequence[Any], key: str) -> Any:
 
 
 def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float | None, str]:
-    """Return the minutes from the first start, ``None`` where there is none, and the run's status."""
+    """Return the minutes from the first start, or ``None`` if there is no start, and the run's status."""
     status = safe_text(str(_metadata(stop).get("status") or "unknown"), 100)
     if not starts:
         return None, status
@@ -359,7 +359,7 @@ def _number(value: Any) -> float | None:
 
 
 def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, list[str]]:
-    """Return whether the tool finds the log compliant and what it complains about."""
+    """Return whether the tool finds the log compliant, and its complaints."""
     task.kept.records.clear()
     # The tool queues rule files in a global list, which a crash on an earlier log leaves filled.
     mlp_compliance.enqueued_configs.clear()
@@ -375,7 +375,7 @@ def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, 
         messages.append(f"and {len(complaints) - _MAX_MESSAGES} more")
     if crash:
         messages.append(crash)
-    # What it complained about before it crashed holds; a crash alone proves nothing.
+    # The tool's complaints before it crashed count; a crash alone proves nothing.
     compliant = False if complaints else (None if crash else True)
     return compliant, messages
 
@@ -461,7 +461,7 @@ def _compare(
 
 
 def _scaling_factor(factor: float, task: _Task) -> float:
-    """Return what the round multiplies the score by."""
+    """Return the round's factor for the score."""
     if task.usage == "training" and task.ruleset in _UNSCALED:
         return 1.0
     # A factor that is not a number cannot scale a score; the tool's own default is 1.
@@ -469,7 +469,7 @@ def _scaling_factor(factor: float, task: _Task) -> float:
 
 
 def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
-    """Return why convergence is not compared at all; ``None`` where it is to be."""
+    """Return why convergence is not compared at all, or ``None`` if it is to be."""
     if not data.is_dir():
         return RcpResult(applies=False, message=f"the rules {task.ruleset} know no reference points")
     if any(run.benchmark == "minigo" for run in runs):
@@ -514,7 +514,7 @@ def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, siz
 
 
 def _convergence_unit(folder: Path, ruleset: str) -> str:
-    """Return what the logs count until the target is reached; benchmarks log one of the two."""
+    """Return the unit that the logs count until the target is reached; benchmarks log one of the two."""
     for log in sorted(folder.iterdir()):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
@@ -536,7 +536,7 @@ def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, 
 
 
 def _check_seeds(task: _Task) -> list[Finding]:
-    """Return a remark for what the tool's seed checker complains about (reviews may waive it)."""
+    """Return a remark for each complaint of the tool's seed checker (reviews may waive it)."""
     task.kept.records.clear()
     files = [str(task.copy(index)) for index in range(len(task.names))]
     try:

@@ -1,4 +1,4 @@
-"""Compare a value of a system description with what nodes or logs show of it. No I/O."""
+"""Compare a value of a system description with the values of nodes or logs. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,
 
 
 def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
-    """Return why a described value does not agree with one that was seen, ``None`` if it does.
+    """Return why a described value does not agree with one that was seen, or ``None`` if it does.
 
     Args:
         key: The description's key; keys of its software are versions.
@@ -53,7 +53,7 @@ def _same_number(described: str, seen: str) -> Doubt | None:
 
 
 def _plain_number(text: str) -> str:
-    """Return a whole number without what a YAML or JSON float adds to it."""
+    """Return a whole number without the decimals of a YAML or JSON float."""
     return text.strip().removesuffix(".0")
 
 

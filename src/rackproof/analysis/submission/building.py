@@ -54,11 +54,11 @@ def build_submission(
 
     Args:
         runs: Records with their folders, of one or several benchmarks.
-        system: What the operator states about the system.
+        system: The operator's statements about the system.
         out: The output folder: absent, empty, or a package that Rackproof wrote.
         ruleset: The round's rules, one of ``known_rulesets()``; without it the logs have to show them.
         timeout_s: Seconds after which the official checks are stopped, each.
-        known_issues: What is wrong already with how the runs were chosen.
+        known_issues: The problems already found in the choice of the runs.
 
     Raises:
         SubmissionError: Nothing can be made at all: no runs, an output folder of another user, a full
@@ -124,7 +124,7 @@ def _verdict(issues: Sequence[Issue]) -> Verdict:
 def _refuse_arguments(
     runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str | None, timeout_s: float
 ) -> str:
-    """Refuse what nothing can be made of, return the rules; :func:`build_submission` has what is raised."""
+    """Refuse impossible arguments, return the rules; :func:`build_submission` lists the errors."""
     known = known_rulesets()
     if ruleset is not None and ruleset not in known:
         raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
@@ -220,7 +220,7 @@ def _finish(
     answer: CheckerAnswer,
     ruleset: str,
 ) -> None:
-    """Add what is known only after the check: ``scaling.json`` and the manifest."""
+    """Add the files that need the check's result: ``scaling.json`` and the manifest."""
     results = f"{system.submitter_folder}/results/{system.system}"
     write_draft(
         {f"{results}/{name}/scaling.json": text.encode() for name, text in answer.scaling.items()}, draft
@@ -235,6 +235,6 @@ def _finish(
 
 
 def _ordered(issues: Sequence[Issue]) -> list[Issue]:
-    """Return the issues, what is proven wrong first, remarks last."""
+    """Return the issues, proven faults first, remarks last."""
     weights = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
     return sorted(issues, key=lambda issue: 2 if issue.verdict is None else weights.get(issue.verdict, 2))

@@ -15,8 +15,8 @@ from rackproof.analysis.submission.models import CheckerAnswer
 def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnswer:
     """Return the official package checker's answer about a package.
 
-    The package is only read. Whatever happens to the checker, an answer comes back; where it gave
-    none, ``accepted`` is ``None`` and ``error`` gives the reason.
+    The package is only read. Whatever happens to the checker, an answer comes back; if the checker gave none,
+    ``accepted`` is ``None`` and ``error`` has the reason.
 
     Args:
         package: The submitter's folder.

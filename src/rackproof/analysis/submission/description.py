@@ -1,4 +1,6 @@
-"""The system description ``systems/<system>.json``: from facts, never invented. No I/O but for one file."""
+"""The system description ``systems/<system>.json``: from facts, never invented. Apart from reading one file
+it does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
 _FILE_BYTES = 65_536
 _NO_NUMBER = re.compile(r"\s*[-+.]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# What a log calls the availability of a system, and what the description calls it.
+# The words of a log for the availability of a system, and those of the description.
 _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES, strict=True))
 
 
@@ -173,7 +175,7 @@ def _value(path: Path, key: object, value: object) -> Any:
 
 
 def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return what the nodes' facts show, by the description's keys; a key that they do not show is left out.
+    """Return the nodes' facts by the description's keys; a key without a fact is left out.
 
     Args:
         nodes: The nodes of one run, alike: their kind is taken from the first.
@@ -181,7 +183,7 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
     if not nodes:
         return {}
     first = nodes[0]
-    # Of nodes that differ a little in usable memory, the description promises what all have.
+    # If nodes differ a little in usable memory, the description states the smallest.
     memory = min(node.memory_bytes for node in nodes)
     facts: dict[str, Any] = {
         "number_of_nodes": str(len(nodes)),
@@ -224,7 +226,7 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
     logs; where they contradict each other, there is an issue.
 
     Args:
-        system: What the operator states.
+        system: The operator's statements.
         chosen: The runs of the package.
     """
     nodes = [facts_of_nodes(one.run.nodes) for one in chosen]
@@ -240,7 +242,7 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
 
 
 def _log_facts(one: ChosenRun) -> dict[str, Any]:
-    """Return what a log states about the system, without what a run script cannot know."""
+    """Return a log's facts about the system, without those that a run script cannot know."""
     return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
@@ -250,12 +252,12 @@ def _value_of(
     nodes: Sequence[Mapping[str, Any]],
     printed: Sequence[Mapping[str, Any]],
 ) -> Any:
-    """Return the value of one key by the most trusted source that has one, "" where none has."""
+    """Return the value of one key by the most trusted source that has one, or "" if none has."""
     if key == STACK:
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
         return stated[key]
-    # The nodes were read by Rackproof itself; what a run script printed may be a placeholder.
+    # Rackproof itself read the nodes; a run script may have printed a placeholder.
     for sources in (nodes, printed):
         found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
         if found:
@@ -378,7 +380,7 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
 
 
 def _only_of_log(printed: Any, nodes: Any) -> Any:
-    """Return the software that a log shows without what the nodes themselves show."""
+    """Return the software that only a log shows, and not the nodes themselves."""
     if not (isinstance(printed, dict) and isinstance(nodes, dict)):
         return printed
     return {name: version for name, version in printed.items() if name not in nodes}

@@ -17,9 +17,9 @@ class SubmissionError(RackproofError):
 class Issue(Record):
     """Something missing or wrong, where, and what to do about it.
 
-    ``verdict`` is ``fail`` (proven wrong) or ``unproven`` (missing, not known); ``None`` for a remark,
-    which hinders nothing. ``code`` is a stable short name. ``run`` is the id of the run that it is
-    about and ``file`` a path, both empty where it is about none.
+    ``verdict`` is ``fail`` (proven wrong) or ``unproven`` (missing, not known); ``None`` for a remark, which
+    hinders nothing. ``code`` is a stable short name. ``run`` is the id of the run and ``file`` the path that
+    the issue is about; both are empty if it is about neither.
     """
 
     code: str
@@ -43,7 +43,7 @@ class Issue(Record):
 class CheckerAnswer(Record):
     """The answer of the official package checker.
 
-    ``accepted`` is ``None`` where it gave no answer (crashed, stopped, never asked); ``error`` is the reason.
+    ``accepted`` is ``None`` if it gave no answer (crashed, stopped, never asked); ``error`` is the reason.
     ``messages`` are its warnings and errors, each with the file of the package that it was reading.
     ``checked`` are the benchmarks whose logs it looked at (it passes over those that it does not know),
     ``allowed`` those that the round has.
@@ -62,7 +62,7 @@ class CheckerAnswer(Record):
 
 
 class BenchmarkPart(Record):
-    """One benchmark of the package. ``minutes`` is the score, ``None`` where the rules allow none.
+    """One benchmark of the package. ``minutes`` is the score, or ``None`` if the rules allow none.
 
     ``runs[i]`` is the id of the run whose log is ``result_<i>.txt``.
     """
@@ -72,13 +72,13 @@ class BenchmarkPart(Record):
     runs_needed: int | None = None
     minutes: float | None = None
     scaling_factor: float | None = None
-    """The factor in ``scaling.json``, ``None`` where the rules write none."""
+    """The factor in ``scaling.json``, or ``None`` if the rules write none."""
 
 
 class Submission(Record):
-    """The outcome: what was packed, the checker's answer, and all that is missing or wrong.
+    """The outcome: the packed files, the checker's answer, and all missing or wrong parts.
 
-    ``folder`` is the submitter's folder inside the output folder, empty where nothing was written.
+    ``folder`` is the submitter's folder inside the output folder; empty if nothing was written.
     """
 
     verdict: Verdict
@@ -95,7 +95,7 @@ class Submission(Record):
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run with its result log: its record, and what the log states about itself.
+    """A run with its result log: its record, and the log's own statements.
 
     ``moment`` is when the run began, in seconds since 1970 (0 where it is unknown). ``stated`` are the
     tags of the log's MLPerf events, ``system`` the description that the run script printed

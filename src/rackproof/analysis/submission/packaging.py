@@ -1,4 +1,4 @@
-"""The package as files: what goes where, written as a whole or not at all."""
+"""Write the package as files: their places, written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Lies beside the submitter's folder; it lists which runs are in the package and what Rackproof wrote."""
+"""Lies beside the submitter's folder; it lists the runs in the package and the files that Rackproof wrote."""
 
-# What of a run's folder reproduces it: configuration, run scripts, code.
+# The files of a run's folder that reproduce it: configuration, run scripts, code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
 # Git hosts and the repository checker of the rules refuse spaces and leading dots.
 _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
@@ -70,7 +70,7 @@ def lay_out(
     """Return the package without ``scaling.json``, which the official checker writes.
 
     Args:
-        system: What the operator states: the names of the folders.
+        system: The operator's statements, which name the folders.
         description: The system description.
         groups: Benchmark → its runs in the order of ``result_<i>.txt``.
         ruleset: The round.
@@ -149,7 +149,7 @@ def implementation_readme(
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a section of the README; nothing where it would be empty."""
+    """Return a section of the README, or nothing if it would be empty."""
     return ["", f"## {title}", "", *lines] if lines else []
 
 
@@ -183,7 +183,7 @@ def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
 
 
 def _values(texts: Any) -> list[str]:
-    """Return distinct texts, without what a log could smuggle into Markdown."""
+    """Return distinct texts, without characters that a log could smuggle into Markdown."""
     return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
 
 
@@ -249,7 +249,7 @@ def refuse_strangers(out: Path) -> None:
 
 
 def _change_since(out: Path) -> str:
-    """Return the first file of a written package that is not as its manifest has it, "" if none is.
+    """Return the first file of a written package that differs from its manifest, or "" if there is none.
 
     Raises:
         SubmissionError: The folder has no manifest, so Rackproof did not write it.
@@ -278,9 +278,9 @@ def put_in_place(draft: Path, out: Path) -> None:
     """Rename a whole draft to ``out``; a former package of Rackproof's is replaced.
 
     Raises:
-        SubmissionError: ``out`` is another's, or cannot be replaced; what was there still is.
+        SubmissionError: ``out`` is another's, or cannot be replaced; the old contents are still there.
     """
-    # Asked again: checks take minutes, in which something may have been put there.
+    # Checked again: checks take minutes, in which a file may have been put there.
     refuse_strangers(out)
     former = draft.with_suffix(".former")
     try:

@@ -24,7 +24,7 @@ def judge_runs(
     Args:
         chosen: The runs in the order of ``result_<i>.txt``.
         score: The score of the folder that holds their logs under these names.
-        system: What the operator states.
+        system: The operator's statements.
         ruleset: The round.
     """
     benchmark = chosen[0].benchmark
@@ -119,7 +119,7 @@ def _failed(
 
 
 def _reasons_against(one: ChosenRun, run: RunScore | None) -> list[str]:
-    """Return why a run is not good, by its score and by its record; nothing where it is."""
+    """Return the objections to a run from its score and its record, or none if it is good."""
     reasons = [] if run is None or run.scores else [_why_not(run)]
     if one.run.verdict is not Verdict.PASS:
         first = f" ({sanitize(one.run.reasons[0], 200)})" if one.run.reasons else ""
@@ -151,7 +151,7 @@ def _why_not(run: RunScore) -> str:
 def _shared(
     by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore], system: SystemFile
 ) -> Iterator[Issue]:
-    """Yield what the runs of one result must share with each other and with the description."""
+    """Yield the differences of one result's runs from each other and from the description."""
     first_size: tuple[float, str] | None = None
     seen: dict[str, str] = {}
     for file, one in by_file.items():
@@ -247,7 +247,7 @@ def judge_answer(
     *,
     ruleset: str,
 ) -> list[Issue]:
-    """Return what the checker's answer finds wrong with the package, and what the answer itself lacks.
+    """Return the problems that the checker found in the package, and gaps of the answer itself.
 
     The checker accepts what it does not read: benchmarks that the round does not have are passed
     over. So it must have looked at every benchmark and at the description.
@@ -332,7 +332,7 @@ def _describes(ruleset: str) -> bool:
 
 
 def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
-    """Return the factor in the checker's ``scaling.json``, ``None`` where it wrote none."""
+    """Return the factor in the checker's ``scaling.json``, or ``None`` if it wrote none."""
     match = re.fullmatch(r'\{"scaling_factor": ([0-9.eE+-]+)\}', answer.scaling.get(benchmark, ""))
     try:
         return float(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Select the runs of a submission, and read what their logs state about the system."""
+"""Select the runs of a submission, and read their logs' statements about the system."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FIRST_TIME = re.compile(rb':::MLLOG \{[^\n]{0,200}?"time_ms": ?(\d{12,14})\b')
 def latest_runs(
     results: Path, benchmarks: Sequence[str], count: int, *, sku: str = ""
 ) -> list[tuple[Run, Path]]:
-    """Return the newest runs of each benchmark, whatever their verdict, with their folders.
+    """Return the newest runs of each benchmark, of any verdict, with their folders.
 
-    Whatever their verdict, because a choice of the good ones would not be a result.
+    Verdicts are ignored, because a choice of good runs would not be a result.
 
     Args:
         results: The results folder.
         benchmarks: Names of benchmarks.
-        count: How many of each.
+        count: The number of runs of each.
         sku: Only runs on nodes of this model.
 
     Raises:
@@ -60,7 +60,8 @@ def latest_runs(
 def runs_gone(
     results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], known: Iterable[RunRow]
 ) -> list[Issue]:
-    """Return what hides a run that ``--latest`` would have to take: its folder or its record is gone.
+    """Return evidence that a run which ``--latest`` would have to take is gone: its folder or record is
+    missing.
 
     Deleting the runs that failed chooses the good ones, which is not a result.
 
@@ -68,7 +69,7 @@ def runs_gone(
         results: The results folder.
         benchmarks: Names of benchmarks.
         chosen: The runs that were found.
-        known: What the history lists.
+        known: The runs that the history lists.
     """
     present = {run.run_id for run, _ in chosen}
     oldest = {
@@ -119,7 +120,7 @@ def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:
 
 
 def moment_of(run: Run, folder: Path) -> float:
-    """Return when a run began, in seconds since 1970; 0 where neither record nor log shows it."""
+    """Return when a run began, in seconds since 1970, or 0 if neither record nor log shows it."""
     known = run.started or stamp_of(run.run_id)
     if known is not None:
         return known.timestamp()
@@ -143,7 +144,7 @@ def result_log(run: Run) -> LogFile | None:
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
     if len(results) > 1:
         results = [log for log in results if _RESULT_NAME.fullmatch(log.path)]
-    # A run that died early may have left a log in which no format is recognised.
+    # A run that died early may have left a log without a recognisable format.
     results = results or list(run.logs)
     return results[0] if len(results) == 1 else None
 
@@ -175,7 +176,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
 
 
 def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
-    """Return a log's content if it is what was recorded and fits a submission, else why not."""
+    """Return a log's content if it is as recorded and fits a submission, else why not."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""
@@ -234,7 +235,7 @@ def _known(value: Any) -> Any:
 
 
 def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:
-    """Return the runs of each benchmark in the order in which they began."""
+    """Return the runs of each benchmark in the order of their beginnings."""
     groups: dict[str, list[ChosenRun]] = {}
     for one in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
         groups.setdefault(one.benchmark, []).append(one)

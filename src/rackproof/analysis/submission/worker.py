@@ -28,7 +28,7 @@ _MAX_MESSAGES = 100
 
 
 class _Listener(logging.Handler):
-    """Keeps what the tool logs, with the file that it was reading."""
+    """Keeps the tool's log records, with the file that it was reading."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
@@ -75,7 +75,7 @@ def _argument(record: logging.LogRecord) -> object:
 
 
 def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
-    """Let the official checker check a copy of a package.
+    """Check a copy of a package with the official checker.
 
     Args:
         job: ``folder`` (the copy of the submitter's folder) and ``ruleset``.
@@ -120,7 +120,7 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
 
 
 def _unsafe(folder: Path, ruleset: str) -> str:
-    """Return which log would lead the tool to a rules file that is not its own; empty if none would."""
+    """Return the log that would lead the tool to a rules file that is not its own, or "" if there is none."""
     for log in sorted(folder.glob("results/*/*/result_*.txt")):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:

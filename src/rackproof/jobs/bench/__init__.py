@@ -1,1 +1,1 @@
-"""The bench job: plan runs, launch and follow them, record and judge what came."""
+"""The bench job: plan runs, launch and follow them, record and judge their results."""

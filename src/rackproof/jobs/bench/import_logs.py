@@ -17,7 +17,7 @@ from rackproof.store.history.client import History
 class ImportedRun(Record):
     """A run made from a log, and where its record is.
 
-    ``known``: it had been imported before. ``history``: why it is not in the history yet, empty if it is.
+    ``known``: it had been imported before. ``history``: why it is not in the history yet, or empty.
     """
 
     run: Run
@@ -48,12 +48,12 @@ def import_logs(
 ) -> ImportResult:
     """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
 
-    A file in which no format is found is passed over, unless its name says that it is a log: then it
-    becomes a run that is unproven. Two byte-identical logs are two runs, the second with a finding.
+    A file without a known format is passed over, unless its name is that of a log: then it becomes an
+    unproven run. Two byte-identical logs are two runs, the second with a finding.
 
     Args:
         place: A folder or a log.
-        results_folder: Where run folders go.
+        results_folder: The folder for run folders.
         benchmark: Its name; by default what each log states, else its folder's name.
         format: A log format's name, or ``auto``.
         old: The logs are known to be old: their age is not judged.

@@ -1,4 +1,4 @@
-"""Following a job on a node: how to poll the node, how to read its answer, what to show and when.
+"""Follow a job on a node: poll the node, read its answer, and choose the lines to show.
 
 No I/O; time comes from the caller. The node is polled by one small shell command,
 because a module call costs the node a hundred times as much, and the job would feel it.
@@ -47,10 +47,10 @@ def poll_command(
     Args:
         folder: The job's folder on the node.
         offset: Bytes of the log already read.
-        supervisor_pid: Process id of the supervisor, 0 while it is not known.
-        job_pid: Process id of the job's program, 0 while it is not known.
-        wait_s: Let the node wait so long first, but not beyond the program's end: so the end of a job is
-            seen at once without asking often. A node whose ``tail`` knows no ``--pid`` does not wait.
+        supervisor_pid: Process id of the supervisor, or 0 if it is not known.
+        job_pid: Process id of the job's program, or 0 if it is not known.
+        wait_s: Let the node wait so long first, but not beyond the program's end; the end of a job is then
+            seen at once without frequent polls. A node whose ``tail`` knows no ``--pid`` does not wait.
         limit: The most bytes of log to answer with.
     """
     wait = ""
@@ -77,9 +77,9 @@ class PollResult:
     """A node's answer to :func:`poll_command`.
 
     Attributes:
-        state: The job's state (state.json), None where no job was started.
-        alive: Whether the supervisor runs; None where its process id was not known yet.
-        age_s: Seconds since the job started by the node's own clock, None if it is not known.
+        state: The job's state (state.json), or None if no job was started.
+        alive: Whether the supervisor runs, or None if its process id was not known yet.
+        age_s: Seconds since the job started by the node's own clock, or None if unknown.
         log_bytes: Size of the log on the node.
         data: New bytes of the log.
     """
@@ -155,7 +155,7 @@ def _new_log_bytes(lines: Sequence[str]) -> tuple[int, bytes]:
 
 
 def _age_s(kernel_lines: Sequence[str], start_ticks: int) -> float | None:
-    """Return the seconds since a process of this boot started, None where they are not known."""
+    """Return the seconds since a process of this boot started, or None if they are not known."""
     uptime = next((match for line in kernel_lines if (match := _UPTIME.fullmatch(line))), None)
     if uptime is None:
         return None
@@ -173,7 +173,7 @@ def _state(line: str) -> Mapping[str, Any]:
     try:
         state = json.loads(line)
     except RecursionError:
-        # Not a ValueError: brackets nested a thousand deep, by which a node could end this process.
+        # Not only a ValueError: brackets nested a thousand deep would let a node end this process.
         state = None
     if (
         not isinstance(state, dict)
@@ -181,7 +181,7 @@ def _state(line: str) -> Mapping[str, Any]:
         or not all(isinstance(state.get(key), int) for key in _INTEGERS)
     ):
         raise ValueError("state.json on the node is damaged")
-    # Only the node needs the token, by which it finds the job's processes; here it would end up in output.
+    # Only the node needs the token, to find the job's processes; here it would appear in output.
     return {key: value for key, value in state.items() if key not in ("token", "version")}
 
 
@@ -210,7 +210,7 @@ def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
     """Return where to read on: after the new bytes, or near the end where too much has come together.
 
     Args:
-        offset: Where the answer's bytes began.
+        offset: The offset of the answer's first byte.
         answer: The node's answer.
         patient: Read on from there although more than one chunk has come together, as when a log is
             met for the first time. A job that talks without end would keep the node busy with that.
@@ -242,7 +242,7 @@ class Estimate:
     """The expected end of a job: from the pace of its progress, else from history.
 
     Attributes:
-        expected_s: How long such a job took before, None if unknown.
+        expected_s: Duration of earlier jobs like this, or None if unknown.
     """
 
     expected_s: float | None = None
@@ -259,12 +259,12 @@ class Estimate:
             self._last = (elapsed_s, fraction)
 
     def left_s(self, elapsed_s: float, *, may_end_early: bool = False) -> float | None:
-        """Return the expected seconds to the end, negative when overdue, None if unknown.
+        """Return the expected seconds to the end, negative when overdue, or None if unknown.
 
         Args:
             elapsed_s: Seconds since the job started.
             may_end_early: Whether it ends when a target is reached: its last epoch is then the latest end,
-                and how long such jobs took before, as long as it has not taken longer, the likely one.
+                and the duration of earlier jobs, until it is exceeded, the likely one.
         """
         left = self._left_by_pace(elapsed_s)
         usual = None if self.expected_s is None else self.expected_s - elapsed_s
@@ -276,7 +276,7 @@ class Estimate:
         return left
 
     def _left_by_pace(self, elapsed_s: float) -> float | None:
-        """Return the seconds to the last step at the present pace, None if too little was seen."""
+        """Return the seconds to the last step at the present pace, or None if too little was seen."""
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
             # Start-up is not a part of the pace: measured between two points where there are two. Below a
@@ -296,7 +296,7 @@ class ProgressPrinter:
         clock: Seconds that only grow.
         wall: The time of day, for the expected end.
         every_s: A line at most so often; a new epoch or phase comes sooner.
-        expected_s: How long such a job took before.
+        expected_s: Duration of earlier jobs like this.
     """
 
     def __init__(
@@ -329,10 +329,10 @@ class ProgressPrinter:
         """Return the line to show now, or None.
 
         Args:
-            progress: What the log shows.
+            progress: The log's progress.
             elapsed_s: Seconds since the job started.
             log_bytes: Size of the log.
-            hang_s: Silence after which the supervisor stops the job, 0 if it does not.
+            hang_s: Silence after which the supervisor stops the job, or 0 if it does not.
         """
         now = self._clock()
         self._estimate.observe(elapsed_s, progress.fraction)
@@ -348,7 +348,7 @@ class ProgressPrinter:
         if silent_s >= max(self._every_s, 1.0):
             warning = f"no output for {duration(silent_s)}"
             parts.append(f"{warning} (stopped at {duration(hang_s)})" if hang_s else warning)
-            # A job that is silent for hours does not need a line every ten seconds to say so.
+            # A job that is silent for hours does not need a line about that every ten seconds.
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         parts += [
             f"{duration(elapsed_s)} elapsed",
@@ -370,7 +370,7 @@ class ProgressPrinter:
         return self._line([f"no answer for {gone}, trying again (the job goes on): {sanitize(reason, 200)}"])
 
     def connection_restored(self) -> str | None:
-        """Return the line about a node that answers again, None if it never stopped."""
+        """Return the line about a node that answers again, or None if it never stopped."""
         if self._lost is None:
             return None
         gone_s, self._lost = self._clock() - self._lost, None

@@ -30,7 +30,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
-    """Return the system config (``DGX1``) that these nodes take, empty if there is none.
+    """Return the system config (``DGX1``) for these nodes, or "" if there is none.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -55,7 +55,7 @@ def docker_obstacle(
     unreached: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> str:
-    """Return why a run on these nodes cannot be made, empty if there is no obstacle.
+    """Return why these nodes cannot run it, or "" if there is no obstacle.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -163,7 +163,7 @@ def docker_environment(
 def describe_docker_launch(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], variables: Mapping[str, Scalar]
 ) -> list[str]:
-    """Return what would be built, staged and started, in words.
+    """Return the images, staging and starts of a plan, in words.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

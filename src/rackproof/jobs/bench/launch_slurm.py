@@ -34,7 +34,7 @@ GRACE_S = 120.0
 
 
 LEAST_SECRET = 8
-"""Characters: what is shorter is a mistake, and cannot be taken out of a log without damage to it."""
+"""Characters: a shorter value is a mistake, and cannot be removed from a log without damage to it."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """The kernel's name of a machine, to the name of its architecture in registries."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
@@ -52,13 +52,13 @@ class Site(Record):
     """Images in place of those of the definitions, by benchmark."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
     architecture: str = ""
-    """The architecture of all its nodes, by their facts; empty where it is not known."""
+    """The architecture of all its nodes, by their facts; empty if it is not known."""
     launch_host: str = ""
     partition: str = ""
     account: str = ""
     reservation: str = ""
     together: bool = False
-    """True if Slurm runs on the nodes together what each of them could run by itself."""
+    """True if Slurm runs a benchmark on the nodes together that each could run by itself."""
     repeats: int = Field(default=1, ge=0)
     """0: as many as a publishable result needs."""
     config: str = ""
@@ -101,7 +101,7 @@ class Site(Record):
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
-    """Return why no job can run on all nodes of a rack together, empty if there is no obstacle."""
+    """Return why no job can run on all nodes of a rack together, or "" if there is no obstacle."""
     # A smaller rack would take another config: its result would be another benchmark's.
     if unreached:
         return (
@@ -116,7 +116,7 @@ def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
 def slurm_obstacle(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
 ) -> str:
-    """Return why a run on these nodes cannot be made, empty if there is no obstacle."""
+    """Return why these nodes cannot run it, or "" if there is no obstacle."""
     obstacle = rack_obstacle(site, unreached)
     if obstacle:
         return obstacle
@@ -144,7 +144,7 @@ def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
 
 
 def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
-    """Return why nodes of these architectures cannot run one job, empty if there is no obstacle."""
+    """Return why nodes of these architectures cannot run one job, or "" if there is no obstacle."""
     known = {architecture: names for architecture, names in found.items() if architecture}
     if len(known) < 2:
         return ""
@@ -157,7 +157,7 @@ def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
 
 
 def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
-    """Return repository and tag of the image for a site's nodes; empty where there is none for them.
+    """Return repository and tag of the image for a site's nodes; empty if there is none for them.
 
     A digest without a tag is returned in the tag's place.
     """
@@ -172,7 +172,7 @@ def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
 
 
 def _image_for(container: Container, architecture: str) -> str:
-    """Return a definition's image for an architecture; of an unknown one only what holds for all."""
+    """Return a definition's image for an architecture; for an unknown one only an image for all."""
     if architecture:
         return {str(key): name for key, name in container.images.items()}.get(architecture, "")
     names = set(container.images.values())
@@ -180,7 +180,7 @@ def _image_for(container: Container, architecture: str) -> str:
 
 
 def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
-    """Return why there is no image for a site's nodes, empty if there is one."""
+    """Return why there is no image for a site's nodes, or "" if there is one."""
     container = loaded.definition.container
     if container is None or image_of(loaded, site)[0]:
         return ""
@@ -274,12 +274,12 @@ def slurm_environment(
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
     """Return the words after the program's name; the run's id is added where there is one."""
-    # Sorted: the arguments are part of the fingerprint by which an interrupted plan is found again.
+    # Sorted: the arguments are part of the fingerprint that identifies an interrupted plan.
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
 
 def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
-    """Return what would be pulled, staged and submitted, in words."""
+    """Return the pulls, staging and submissions of a plan, in words."""
     definition = loaded.definition
     if definition.container is None:
         return []

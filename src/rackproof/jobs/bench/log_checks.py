@@ -34,13 +34,13 @@ def log_findings(
     parsed: Sequence[ParsedLog],
     nodes: Sequence[Node],
 ) -> list[Finding]:
-    """Return what speaks against the logs being those of a run.
+    """Return evidence that the logs are not those of a run.
 
     Args:
         planned: The run.
-        job: State of the job that its supervisor wrote; empty where none was started.
-        started: When the supervisor started the job, None where that is not known.
-        ended: When it ended, None where that is not known.
+        job: State of the job that its supervisor wrote; empty if none was started.
+        started: When the supervisor started the job, or None if unknown.
+        ended: When it ended, or None if unknown.
         parsed: The run's logs.
         nodes: The nodes as they were when the run started.
     """
@@ -137,7 +137,7 @@ def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
 
 
 def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
-    """Return a finding for each moment at which the log does not state what else used a GPU of the run."""
+    """Return a finding for each moment at which the log does not state other uses of the run's GPUs."""
     for moment, text in MOMENTS.items():
         silent = sorted(
             gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
@@ -193,7 +193,7 @@ def _rule_findings(
 
 
 def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
-    """Return what differs between the GPUs that a log names and the planned ones of its node."""
+    """Return the differences between the GPUs that a log names and the planned ones of its node."""
     if "" in stated or not stated:
         yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
     foreign = sorted(stated - there - {""})

@@ -1,4 +1,4 @@
-"""Check by its job's supervisors that a machine was idle but for a run. No I/O."""
+"""Check from the job's supervisors that a machine was idle except for a run. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ of others.
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
-    """Return what the states of a job have of their nodes, those that make no sense left out.
+    """Return the use of each node from the states of a job; invalid ones are left out.
 
     Args:
         jobs: State of the job by node.
@@ -38,7 +38,7 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
 
 
 def _with_clean_texts(raw: object) -> dict[str, Any]:
-    """Return what a node states of itself with texts that can be shown."""
+    """Return a node's own statements with texts that can be shown."""
     if not isinstance(raw, Mapping):
         raise TypeError("no mapping")
     names = raw.get("names")
@@ -61,7 +61,7 @@ def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
 
 
 def busy_reason(uses: Mapping[str, MachineUse]) -> str:
-    """Return why no speed of a run counts: which of its nodes others used meanwhile; empty if none.
+    """Return why no speed of a run counts: the nodes that others used meanwhile, or "" if there are none.
 
     Args:
         uses: By node what used it.
@@ -73,7 +73,7 @@ def busy_reason(uses: Mapping[str, MachineUse]) -> str:
 def was_busy(use: MachineUse) -> bool:
     """Return whether others slowed a run down for a share of its time that shows in its speeds."""
     used_s = use.others_s + use.stolen_s
-    # Written so that a number that is none counts as busy.
+    # Written so that NaN counts as busy.
     few = use.disturbed_s < _DISTURBED * max(use.seconds, 0.1) or used_s < _FEWEST_S
     return not few
 

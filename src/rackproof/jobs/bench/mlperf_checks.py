@@ -122,7 +122,7 @@ class LauncherOutput:
 
 
 def run_script(planned: PlannedRun) -> run_sub.RunScript:
-    """Return what the run script of a planned run prints, as its definition and the operator state it."""
+    """Return the behaviour of a planned run's script, as its definition and the operator state it."""
     result = planned.result
     # Without rules to check by a job is not a run of MLPerf Training, and its script may be any.
     lacks, processes = (result.lacks, result.processes) if result.ruleset else (EVERYTHING, "")
@@ -145,20 +145,22 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
-    """Return what was found with what lacks: what ended a job comes before what lacks because of it."""
+    """Return findings with those about missing evidence: the cause of a job's end precedes the evidence that
+    it cost.
+    """
     causes = [one for one in findings if one.verdict is Verdict.FAIL or one.code in ("no_mpi", "refused")]
     return [*causes, *lacks, *(one for one in findings if one not in causes)]
 
 
 def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[ParsedLog]) -> list[Finding]:
-    """Return what of a log lies outside of its Slurm job."""
+    """Return the times of a log that lie outside its Slurm job."""
     moments: list[tuple[str, float]] = []
     for log in parsed:
         named = log.file or "the log"
         if log.first_event_s is not None and log.last_event_s is not None:
             moments.append((f"the first event of {named}", log.first_event_s))
             moments.append((f"the last event of {named}", log.last_event_s))
-    # Of the markers two are enough: the first and the last of them.
+    # Two of the markers are enough: the first and the last.
     markers = sorted(output.times.items(), key=lambda marker: marker[1])
     moments += dict([*markers[:1], *markers[-1:]]).items()
     return run_sub.slurm_time_findings(output.end, moments)
@@ -221,7 +223,7 @@ def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:
 
 
 def check_compliance(planned: PlannedRun, path: Path) -> list[Finding]:
-    """Have MLCommons' own checker read one run's log.
+    """Check one run's log with MLCommons' own checker.
 
     This reads the log once more, beside the pass that parses it: the checker takes only a file of its own
     name, and is started as a program of its own.
@@ -241,7 +243,7 @@ def check_compliance(planned: PlannedRun, path: Path) -> list[Finding]:
 
 
 def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
-    """Return what the checker's answer about one run's log means."""
+    """Return the findings from the checker's answer about one run's log."""
     if len(score.runs) != 1:
         message = f"the log could not be checked by the rules {ruleset}: {'; '.join(score.reasons[:2])}"
         return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
@@ -260,7 +262,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
 def convergence_input_findings(
     planned: PlannedRun, samples: float | None, batch: float | None
 ) -> list[Finding]:
-    """Return what is missing to compare how fast a run converged, where there are references at all."""
+    """Return the inputs that are missing for a comparison of convergence, if there are references at all."""
     ruleset = planned.result.ruleset
     if not ruleset or not reference_points(planned.benchmark, ruleset):
         return []
@@ -288,7 +290,7 @@ def check_convergence(planned: PlannedRun, samples: float | None, batch: float |
 
 
 def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | None:
-    """Return how many samples the reference needs at a batch size, None where none was published.
+    """Return the samples that the reference needs at a batch size, or None if none were published.
 
     Between two of the reference's batch sizes the mean is interpolated, as the rules do.
     """
@@ -304,7 +306,7 @@ def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | Non
 
 
 def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict | None, str]:
-    """Return what all repeats together are worth by the rules.
+    """Return the score of all repeats together by the rules.
 
     Args:
         planned: The repeats of one benchmark on one rack, all of them recorded.
@@ -379,7 +381,7 @@ def _middle_result(
 
 
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return what round 0.6 published for the system whose config the run took."""
+    """Return round 0.6's published result for the system whose config the run took."""
     system = published_system(str(planned.parameters.get("system", "")))
     benchmark = canonical_benchmark(planned.benchmark)
     # Two nodes of a system are not that system.
@@ -409,7 +411,7 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
     measurements = []
     for other in plan.runs:
         record = recorded.get(other.run_id)
-        # Failed repeats are left out: a difference from them says nothing against this run.
+        # Failed repeats are left out: a difference from them is not evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
         if _is_same_result(other, planned) and other.repeat < planned.repeat:

@@ -1,4 +1,4 @@
-"""Plan what the points of an experiment need of their nodes (network, storage), and check that they had it.
+"""Plan the network and storage that an experiment's points need on their nodes, and check that they had it.
 
 A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by the module
 ``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. No I/O: the
@@ -106,7 +106,7 @@ def needs_setup(point: Mapping[str, Scalar]) -> bool:
 
 
 def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
-    """Return a node's IPv4 address on the network that trains, from its raw facts; '' where none is known.
+    """Return a node's IPv4 address on the network that trains, from its raw facts, or '' if none is known.
 
     Args:
         raw: Raw facts of the node.
@@ -115,7 +115,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
     output = answer.get("stdout") if isinstance(answer, Mapping) else None
-    # In the kernel's order, by which interfaces that software makes come after those of the hardware.
+    # In the kernel's order, in which interfaces made by software follow those of the hardware.
     for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
             return str(address)
@@ -136,13 +136,13 @@ def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> st
 def setup_obstacle(
     point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], asked: int
 ) -> str:
-    """Return why a point cannot be set up on these nodes, empty if there is no obstacle.
+    """Return why a point cannot be set up on these nodes, or "" if there is no obstacle.
 
     Args:
         point: The point.
-        experiment: What the inventory has of the first node.
+        experiment: The inventory's variables of the first node.
         peers: The nodes that there are for it.
-        asked: How many it wants.
+        asked: The number of nodes that it requests.
     """
     if asked > len(peers):
         return f"{asked} nodes asked for, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
@@ -157,7 +157,7 @@ def setup_obstacle(
 
 
 def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return why a point's storage or cache cannot be had, empty if there is no obstacle."""
+    """Return why a point's storage or cache is not available, or "" if there is no obstacle."""
     storage = str(point.get("storage", ""))
     if storage and storage not in experiment.storages:
         known = ", ".join(sorted(experiment.storages)) or "none"
@@ -170,7 +170,7 @@ def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig)
 
 
 def _address_obstacle(peers: Sequence[Peer], interface: str) -> str:
-    """Return which node has no address to meet the others at, empty if all have one."""
+    """Return which node has no address to meet the others at, or "" if all have one."""
     lacking = next((peer for peer in peers if not peer.address), None)
     if lacking is None:
         return ""
@@ -186,14 +186,14 @@ def plan_setup(
     *,
     only_first: bool = False,
 ) -> NodeSetup:
-    """Return what is set up on the nodes of a run.
+    """Return the setup of a run's nodes.
 
     Args:
         point: The point.
-        experiment: What the inventory has of the first node.
+        experiment: The inventory's variables of the first node.
         peers: The run's nodes in the order of their ranks.
         limit_s: Limit of the job.
-        only_first: Whether only the first node starts the program, which is a launcher.
+        only_first: Whether only the first node starts the program (a launcher).
     """
     storage = experiment.storages.get(str(point.get("storage", "")))
     return NodeSetup(
@@ -223,14 +223,14 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
 def judge_setup(
     planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
 ) -> SetupEvidence:
-    """Judge what nodes report of a run's setup: whatever is not shown is unproven.
+    """Judge the nodes' reports on a run's setup: anything that is not shown is unproven.
 
     Args:
-        planned: What was to be set up.
+        planned: The planned setup.
         lead: The node whose job the run's own findings are about.
         reports: By node what ``rackproof_bench_setup`` returned when it removed the setup.
         jobs: By node the end of its job, for the nodes but the lead.
-        started: Whether a job was started at all; if not, the run has a finding of its own.
+        started: Whether a job was started; if not, the run has a finding of its own.
     """
     measurements: list[Measurement] = []
     report_of = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
@@ -261,7 +261,7 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
     for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
             text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
-            # Without a verdict: what is left behind afterwards takes nothing from what was measured.
+            # Without a verdict: a leftover after the run does not invalidate what was measured.
             findings.append(_finding("setting_left", None, text, name))
     return findings
 
@@ -284,7 +284,7 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
-    """Return what about a node's network is not as it was planned."""
+    """Return the differences of a node's network from the plan."""
     # The report names its node: one that was registered for another must not vouch for it.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
@@ -314,7 +314,7 @@ def _route_differences(
 
 
 def _link_difference(network: str, interface: object, link: Mapping[str, Any], moment: str) -> str:
-    """Return what is wrong with a node's interface before or after the run, empty if nothing is."""
+    """Return the fault of a node's interface before or after the run, or "" if there is none."""
     shown = sanitize(interface, 40)
     if link.get("interface") != interface or not interface:
         return f"{shown} was not there {moment} the run"
@@ -328,7 +328,7 @@ def _link_difference(network: str, interface: object, link: Mapping[str, Any], m
 
 
 def _kind_difference(network: str, kind: object, moment: str) -> str:
-    """Return what kind of interface it was where that does not fit the network, empty if it fits."""
+    """Return the kind of an interface that does not fit the network, or "" if it fits."""
     if network == "overlay" and kind != "vxlan":
         shown = sanitize(kind or "a plain link", 40)
         return f"no VXLAN {moment} the run, but {shown}"
@@ -366,13 +366,13 @@ def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 
 def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return what is mounted at the data's folder in place of the storage, empty if nothing else is."""
+    """Return the mount at the data's folder if it is not the planned storage, empty otherwise."""
     mount = _map(storage.get("mount"))
     kind = mount.get("type")
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
         return f"nothing is known of the storage at {planned.data}"
     allowed = _TYPES.get(planned.storage)
-    # Local file systems have too many names to list: local is what is none of a network.
+    # Local file systems have too many names to list: a local one is any that is not a network's.
     if kind not in allowed if allowed else _NOT_LOCAL.fullmatch(kind):
         shown = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
         return f"{planned.data} was not {planned.storage} but {shown}"
@@ -380,7 +380,7 @@ def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 
 def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return why a cache was not what the point asks for, empty if it was."""
+    """Return why a cache was not as the point requests it, or "" if it was."""
     if storage.get("cache") != planned.cache:
         return "nothing is known of it"
     if planned.cache == "warm":
@@ -390,10 +390,10 @@ def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 
 def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return why a cache was not cold, empty if it was."""
+    """Return why a cache was not cold, or "" if it was."""
     if storage.get("trouble"):
         return sanitize(storage["trouble"], 300)
-    # s3fs has a cache of its own, of which the kernel's count of pages shows nothing.
+    # s3fs has a cache of its own, which the kernel's count of pages does not show.
     if planned.storage == "s3fs":
         return "" if storage.get("how") else "nothing is known of it"
     resident = storage.get("resident")
@@ -454,7 +454,7 @@ def _pair_of_run(pair: Mapping[str, Any], names: Container[str], lead: str) -> t
 
 
 def _plausible_rate(value: object) -> float | None:
-    """Return a reported rate in bytes per second; None where it is not a number that a link can have."""
+    """Return a reported rate in bytes per second, or None if no link can have it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # A petabyte per second is beyond any link, and far below what would overflow.

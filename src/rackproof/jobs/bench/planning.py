@@ -109,7 +109,7 @@ class PlannedRun(Record):
     grace_s: float = 10
     launcher: str = "local"
     repeat: int = 0
-    """The number of the repeat of one result, from 1; 0 where nothing is repeated."""
+    """The number of the repeat of one result, from 1, or 0 if nothing is repeated."""
     repeats: int = 0
     would: tuple[str, ...] = ()
     """The actions that it would do on a cluster, in words."""
@@ -124,13 +124,13 @@ class PlannedRun(Record):
     result: Result
     """The reading and judging of its log, as the definition had it at planning."""
     definition_path: str
-    """As the controller finds it; :attr:`definition_name` is what records have."""
+    """The path on the controller; :attr:`definition_name` is in records."""
     definition_sha256: str
     definition_ctime_ns: int = 0
-    """Change time of the definition's file at planning; 0 where it does not show a later change."""
+    """Change time of the definition's file at planning, or 0 if it does not show a later change."""
     expected_s: float | None = None
     setup: NodeSetup | None = None
-    """The setup of its nodes, which start it together; None where a node is taken as it is."""
+    """The setup of its nodes, which start it together, or None if a node is taken as it is."""
     unproven_because: str = ""
     """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
 
@@ -240,7 +240,7 @@ class Plan(Record):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Nodes on which nothing could be run, each with the reasons: nothing is proven about them."""
+        """Return nodes on which nothing could run, each with the reasons: nothing is proven about them."""
         reasons: dict[str, list[str]] = {}
         for point in self.skipped:
             if all(point.node not in run.nodes for run in self.runs):
@@ -250,7 +250,7 @@ class Plan(Record):
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds that earlier runs let expect for all of it, or None while some run has no history."""
+        """Return the expected seconds of the whole plan by earlier runs, or None if a run has no history."""
         each = [planned.expected_s for planned in self.runs]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
@@ -293,7 +293,7 @@ def make_plan(
         estimate: Gives the seconds that a run is expected to take, or None.
         now: The moment of planning.
         sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.
-        experiments: Per node what the inventory has of it for experiments (storages, networks).
+        experiments: The inventory's variables of each node for experiments (storages, networks).
         addresses: Per node its address on the network that trains.
 
     Raises:
@@ -343,7 +343,7 @@ def _node_sku(site: Site) -> NodeSku:
 
 
 def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
-    """Return what two plans share that come of the same request."""
+    """Return the fingerprint that two plans of the same request share."""
     # All that a run is, but its id, its file's time and its expected time: these differ each time.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
@@ -676,14 +676,14 @@ def _docker_runs(
 def _by_site(
     loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
 ) -> dict[str, Any]:
-    """Return what all runs have alike whose launcher works with a site's containers."""
+    """Return the settings shared by all runs whose launcher works with a site's containers."""
     how = launch_slurm if launcher == "slurm" else launch_docker
     launch, result = loaded.definition.launch, loaded.definition.result
     return {
         "run_id": new_run_id(loaded.name, now=now),
         "benchmark": loaded.name,
         "suite": suite,
-        # What trains has its interpreter and its libraries in its container.
+        # A training has its interpreter and its libraries in its container.
         "runtime": "",
         "program": how.PROGRAM,
         "timeout_s": launch.timeout_s,
@@ -700,7 +700,7 @@ def _by_site(
 
 
 def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
-    """Return where a run's definition is and what shows a change of it."""
+    """Return the path of a run's definition, and the digest that shows a change of it."""
     return {
         "definition_path": loaded.path,
         "definition_sha256": loaded.sha256,
@@ -709,7 +709,7 @@ def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
 
 
 def _settled_ctime_ns(path: Path) -> int:
-    """Return a file's change time, 0 where a change in this moment might leave it the same.
+    """Return a file's change time, or 0 if a change in this moment might leave it the same.
 
     Clocks of file systems tick every few milliseconds or seconds: a file that was changed a moment ago
     may be changed again within the same tick, so only an older time proves anything.
@@ -770,7 +770,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     Args:
         plan: The plan as it would be made now.
         results: The results folder.
-        resume: False makes a new plan whatever was interrupted.
+        resume: False makes a new plan, even if one was interrupted.
 
     Returns:
         The plan to carry out, and whether it is an earlier one that goes on.
@@ -816,7 +816,7 @@ def read_plan(results: Path, plan_id: str) -> Plan:
     """Return a kept plan.
 
     Raises:
-        ResultsError: There is none of that id, or it is damaged.
+        ResultsError: No plan has that id, or it is damaged.
     """
     plan = _read_plan(results / plan_id / PLAN_FILE)
     if plan is None:
@@ -825,7 +825,7 @@ def read_plan(results: Path, plan_id: str) -> Plan:
 
 
 def _read_plan(path: Path) -> Plan | None:
-    """Return the plan in a file; None where it is missing or of another shape: it is then not resumed."""
+    """Return the plan in a file, or None if it is missing or has another shape: it is then not resumed."""
     try:
         plan = Plan.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except (OSError, ValueError):
@@ -835,7 +835,7 @@ def _read_plan(path: Path) -> Plan | None:
 
 
 def describe_plan(plan: Plan) -> str:
-    """Return the plan in words: how many runs, where, how long, and what is left out."""
+    """Return the plan in words: the number of runs, their nodes, their duration, and the omissions."""
     count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
     lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
     for run in plan.runs:
@@ -846,7 +846,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
-    """Return how long runs take by history, and by their limits where there is none."""
+    """Return the expected duration of runs by history, or by their limits if there is none."""
     expected_s = [run.expected_s for run in runs if run.expected_s is not None]
     # A run that cannot be made takes no time.
     limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]

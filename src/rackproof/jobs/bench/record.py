@@ -94,10 +94,10 @@ class RecordedRun(Record):
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return what the job's end shows against the run, beside what its log shows.
+    """Return findings against the run from the job's end, besides those from its log.
 
-    Only a job of this run that ended by itself, succeeded, and has exit status 0 on the nodes that were
-    asked for adds nothing. The state comes from a node: what of it is absent or damaged is a finding of
+    Only a job of this run that ended by itself, succeeded, and has exit status 0 on the nodes that were asked
+    for adds nothing. The state comes from a node: an absent or damaged value is a finding of
     :func:`~rackproof.jobs.bench.required_evidence.machine_lacks`.
     """
     job = evidence.job
@@ -124,7 +124,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def job_seal(job: Mapping[str, Any]) -> str:
-    """Return the digest of what counts of a job's end, as rackproof_job writes it on the node."""
+    """Return the digest of the relevant parts of a job's end, as rackproof_job writes it on the node."""
     # A supervisor of an earlier version states nothing of its machine, and its seal covers nothing of it.
     counted = [[key, job.get(key)] for key in (*_SEALED, *(["machine"] if "machine" in job else []))]
     try:
@@ -144,7 +144,7 @@ def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
-    """Return what is not as it should be about a job of this run that no longer runs."""
+    """Return the faults of a job of this run that no longer runs."""
     finding = _interruption(planned, job) or _exit_failure(job)
     findings = [finding] if finding is not None else []
     # Degraded: the run's numbers are good, but what is left may occupy the GPUs of the next.
@@ -158,7 +158,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
     """Return a finding where a job did not end by itself, or nothing is known of its end."""
     ended_by = job.get("ended_by", "itself")
     if ended_by == "supervisor_died" and planned.launcher == "slurm":
-        # What ran on that node only followed; the same command again finds the Slurm job, or its end.
+        # The program on that node only followed; the same command again finds the Slurm job, or its end.
         message = (
             f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
             "job may go on: start the same command again, which follows it (or scancel --name "
@@ -212,17 +212,17 @@ def build_run(
     trouble: str = "",
     sku_references: Sequence[SkuReference] = (),
 ) -> Run:
-    """Judge what was measured and return the record. It reads no file but a definition that was changed.
+    """Judge the measurements and return the record. It reads no file but a definition that was changed.
 
     Args:
         planned: The run as planned.
         parsed: Its parsed logs.
-        evidence: What else is known of it.
+        evidence: The other facts about it.
         references: Gives the references of a measurement.
         plan_id: The plan it belongs to.
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
-        trouble: Why references may exist that were not found, if so.
+        trouble: Why references may exist that were not found.
         sku_references: The SKU's baselines: those of such runs have to find their measurement.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
@@ -310,7 +310,7 @@ def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     job = job_findings(planned, evidence)
     if planned.launcher in BY_ITSELF:
         return [*job, *evidence.findings, *definition_findings(planned)]
-    # The launcher's exit status only repeats what Slurm and the log say in more words.
+    # The launcher's exit status only repeats Slurm and the log in more words.
     return [*evidence.findings, *job, *definition_findings(planned)]
 
 
@@ -341,7 +341,7 @@ def write_record(
 
     Args:
         planned: The run as planned.
-        evidence: What else is known of it.
+        evidence: The other facts about it.
         folder: ``results/RUN_ID``.
         plan_id: The plan it belongs to.
         sku_references: The SKU's baselines.
@@ -382,7 +382,7 @@ def judge_folder(
 
     Args:
         planned: The run as planned.
-        evidence: What else is known of it.
+        evidence: The other facts about it.
         folder: ``results/RUN_ID``.
         history: Gives the accepted references of this hardware.
         plan_id: The plan it belongs to.
@@ -426,7 +426,7 @@ def judge_folder(
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
-    """Enter a written record into the history and write its page; return the page and what went wrong."""
+    """Enter a written record into the history and write its page; return the page and the errors."""
     page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
@@ -468,7 +468,7 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
 
 
 def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, logs: _Logs) -> LogFile | None:
-    """Read one log into the logs of its run; return its entry, None where it cannot be read."""
+    """Read one log into the logs of its run; return its entry, or None if it cannot be read."""
     name = f"logs/{path.name}"
     try:
         log, entry = read_log_file(
@@ -506,8 +506,8 @@ def _baselines_of(
     """Return the SKU's baselines of a measurement: those that name its case most closely, whole.
 
     More labels and parameters name it more closely. Of several that are equally particular none hides
-    another. Of the others the bound on the bad side remains: a case that is named more closely must not
-    lower the SKU's floor.
+    another. Of the other references the bound on the bad side remains: a reference for a narrower case must
+    not lower the SKU's floor.
     """
     fitting = [
         baseline
@@ -549,7 +549,7 @@ def _particularity(baseline: SkuReference) -> tuple[int, bool]:
 
 
 def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Finding]]:
-    """Return the logs of the run's nodes, and what else lies there or is missing."""
+    """Return the logs of the run's nodes, and findings about foreign and missing ones."""
     own, findings = [], []
     expected = {f"{name}.log" for name in planned.nodes}
     # Hidden files are what interrupted copies and file managers leave.
@@ -566,7 +566,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 
 
 def preload_libraries() -> None:
-    """Import what :func:`record` will need, so that processes forked from this one share it.
+    """Import the modules that :func:`record` will need, so that processes forked from this one share them.
 
     Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.
     """
@@ -581,7 +581,7 @@ def _dataset(tags: Mapping[str, str]) -> Dataset | None:
     if not tags:
         return None
     counts = ("objects", "size_bytes")
-    # Tags come from a log: a count that is none is left out, not an error that loses the run.
+    # Tags come from a log: an invalid count is left out; an error would lose the run.
     numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
     texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
     return Dataset.model_validate({**texts, **numbers})

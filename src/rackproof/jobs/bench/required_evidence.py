@@ -1,8 +1,8 @@
 """List the evidence of the verdict on a run: a run on one machine, and one under Slurm. No I/O.
 
-Each table has a row for every field of the structures that carry the evidence, also for those whose
-absence says nothing; a test compares them. The judge of a run walks its table before any check, and the
-checks compare only what is there: missing evidence has its finding already.
+Each table has a row for every field of the structures that carry the evidence, even if its absence means
+nothing; a test compares them. The judge of a run walks its table before any check, and the checks compare
+only present values: missing evidence has its finding already.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Evidence(Record):
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job as its supervisor wrote it; empty where no job was started."""
+    """State of the job that its supervisor wrote; empty if no job was started."""
     findings: tuple[Finding, ...] = ()
     """Faults that the nodes' facts show."""
     could_not_start: str = ""
@@ -70,7 +70,7 @@ class Evidence(Record):
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
     """The use of each node by others while the job ran."""
     busy: str = ""
-    """The reason why no speed is judged; empty where the machines were idle or need not be."""
+    """The reason why no speed is judged; empty if the machines were idle or need not be."""
     container_digest: str = ""
     slurm_start: datetime | None = None
     """The start of this run's Slurm job, by Slurm: following may have started later."""
@@ -78,7 +78,7 @@ class Evidence(Record):
 
 @dataclass(frozen=True)
 class MachineRun:
-    """A run that its own program started and ended: its plan, what is known of it, its logs."""
+    """A run that its own program started and ended: its plan, its facts, its logs."""
 
     planned: PlannedRun
     known: Evidence
@@ -87,7 +87,7 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A run's job under Slurm: its plan, what its run script does, what the log and Slurm's record show."""
+    """A run's job under Slurm: its plan, the behaviour of its run script, its log and Slurm's record."""
 
     planned: PlannedRun
     script: RunScript
@@ -103,7 +103,7 @@ class SlurmJob:
 
 
 def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> list[Finding]:
-    """Return what lacks and has no finding yet: what a parser says of the same lack comes first."""
+    """Return what is missing and has no finding yet: a parser's finding about it has precedence."""
     known = {one.code for one in found if one.verdict is not None and one.verdict.gates}
     return [one for one in lacking if one.code not in known]
 
@@ -133,7 +133,7 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
 
 
 def usable_state(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of a job's state what can be used: of what is absent or damaged a row says so."""
+    """Return the usable part of a job's state: rows report the absent and damaged parts."""
     return {key: job[key] for key in _JOB_KINDS if job_value_state(key, job.get(key)) is _THERE}
 
 
@@ -150,7 +150,7 @@ def job_value_state(key: str, value: object) -> EvidenceState:
 
 
 def moment_of(raw: object) -> datetime | None:
-    """Return a moment that a node states, None where it makes no sense; without a zone it is UTC."""
+    """Return a moment that a node states, or None if it is invalid; without a zone it is UTC."""
     try:
         # fromtimestamp(True) is a second of 1970.
         if isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -177,7 +177,7 @@ def _ended(run: MachineRun) -> bool:
 
 
 def _by_itself(run: MachineRun) -> bool:
-    # How a job that was ended from outside ended has a finding that names the cause; so has a signal.
+    # A job that was ended from outside has a finding that names the cause; so has a signal.
     return _ended(run) and run.known.job.get("ended_by") == "itself" and run.known.job.get("signal") is None
 
 
@@ -189,7 +189,7 @@ _JOB_KINDS: Mapping[str, type] = {
     "succeeded": bool,
     "unkillable": list,
 }
-"""The keys of a job's state that count, and what each has to be."""
+"""The keys of a job's state that count, and the required type of each."""
 
 
 def _of_job(
@@ -206,7 +206,7 @@ def _of_job(
         code,
         _AGAIN,
         needed,
-        # What is there and cannot be read is not absent.
+        # An unreadable log is not an absent one.
         verdicts={_DAMAGED: Verdict.UNPROVEN},
         harmless=harmless,
         without=without,
@@ -339,7 +339,8 @@ def _prints(name: str) -> Callable[[SlurmJob], bool]:
 
 
 def _lists_nodes(job: SlurmJob) -> bool:
-    # One line has the list, its length and the job's number: where it lacks, the list says so.
+    # One line has the list, its length and the job's number: if the line is missing, the list's row reports
+    # it.
     return bool(job.output.node_list)
 
 
@@ -415,7 +416,7 @@ def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
 
 
 def _caches_state(output: RunSubOutput) -> EvidenceState:
-    # How many nodes cleared theirs is compared where the log shows anything of it.
+    # The number of nodes that cleared theirs is compared if the log shows any.
     return _some(output.cache_clearings + output.caches_cleared + len(output.cache_errors))
 
 

@@ -1,4 +1,4 @@
-"""Find what a node lacks for the environments of its runs, before anything is made."""
+"""Find the requirements of runs' environments that a node lacks, before anything is made."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mapping[str, Any]) -> list[str]:
-    """Return a line for each thing that a node lacks for a runtime; nothing of what is not answered. No I/O.
+    """Return a line for each requirement of a runtime that a node lacks; unanswered ones are left out. No
+    I/O.
 
     Args:
         node: Its name.
         runtime: The runtime's name.
-        needs: What the runtime wants.
+        needs: The runtime's requirements.
         facts: The node's raw answer: ``loadable`` are libraries, ``interpreters`` versions of Python.
     """
     lines = []

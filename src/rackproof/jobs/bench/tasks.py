@@ -66,7 +66,7 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements of a speed that is judged: a reference, and nodes that were idle but for the run."""
+    """The conditions for judging a speed: a reference, and nodes that were idle except for the run."""
 
     references: bool
     idle: bool = True
@@ -131,7 +131,7 @@ def select_benchmarks(
     """Check the request before anything is touched, and claim the hosts.
 
     Args:
-        folder: Where the definitions are.
+        folder: The folder of the definitions.
         results: The results folder.
         suite: The requested suite; ignored if benchmarks are given.
         benchmarks: Benchmarks asked for by name.
@@ -194,12 +194,12 @@ def plan_runs(
     """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
 
     Args:
-        choice: What :func:`select_benchmarks` returned.
+        choice: The result of :func:`select_benchmarks`.
         hosts: All hosts asked for.
-        answered: What is known of each node that answered.
-        resume: Whether an interrupted plan of the same request goes on.
+        answered: The facts about each node that answered.
+        resume: Whether an interrupted plan of the same request is continued.
         dry_run: Keep nothing.
-        workloads: Folder of the workloads on this machine, for what their runtimes need.
+        workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
 
     Raises:
         BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
@@ -235,7 +235,7 @@ def plan_runs(
 
 
 def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
-    """Check that each node has what starting any run needs.
+    """Check that each node has the requirements of starting any run.
 
     Raises:
         BenchError: A node lacks a variable.
@@ -249,7 +249,7 @@ def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
 def _starts_by_host(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], plan: Plan
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return what starting the runs needs, by the host that starts them, in the order of the plan."""
+    """Return the data for starting the runs, by the host that starts them, in the order of the plan."""
     starts: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
@@ -309,7 +309,7 @@ def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
 def _lacking_for_runtimes(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], workloads: Path
 ) -> list[str]:
-    """Return what nodes lack for the runtimes of the runs, a line each."""
+    """Return a line for each requirement of the runs' runtimes that a node lacks."""
     places = {
         (node, run.runtime): None
         for run in runs
@@ -343,7 +343,7 @@ def _runtimes(
 def _mounts(
     runs: Sequence[PlannedRun], experiments: Mapping[str, ExperimentConfig]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return by host what the role storage mounts for the runs that nodes start together."""
+    """Return by host the mounts that the role storage makes for the runs that nodes start together."""
     points: dict[str, list[Parameters]] = {}
     for run, host in _setups(runs):
         points.setdefault(host, []).append(run.parameters)
@@ -401,14 +401,14 @@ def record_run(
         run_id: The run.
         facts: Raw facts of the nodes that took part.
         sku: The lead's SKU; those of the other nodes are in the plan.
-        sku_gpus: GPUs that the lead must have; 0 where it is not known.
+        sku_gpus: GPUs that the lead must have, or 0 if it is not known.
         sku_references: Baselines of the SKU.
-        required: What a speed needs to count.
-        job: State of the job at its end; empty where none was started.
-        failure: Why no job was started, in words; empty otherwise.
+        required: The conditions for judging a speed.
+        job: State of the job at its end; empty if none was started.
+        failure: Why no job was started, in words, or empty.
         command: The job's command line.
-        texts: What the operator wrote down: description, notes, storage, network.
-        points: By node what was set up on it, where the run has a setup.
+        texts: The operator's notes: description, notes, storage, network.
+        points: By node its setup, if the run has one.
         jobs: By node how its part of the job ended, for the nodes but the first.
 
     Raises:
@@ -470,7 +470,7 @@ def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) 
 
 
 def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, NodeSku]) -> list[Finding]:
-    """Return what the facts of a run's nodes show against it, node by node."""
+    """Return findings from the facts of a run's nodes, node by node."""
     findings: list[Finding] = []
     for name, raw in facts.items():
         findings += findings_from_facts(name, raw, expected_gpus=skus[name].gpus)
@@ -503,7 +503,7 @@ def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tupl
 
 
 def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list[Finding]:
-    """Return what speaks against the nodes being of their SKU, and all of the same."""
+    """Return evidence that the nodes are not of their SKU, or not all of the same."""
     findings: list[Finding] = []
     for node in nodes:
         own = skus[node.name]
@@ -528,7 +528,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
 
 
 def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEvidence) -> dict[str, str]:
-    """Return the operator's texts, network and storage replaced where the nodes showed what they had."""
+    """Return the operator's texts, with network and storage replaced by the nodes' own reports."""
     observed = {"network": setup.network, "storage": setup.storage}
     return {**texts, **{name: text for name, text in observed.items() if text}}
 
@@ -571,7 +571,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    # What is missing gates like a run that is unproven: without it the plan is not a proof of anything.
+    # A missing run gates like an unproven one: without it the plan is not proof of anything.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
     lines = [
@@ -598,7 +598,7 @@ def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | Non
 
 
 def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
-    """Write the pages beside the plan's report; return in words where they are or what went wrong."""
+    """Write the pages beside the plan's report; return in words their places or the errors."""
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
@@ -627,7 +627,7 @@ def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> lis
 def _missing(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> list[str]:
-    """Return in words what the plan asked for and has no record, or no longer its logs."""
+    """Return in words the planned runs that have no record, or no longer their logs."""
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
         for run in made.remaining_runs(recorded, given_up)
@@ -642,7 +642,7 @@ def _missing(
 def _scores(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
-    """Return what the repeats of each benchmark are worth together, in words with a verdict."""
+    """Return the score of each benchmark's repeats, in words with a verdict."""
     scores: dict[str, Verdict | None] = {}
     for members in _repeat_groups(made, given_up):
         # A score of some of the repeats would be no result; those that are missing are named elsewhere.
@@ -684,7 +684,7 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
 
 
 def _mend_page(run: Run, folder: Path) -> str:
-    """Write the page of a run if it is missing or older than the record; return what prevents it."""
+    """Write the page of a run if it is missing or older than the record; return why that failed."""
     page = folder / "report.html"
     try:
         # The record is written first: an older page was interrupted, or shows an earlier verdict.
@@ -696,7 +696,7 @@ def _mend_page(run: Run, folder: Path) -> str:
 
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return in words why a task failed: the end of what the program wrote, else the task's message."""
+    """Return in words why a task failed: the end of the program's output, else the task's message."""
     item = _failed_item(result)
     # `msg` of a failed command is only "non-zero return code"; what the program wrote names the cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
@@ -730,7 +730,7 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
 
 
 def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
-    """Return what a host's variables say for experiments.
+    """Return a host's variables for experiments.
 
     Raises:
         BenchError: A variable has a value that makes no sense.
@@ -744,7 +744,7 @@ def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
 
 
 def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str) -> dict[str, Any]:
-    """Return what the playbook needs to start a run, as plain data."""
+    """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
     # These programs keep a copy of the benchmark's code, from which config and run script are fetched.
@@ -775,7 +775,7 @@ def _start_arguments(run: PlannedRun, plan_id: str) -> list[str]:
 
 
 def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
-    """Return what starts one node's part of a run that nodes start together."""
+    """Return the start of one node's part of a run that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     folder = f"{home}/runs/{run.run_id}"
     words = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
@@ -824,7 +824,7 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 
 def _number_in_text(text: str) -> int | float | None:
-    """Return the finite number that a text is, as an integer where it can be one; None where it is none."""
+    """Return the finite number in a text, as an integer if it is one, or None."""
     # Python reads "8_00" as 800 and the digits of every script; here these are text.
     if "_" in text or not text.isascii():
         return None
@@ -833,7 +833,7 @@ def _number_in_text(text: str) -> int | float | None:
             number = kind(text)
             if math.isfinite(number):
                 return number
-        # A number of hundreds of digits is none.
+        # A number with hundreds of digits is not accepted.
         except (ValueError, OverflowError):
             continue
     return None

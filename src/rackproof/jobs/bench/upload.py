@@ -1,4 +1,4 @@
-"""Results that are recorded go to an object store, too. What becomes of that changes no verdict."""
+"""Results that are recorded go to an object store, too. A failed upload changes no verdict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def upload_results(
     region: str,
     credentials: Sequence[Mapping[str, Any]],
 ) -> UploadOutcome:
-    """Put folders of results into an object store; what is there already is not put there again.
+    """Put folders of results into an object store; objects that are there already are not sent again.
 
     Args:
         results: The results folder.

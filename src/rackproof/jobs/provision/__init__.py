@@ -1,1 +1,1 @@
-"""The provision job: the summary of what changed and what needs attention."""
+"""The provision job: the summary of changes and open problems."""

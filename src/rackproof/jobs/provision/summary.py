@@ -1,4 +1,4 @@
-"""Summarize a run of ``provision.yml``: what changed on which nodes, and what needs attention."""
+"""Summarize a run of ``provision.yml``: changes by node, and open problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def provision_summary(
         predicted: whether the playbook ran in check mode.
 
     Returns:
-        A paragraph for each group of nodes to which the same happened, largest group first.
+        Return a paragraph for each group of nodes with the same outcome, largest group first.
     """
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in sorted(changed.keys() | attention.keys()):

@@ -1,4 +1,6 @@
-"""The waves in which nodes are provisioned: how many of a partition are out of service at a time. No I/O."""
+"""Plan the waves of provisioning: the number of a partition's nodes that are out of service at a time. No
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ class Wave:
 
     Attributes:
         nodes: Their names, in the order of the inventory.
-        canary: Whether the wave tries first on a few nodes what the others get.
+        canary: Whether the wave tests the change on a few nodes first.
         left: Partition to the nodes that are in service during the wave, and to all of its nodes; of those
             partitions alone that lose a node to it.
     """
@@ -96,7 +98,9 @@ class _Partitions:
         return any(node not in self.out[name] for name in self.of.get(node, ()))
 
     def rank(self, node: str) -> int:
-        """Return when a node's turn is: what an earlier run left, what is in service, what serves no job."""
+        """Return a node's place in the order: first those of an earlier run, then those in service, then the
+        others.
+        """
         if self.serves(node):
             return 1
         return 0 if node in self.of and node not in self.stays_out else 2
@@ -114,7 +118,7 @@ class _Partitions:
         return [name for name in self.of.get(node, ()) if node not in self.out[name]]
 
     def finish(self, wave: Iterable[str]) -> None:
-        """Note that a wave is done: its nodes are in service, but for those that others keep out of it."""
+        """Mark a wave as done: its nodes are in service, except those that others keep drained."""
         for node in wave:
             if node not in self.stays_out:
                 for name in self.of.get(node, ()):
@@ -124,7 +128,7 @@ class _Partitions:
 def plan_provision_waves(
     nodes: Sequence[str], partitions: Mapping[str, Mapping[str, str]], limits: WaveLimits
 ) -> list[Wave]:
-    """Return the waves in which nodes are taken out of service, provisioned and returned.
+    """Return the waves in which nodes are drained, provisioned and resumed.
 
     Each node is in one wave. A wave never takes more nodes of a partition than its share, with those that are
     out of service already; where these use up the share it takes one, or the work would never end. Nodes that
@@ -134,7 +138,7 @@ def plan_provision_waves(
         nodes: Names of the nodes to provision, in the order of the inventory.
         partitions: Partition to its nodes to the reason why each is out of service, as
             :func:`rackproof.nodes.slurm_states.read_partitions` returns them; empty without a cluster.
-        limits: How far the nodes may be out together.
+        limits: The limits on nodes that are out at the same time.
     """
     state = _Partitions(partitions, limits)
     left = sorted(dict.fromkeys(nodes), key=state.rank)
@@ -162,7 +166,7 @@ def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
     # Nodes that serve no job wait until those in service are done.
     last_rank = max(1, state.rank(left[0]))
     ready = [node for node in left if state.rank(node) <= last_rank]
-    # Of two nodes the one with more partitions is harder to place: the last value makes it the first.
+    # Of two nodes the one with more partitions is harder to place: the last value puts it first.
     ready.sort(
         key=lambda node: (
             state.rank(node),
@@ -186,7 +190,7 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
     Args:
         waves: As :func:`plan_provision_waves` returns them.
         limits: With what they were planned.
-        remark: What is not known of the cluster.
+        remark: The unknown facts of the cluster.
     """
     lines = [remark] if remark else []
     for number, wave in enumerate(waves, 1):

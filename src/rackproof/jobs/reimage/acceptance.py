@@ -43,12 +43,12 @@ _PARTNER_START_S = 45
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
-    """Return what is to be reported of a node that has passed its acceptance.
+    """Return the report on a node that has passed its acceptance.
 
     Args:
         folder: The night's folder.
         node: The node.
-        checks: What it had to pass besides its health checks, of :data:`ACCEPTANCE_CHECKS`.
+        checks: The checks that it had to pass besides its health checks, of :data:`ACCEPTANCE_CHECKS`.
 
     Raises:
         ReimageError: It did not pass.
@@ -71,7 +71,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
 
 
 def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
-    """Return a remark about the checks that the operator left out: what they prove is not known."""
+    """Return a remark about the checks that the operator left out, and what they leave unproven."""
     missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
     if not missing:
         return ()
@@ -116,7 +116,7 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
 
 
 def find_own_failure(context: NightContext, node: str) -> str:
-    """Return why a node needs no partner, empty if it does: alone it has failed already."""
+    """Return the node's own failure, which makes a partner unnecessary, or "" if there is none."""
     night = read_probes(Path(context.folder))
     reasons = night.reasons.get(node, ()) if night else ()
     failures = (f"{reason.metric} {reason.part}: {reason.text}" for reason in reasons if reason.verdict.gates)
@@ -132,7 +132,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     Args:
         context: The night of the node's acceptance.
         node: The node.
-        listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
+        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
 
     Raises:
         ReimageError: The nights cannot be read.
@@ -161,7 +161,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
 
 def _others_in_service(node: str, listed: str) -> set[str]:
     """Return the nodes that share a partition with a node and that are not drained."""
-    # The reason is the last field, because it is free text, in which there may be more bars.
+    # The reason is the last field, because it is free text, which may contain more bars.
     rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
     partitions = {partition for name, partition, _ in rows if name == node}
     others = set()
@@ -211,7 +211,7 @@ def run_partner(
     """Run the partner's half as a job on the first partner that Slurm allocates.
 
     Args:
-        plan: How it is measured.
+        plan: The plan of the measurement.
         node: The node, which runs its half meanwhile.
         partners: Partners, best first.
         gpus: GPUs of a partner.
@@ -249,7 +249,7 @@ def run_partner(
 
 
 def without_budget(plan: ProbePlan) -> ProbePlan:
-    """Return a plan without a budget: one partner for a few minutes is what a pair costs."""
+    """Return a plan without a budget: a pair costs one partner for a few minutes."""
     return replace(plan, minutes=float("inf"), share=1.0)
 
 
@@ -259,9 +259,9 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     Args:
         context: The night.
         node: The node.
-        half: How its partner's half went.
-        output: What the node's half printed.
-        status: Its exit status, empty where it has none.
+        half: The outcome of its partner's half.
+        output: The output of the node's half.
+        status: Its exit status; empty if it has none.
 
     Raises:
         ReimageError: It cannot be kept.
@@ -272,7 +272,7 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     else:
         result = _judge_pair(context, node, half, output, status)
         if not result.passed:
-            # One pair does not show which of the two is at fault; the node stays drained in any case.
+            # One pair does not show which of the two is at fault; the node stays drained either way.
             reason = f"all-reduce failed with {half.partner}, which passed its last night: {result.text}"
     try:
         _add_pair(Path(context.folder), node, result, reason)

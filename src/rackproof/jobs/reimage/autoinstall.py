@@ -101,7 +101,7 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """Keys that an operator may add: none of them sets what is written, or where it is reported."""
+    """Keys that an operator may add: none of them sets the written image, or the address for reports."""
 
     apt: dict[str, Any] | None = None
     debconf_selections: _Text | None = None
@@ -135,7 +135,7 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
 
     Args:
         files: The files of role netboot.
-        order: What it is for: machine, disk, where to report.
+        order: Its target: machine, disk, and the address for reports.
 
     Raises:
         OSError: A file cannot be read.
@@ -167,7 +167,7 @@ def build_user_data(
         system: The new system's own user-data, for its first boot.
         network: Its network.
         files: The files of role netboot.
-        more: What an operator adds, as :class:`ExtraOptions`.
+        more: The operator's additions, as :class:`ExtraOptions`.
 
     Raises:
         ValueError: The instructions cannot have this; the text names the key.

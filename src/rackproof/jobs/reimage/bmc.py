@@ -1,6 +1,6 @@
-"""Power, boot and settings of a node through its BMC, whatever the protocol.
+"""Read and set power, boot and settings of a node through its BMC, by any protocol.
 
-Every wait is bounded, and every error names the node, what its BMC answered, and what to do. What was set is
+Every wait is bounded, and every error names the node, what its BMC answered, and what to do. Each setting is
 read back: a BMC that accepts an order and forgets it is found here, not by a node that boots its old disk.
 The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses between them.
 """
@@ -37,9 +37,9 @@ class Access:
     """The access to a BMC.
 
     ``verify`` is a file of certificates, or whether the certificate is checked at all; ``system`` the id of
-    the node among the systems that the BMC lists, empty where it lists one; ``fingerprint`` the SHA-256 of
-    the only certificate that is taken, by any issuer: these are Redfish's. ``uefi`` is IPMI's: whether a
-    boot over the network is one by UEFI, which Redfish leaves as the node is set up; ``cipher_suite``, too.
+    the node among the systems that the BMC lists; empty if it lists one; ``fingerprint`` the SHA-256 of the
+    only certificate that is taken, by any issuer: these are Redfish's. ``uefi`` is IPMI's: whether a boot
+    over the network is one by UEFI, which Redfish leaves as the node is set up; ``cipher_suite``, too.
     """
 
     address: str
@@ -72,7 +72,7 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """Power and boot target of a node, in Redfish's words whatever the protocol, and its serial number."""
+    """Power and boot target of a node, in Redfish's words for any protocol, and its serial number."""
 
     power: str
     boot: str
@@ -96,7 +96,7 @@ class MachineIdentity:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A piece of a BMC's list of firmware; ``version`` is empty where the BMC lists none."""
+    """A piece of a BMC's list of firmware; ``version`` is empty if the BMC lists none."""
 
     identity: str
     name: str
@@ -155,7 +155,7 @@ def read_power_status(open_machine: OpenMachine) -> PowerStatus:
 
 
 def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], timeout_s: float) -> Settings:
-    """Return what is read from a BMC, or why nothing is known where it does not finish.
+    """Return the settings that a BMC reports, or the reason why it does not finish.
 
     Args:
         node: The node.
@@ -192,7 +192,7 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
 
 
 def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"]) -> PowerStatus:
-    """Let a node boot over the network once, or as it is set up; return the status that the BMC reads back.
+    """Set a node to boot over the network once, or as configured; return the status that the BMC reads back.
 
     Args:
         node: The node.
@@ -237,13 +237,13 @@ def set_power(
     Args:
         node: The node.
         open_machine: Reaches it.
-        wanted: What it should be.
+        wanted: The wanted state.
         timeout_s: Seconds that each of off and on may take.
         sleep: Waits.
         clock: Seconds.
 
     Raises:
-        BmcError: It does not answer, refuses, or the node does not become what was wanted in time.
+        BmcError: It does not answer, refuses, or the node does not reach the wanted state in time.
     """
 
     def wait_for(machine: Machine, state: str) -> None:

@@ -85,8 +85,8 @@ def collect(
     """Read the reports as they come, until all that are awaited are there or the time is over.
 
     Args:
-        ask_host: Returns what a shell command prints on the host that machines boot from.
-        folder: Where the reports lie on that host.
+        ask_host: Returns the output of a shell command on the host that machines boot from.
+        folder: The folder of the reports on that host.
         awaited: The machines to wait for.
         timeout_s: Seconds to wait at most.
         show: Takes a line about each report.
@@ -123,7 +123,7 @@ def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) ->
 
 
 def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) -> dict[str, Any]:
-    """Return what the playbook shows and goes on with. No I/O."""
+    """Return the data that the playbook shows and continues with. No I/O."""
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
@@ -188,7 +188,7 @@ def _decode_report(mac: str, encoded: str) -> BootReport | BmcError:
 
 
 def parse_report(mac: str, report: Any) -> BootReport | BmcError:
-    """Return what a machine reported that booted by this MAC address. No I/O.
+    """Return the report of the machine that booted with this MAC address. No I/O.
 
     Args:
         mac: The MAC address.
@@ -227,7 +227,7 @@ def _short_text(value: Any, limit: int = 100) -> str:
 
 
 def _describe_disk(disk: Any) -> str:
-    """Return a disk with everything by which ``reimage_disk`` can name it."""
+    """Return a disk with every property by which ``reimage_disk`` can name it."""
     if not isinstance(disk, dict):
         return ""
     count, serial = disk.get("bytes"), _short_text(disk.get("serial"))
@@ -254,7 +254,7 @@ def _describe_report(mac: str, report: BootReport | BmcError) -> str:
 
 
 def _describe_hardware(reports: Reports, found: discovery.Discovery) -> list[str]:
-    """Return node by node what an operator needs to write ``reimage_disk``."""
+    """Return node by node the facts that an operator needs to write ``reimage_disk``."""
     lines = []
     for name, variables in sorted(found.variables.items()):
         report = reports[variables["reimage_mac"]]

@@ -36,12 +36,12 @@ _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
 class DiscoveryError(RackproofError):
-    """A fault that an operator must fix; the message says what and how."""
+    """A fault that the operator has to fix; the message says what and how."""
 
 
 @dataclass(frozen=True)
 class KnownNode:
-    """The inventory's facts of a node; empty where it has none."""
+    """The inventory's facts of a node; empty if it has none."""
 
     serial: str = ""
     mac: str = ""
@@ -49,7 +49,7 @@ class KnownNode:
 
     @classmethod
     def from_variables(cls, variables: Mapping[str, Any]) -> KnownNode:
-        """Return what the variables of a host contain."""
+        """Return the node that a host's variables describe."""
         # Plain text: Ansible's own strings are tagged with their origin, and YAML cannot write that down.
         names = ("reimage_serial", "reimage_mac", "reimage_bmc_address")
         return cls(*(str(variables.get(name) or "") for name in names))
@@ -59,8 +59,8 @@ class KnownNode:
 class Discovery:
     """The result of a discovery.
 
-    ``variables`` has the host variables of each matched node, ``remarks`` what needs attention but blocks
-    nothing, ``problems`` why a queried address has no node.
+    ``variables`` has the host variables of each matched node, ``remarks`` the open points that block nothing,
+    ``problems`` why a queried address has no node.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -74,7 +74,7 @@ class Discovery:
         return bool(self.problems) or not self.variables
 
     def plain(self) -> dict[str, Any]:
-        """Return what the playbook shows and goes on with."""
+        """Return the data that the playbook shows and continues with."""
         return {
             "gates": self.gates,
             "nodes": {name: dict(values) for name, values in self.variables.items()},
@@ -85,14 +85,14 @@ class Discovery:
 
 
 def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the addresses to ask, in order, and those of them that are a range's.
+    """Return the addresses to query, in order, and those of them that come from a range.
 
     Args:
         words: Addresses of BMCs as ``reimage_bmc_address`` has them, ranges (``10.0.0.11-10.0.0.28``),
             networks (``10.0.0.0/24``).
 
     Raises:
-        DiscoveryError: None, too many, or what begins like a range and is none.
+        DiscoveryError: There are no addresses, too many, or an invalid range.
     """
     in_range: dict[str, bool] = {}
     for word in words:
@@ -118,13 +118,13 @@ def _expand_range(word: str) -> Iterable[str] | None:
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
-            # Without the network's own address and the broadcast's, at which no BMC can be.
+            # Without the network's own address and its broadcast address, at which no BMC can be.
             return map(str, network.hosts())
         if not dash:
             return None
         begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
     except ValueError as error:
-        # Names of hosts have dashes, too: what has letters is one of them.
+        # Names of hosts may contain dashes, too: a text with letters is a name.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
             return None
         raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r}: {sanitize(error, 200)}") from None
@@ -159,7 +159,7 @@ def ask_bmcs(
 
     Args:
         addresses: The BMCs.
-        access: How they are reached, but for the address.
+        access: The settings for reaching them, without the address.
         list_systems: Asks one.
         parallel: The largest number of queries at a time.
         timeout_s: Seconds that each may take. One that takes longer is abandoned.
@@ -279,8 +279,8 @@ def match_machines(
     Args:
         answers: The machines of each address, or why it listed none.
         nodes: The inventory's nodes.
-        protocol: What the BMCs speak; ``boot`` for machines that booted over the network, and whose addresses
-            are MAC addresses.
+        protocol: The protocol of the BMCs; ``boot`` for machines that booted over the network, whose
+            addresses are MAC addresses.
         ranged: Addresses that were not named one by one: silence there is no problem.
     """
     booted = protocol == "boot"
@@ -345,7 +345,7 @@ def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
 def _bmc_variables(
     name: str, known: KnownNode, claim: _Claim, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Return a node's variables by its BMC, and what needs attention."""
+    """Return a node's variables by its BMC, and the open points."""
     variables, remarks = {"reimage_bmc_address": claim.address}, []
     if known.bmc_address and normalize_bmc_address(known.bmc_address) != normalize_bmc_address(claim.address):
         remarks.append(
@@ -375,7 +375,7 @@ def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[st
 
 
 def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:
-    """Return the MAC address by which a node boots, or why it is not certain."""
+    """Return the MAC address from which a node boots, or why it is not certain."""
     linked = [mac for mac, up in macs.items() if up]
     if len(macs) == 1 or len(linked) == 1:
         return (linked or list(macs))[0], ""
@@ -443,8 +443,8 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
 
 
 def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of an inventory file of :func:`write_discovered`, and its hosts; empty where it is not
-    there.
+    """Return the text of an inventory file of :func:`write_discovered`, and its hosts; empty if the file does
+    not exist.
 
     Raises:
         DiscoveryError: It is not such a file, or cannot be read.

@@ -1,9 +1,9 @@
-"""Simulate how long the imaging of a fleet takes at N nodes at a time, and what limits it. No I/O.
+"""Simulate how long the imaging of a fleet takes at N nodes at a time, and find the bottleneck. No I/O.
 
-Two things are shared by all nodes that are out: the image server's network, and the cores of the machine
-that runs the playbook. Each gives all who ask the same share, and no node more than it can take. Everything
-else is a node's own time. reimage.yml works in waves, in which every step waits for the slowest; ``rolling``
-is what it would take if each node went its own way.
+All nodes that are out share two resources: the image server's network, and the cores of the machine that runs
+the playbook. Each gives all who ask the same share, and no node more than it can take. All other time is a
+node's own. reimage.yml works in waves, in which every step waits for the slowest; ``rolling`` is the time if
+each node went its own way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GBIT = 1e9 / 8
 Where = Literal["own", "server", "controller"]
 Limit = Literal["server", "controller", "drain", "nodes"]
 
-# By the place of a step in _steps(): what its nodes share, which is what sharing costs time in.
+# By the place of a step in _steps(): the resource that its nodes share, and that sharing slows down.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
@@ -50,7 +50,7 @@ class Assumptions:
     spread: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse what no simulation can be made of."""
+        """Refuse values that cannot be simulated."""
         positive = ("image_bytes", "server_rate", "node_rate", "verify_rate", "controller_cores")
         for name in positive:
             if not getattr(self, name) > 0:
@@ -99,7 +99,7 @@ class _Shared:
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:
-        """Return seconds until the first has what it asked for."""
+        """Return seconds until the first user has its requested amount."""
         return max(0.0, self.waiting[0][0] - self.given) / self.each()
 
 
@@ -119,7 +119,7 @@ class _Simulation:
         self.out = self.next_node = 0
 
     def run(self, at_once: int) -> None:
-        """Go from one end of a piece of work to the next, until no node has any left."""
+        """Advance from one end of a piece of work to the next, until every node has finished."""
         while True:
             while self.out < at_once and self.next_node < len(self.queues):
                 self.out += self._begin_next(self.next_node)
@@ -173,7 +173,7 @@ def _simulate(
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
-    """Return what one node does, step by step: within a wave, a step begins when all have ended the last."""
+    """Return the steps of one node: within a wave, a step begins when all have ended the last."""
 
     def about(seconds: float) -> float:
         return seconds * chance.uniform(1 - assumed.spread, 1 + assumed.spread)
@@ -193,9 +193,9 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
     """Return how long a fleet takes.
 
     Args:
-        nodes: How many there are.
+        nodes: Their number.
         at_once: The most that are out of service at a time.
-        assumed: What they can do.
+        assumed: Their speeds.
         seed: Of the chance in jobs that have to end, and in nodes that are slower than others.
 
     Raises:
@@ -226,7 +226,7 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
 
 @dataclass
 class _Waves:
-    """Waves of nodes, one after the other, and what their time goes into."""
+    """Waves of nodes, one after the other, and the parts of their time."""
 
     assumed: Assumptions
     seconds: float = 0.0
@@ -248,7 +248,7 @@ class _Waves:
 
     def _add_step(self, number: int, nodes: Sequence[Sequence[tuple[Where, float]]]) -> float:
         together = _simulate(nodes, len(nodes), self.assumed)
-        # What the slowest takes alone is the nodes' own time; only what is beyond it is the sharing's.
+        # The time of the slowest alone is the nodes' own; only the rest is due to sharing.
         alone = max(_simulate([work], 1, self.assumed).now for work in nodes)
         self.spent["drain" if number == _DRAIN_STEP else "nodes"] += alone
         self.spent[_SHARED_IN_STEP[number]] += together.now - alone

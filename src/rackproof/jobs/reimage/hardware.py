@@ -27,7 +27,7 @@ MEMORY_SLACK = 0.02
 class Change(Record):
     """One difference. ``before`` and ``after`` are as in the records; empty is not there.
 
-    Against an expectation, ``before`` is what was expected; of what is ``unread``, ``after`` is the reason.
+    Against an expectation, ``before`` is the expectation; for a value in ``unread``, ``after`` is the reason.
     """
 
     part: str
@@ -64,7 +64,7 @@ class HardwareExpectation(Record):
 
 
 def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectation:
-    """Return what the inventory expects of a node. No I/O.
+    """Return the inventory's expectations of a node. No I/O.
 
     Args:
         node: The node.
@@ -95,7 +95,7 @@ def add_settings(about: Node, settings: Settings, expected: HardwareExpectation)
 
 
 def check_expectation(expected: HardwareExpectation, settings: Settings) -> tuple[Change, ...]:
-    """Return what is not as it has to be, and what of it is not known: neither is a pass. No I/O."""
+    """Return the unmet and the unknown expectations: neither is a pass. No I/O."""
     return tuple(_wrong_settings(expected, settings)) + tuple(_wrong_firmware(expected, settings))
 
 
@@ -151,12 +151,12 @@ def _wrong_version(piece: Firmware, wanted: str) -> Change:
 
 
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
-    """Return what changed, the worst first. No I/O.
+    """Return the changes, the worst first. No I/O.
 
     A missing part and another machine fail; a swapped GPU and other firmware are reported and do not.
 
     Args:
-        before: The record before imaging; None where there was none.
+        before: The record before imaging, or None if there is none.
         after: The record of the node as it is.
     """
     if before is None:
@@ -297,19 +297,19 @@ def record_hardware(
     settings: Settings | None = None,
     expected: HardwareExpectation | None = None,
 ) -> tuple[str, ...]:
-    """Keep a node's hardware, before or after; return what is to be reported.
+    """Keep a node's hardware, before or after; return the report.
 
     Args:
         run: The run.
         node: The node.
-        which: ``before`` or ``after``. A record from before is never overwritten: a retry finds the node in
-            the middle of things.
-        facts: What ``rackproof_facts`` gathered; None where the node did not answer.
+        which: ``before`` or ``after``. A record from before is never overwritten: a retry finds the node
+            half-way.
+        facts: The result of ``rackproof_facts``, or None if the node did not answer.
         sku: Its model.
         serial: The serial number that the inventory gives it; empty is not known.
         expected_gpus: GPUs that its model has, to compare where nothing was known before.
-        settings: BIOS settings and firmware by its BMC; None if no BMC can be queried.
-        expected: What of these its model has to have; counts after.
+        settings: BIOS settings and firmware by its BMC, or None if no BMC can be queried.
+        expected: The requirements of its model; they count after imaging.
 
     Raises:
         ReimageError: It is another machine than in the inventory, parts are missing, something is not as it
@@ -325,7 +325,7 @@ def record_hardware(
     if settings is not None:
         about = add_settings(about, settings, expected)
     folder = Path(run.folder)
-    # Written before it is compared: of a node that fails here, its record shows what it is now.
+    # Written before it is compared, so that the record of a node that fails here shows its present hardware.
     _write(_record_path(folder, which, node), _to_json(about))
     changes = compare_hardware(read_record(folder, "before", node), about)
     _refuse_losses(node, changes)
@@ -359,7 +359,7 @@ def _record_before(
     path = _record_path(folder, "before", node)
     if about is not None and not path.exists():
         _write(path, _to_json(about))
-    # Of every attempt: the boot that has to be new is the one after this attempt.
+    # Per attempt: the boot that has to be new is the one after this attempt.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
@@ -426,12 +426,12 @@ def _refuse_unexpected(node: str, expected: HardwareExpectation, settings: Setti
 
 
 def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is to be reported of a node's first boot.
+    """Return the report on a node's first boot.
 
     Args:
         run: The run.
         node: The node.
-        facts: What ``rackproof_facts`` gathered after it.
+        facts: The result of ``rackproof_facts`` after it.
 
     Raises:
         ReimageError: It still runs the system that was to be replaced.
@@ -452,7 +452,7 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
 
 
 def read_record(folder: Path, which: str, node: str) -> Node | None:
-    """Return the record of a node in a run, None where there is none.
+    """Return the record of a node in a run, or None if there is none.
 
     Raises:
         ReimageError: It is damaged.
@@ -467,7 +467,7 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
 
 
 def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
-    """Copy a node's record and boot id from before into a new run, whatever of them is there.
+    """Copy a node's record and boot id from before into a new run, as far as they exist.
 
     Raises:
         ResultsError: They cannot be written.

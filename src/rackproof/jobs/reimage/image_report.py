@@ -1,7 +1,7 @@
 """The boot report of a node that got an image: whether it is believed, and its host keys.
 
-A user who can write to the boot host could otherwise plant a host key. So nothing of a report
-counts of which that host recorded a conflict, nor of one whose keys are not this node's alone.
+A user who can write to the boot host could otherwise plant a host key. Therefore a report does not count if
+that host recorded a conflict, or if its keys are not this node's alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """The report of a node on its image; ``problem`` is why it stops, empty where it goes on."""
+    """The report of a node on its image; ``problem`` is why it stops; empty if it continues."""
 
     problem: str = ""
     disk: str = ""
@@ -45,11 +45,11 @@ class ImageReport(Record):
 def read_image_report(
     text: str, alarms: str, known_hosts: str, name: str, others: Sequence[str] = ()
 ) -> ImageReport:
-    """Return what is believed of a boot report. No I/O.
+    """Return the verified contents of a boot report. No I/O.
 
     Args:
-        text: The report; empty where there is none.
-        alarms: What the host that it booted from recorded beside it.
+        text: The report; empty if there is none.
+        alarms: The records about it of the host that it booted from.
         known_hosts: The text of the file that its keys go into.
         name: The name under which they are there.
         others: The reports of nodes that got an image at the same time; their keys are not known yet.
@@ -82,7 +82,7 @@ def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
         return ImageReport(problem=f"{problem}: {_NOT_BELIEVED}")
     disk = f"{_short(report.get('disk'))} ({_short(report.get('disk_serial')) or 'no serial number'})"
     seconds = report.get("seconds")
-    # A report is a node's own text: a time that is none must not end the playbook.
+    # A report is a node's own text: an invalid time must not end the playbook.
     taken = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
     return ImageReport(disk=disk, seconds=taken, host_keys=tuple(keys))
 
@@ -96,7 +96,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _keys_of(texts: Iterable[str]) -> set[str]:
-    """Return all texts among the host keys of reports, whatever else is wrong with these."""
+    """Return all texts among the host keys of reports, even of otherwise wrong ones."""
     listed = (_parse(text).get("host_keys") for text in texts)
     return {key for keys in listed if isinstance(keys, list) for key in keys if isinstance(key, str)}
 
@@ -106,7 +106,7 @@ def _short(value: object) -> str:
 
 
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
-    """Return why host keys of a report are not written, empty where they are. No I/O."""
+    """Return why host keys of a report are not written, or "" if they are. No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
         return "reports host keys that are none"
     kinds = [key.split()[0] for key in keys]
@@ -144,7 +144,7 @@ def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Return whether an entry is of this name, which may stand there as its hash."""
+    """Return whether an entry is for this name, which it may contain as a hash."""
     if not names.startswith("|1|"):
         return name in names.split(",")
     salt, _, digest = names[3:].partition("|")

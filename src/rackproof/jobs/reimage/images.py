@@ -37,7 +37,7 @@ class Partition(Record):
 class ImageDescription(Record):
     """An image: its size in bytes, the digest of the whole, and of each block of ``block`` bytes.
 
-    ``root`` is the partition with the root file system, None where no partition table has it.
+    ``root`` is the partition with the root file system, or None if no partition table has it.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ImageDescription(Record):
 
 
 def find_root_partition(start: bytes) -> Partition | None:
-    """Return the largest Linux partition of a disk, None where there is none.
+    """Return the largest Linux partition of a disk, or None if there is none.
 
     Args:
         start: The disk's first bytes, with its GPT.
@@ -84,7 +84,7 @@ def find_root_partition(start: bytes) -> Partition | None:
 
 
 def describe_image(path: Path) -> ImageDescription:
-    """Return what an image is.
+    """Return the description of an image.
 
     Args:
         path: A raw image of a disk, as it is to be written.

@@ -2,7 +2,7 @@
 
 A program in the place of a library, because a process can be ended when its time is up, and because an
 operator can type the same command. Its exit status means little (an order that the BMC refused can end with
-0), so that what counts is what the BMC reads back.
+0): the value read back counts.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _PXE, _DISK = 1, 2
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
-    """Reach a node. Each question and order has a session of its own, so there is nothing to close.
+    """Return a node's BMC. Each query and order has a session of its own, so there is nothing to close.
 
     Raises:
-        BmcError: The address is none.
+        BmcError: The address is invalid.
     """
     yield IpmiMachine(node, access)
 
@@ -70,7 +70,8 @@ class IpmiMachine:
         # 17 is the only one with SHA-256; ipmitool itself takes what the other side offers.
         self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
-        # By its input: a process shows its arguments to every user, and its environment to all of this one's.
+        # By its input: every user can see a process's arguments, and other processes of this user its
+        # environment.
         self._command += ["-f", "/dev/stdin"] if access.password else ["-P", ""]
         # IPMI goes over UDP: a lost packet is sent again after two seconds, three times.
         self._command += ["-N", "2", "-R", "3"]
@@ -82,8 +83,7 @@ class IpmiMachine:
         return state[1].capitalize() if state else ""
 
     def read_status(self) -> PowerStatus:
-        """Return power, boot target and serial number; the last is empty where the FRU information has
-        none."""
+        """Return power, boot target and serial number; the last is empty if the FRU information has none."""
         # Parameter 5 of the system's boot options are the boot flags.
         boot, enabled = parse_boot_flags(self._ask("chassis", "bootparam", "get", "5"))
         return PowerStatus(
@@ -91,7 +91,7 @@ class IpmiMachine:
         )
 
     def model(self) -> str:
-        """Return maker and name of the machine, empty where its FRU information has none."""
+        """Return maker and name of the machine, or "" if its FRU information has none."""
         names = (self.read_fru("Product Manufacturer"), self.read_fru("Product Name"))
         return " ".join(name for name in names if name)
 
@@ -109,7 +109,7 @@ class IpmiMachine:
         self._ask("chassis", "bootdev", "none")
 
     def read_fru(self, name: str) -> str:
-        """Return a field of the machine's FRU information, empty where that has none."""
+        """Return a field of the machine's FRU information, or "" if that has none."""
         if self._fru is None:
             # Not every BMC keeps such information, or shows it: then every field is unknown.
             self._fru = self._ask("fru", "print", "0", needed=False)
@@ -117,11 +117,11 @@ class IpmiMachine:
         return sanitize(field[1], 60) if field else ""
 
     def _ask(self, *words: str, needed: bool = True) -> str:
-        """Return what ipmitool prints.
+        """Return the output of ipmitool.
 
         Args:
             words: The command.
-            needed: Whether a refusal of the command, not of the session, is an error.
+            needed: Whether a refusal of the command (not of the session) is an error.
 
         Raises:
             BmcError: No session, or the BMC refuses.
@@ -209,10 +209,11 @@ def _last(text: str) -> str:
 
 
 def parse_boot_flags(output: str) -> tuple[str, str]:
-    """Return from what a node boots next, and whether that is set, in the words of Redfish. No I/O.
+    """Return the device from which a node boots next, and whether that is set, in the words of Redfish. No
+    I/O.
 
     Args:
-        output: What ``ipmitool chassis bootparam get 5`` prints. Only its bytes are read: the words differ
+        output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read: the words differ
             from one version of ipmitool to the next.
     """
     data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)

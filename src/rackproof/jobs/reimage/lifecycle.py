@@ -59,7 +59,7 @@ Event = Literal["adopted", "begun", "done", "skipped", "failed"]
 
 
 class Entry(Record):
-    """One line of a journal: what happened. ``run_id`` is the run that an ``adopted`` node was in before."""
+    """One line of a journal: an event. ``run_id`` is the run that an ``adopted`` node was in before."""
 
     at: AwareDatetime
     event: Event
@@ -123,8 +123,8 @@ class _Replay:
             self.running = None
 
     def _begin(self, entry: Entry, step: Step) -> None:
-        # What comes after a step that is repeated has to be repeated, too. Only draining changes nothing on
-        # the node: every attempt drains first, and keeps what is done.
+        # Steps after a repeated step have to be repeated, too. Only draining changes nothing on the node:
+        # every attempt drains first, and keeps what is done.
         if step is not Step.DRAIN:
             self.done = [before for before in self.done if STEPS.index(before) < STEPS.index(step)]
         self.running, self.failed = entry, None
@@ -203,7 +203,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
 def plan_waves(
     nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
 ) -> list[list[str]]:
-    """Return the nodes in the waves in which they are taken out of service, as large as limits allow. No I/O.
+    """Return the nodes in waves as large as the limits allow. No I/O.
 
     Args:
         nodes: Node to the groups that it belongs to, by kind: ``{"n1": {"per_rack": ["r1"]}}``.
@@ -259,7 +259,7 @@ def _next_wave(
 
 
 def next_command(node: str, progress: NodeProgress) -> str:
-    """Return what an operator types next; empty where there is nothing to do. No I/O."""
+    """Return the operator's next command, or "" if there is nothing to do. No I/O."""
     return f"ansible-playbook reimage.yml -l {node}" if progress.state in ("failed", "interrupted") else ""
 
 

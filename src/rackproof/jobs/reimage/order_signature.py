@@ -1,8 +1,8 @@
 """The controller's signature of a node's order: made for one boot, by a key that never leaves the controller.
 
-What lies on the host that nodes boot from, and what travels to them, anybody in that network can replace. The
-ramdisk draws a number when it boots and carries out only an order that was signed together with it, so that
-neither a changed order nor an old one is believed (``rackproof-write-image``).
+Anyone in that network can replace the files on the host that nodes boot from, and the files sent to nodes.
+The ramdisk draws a number when it boots and carries out only an order that was signed together with it, so
+that neither a changed order nor an old one is believed (``rackproof-write-image``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SignatureError(RackproofError):
 
 
 def find_signing_problem(path: Path) -> str:
-    """Return why orders cannot be signed by a key, empty where they can."""
+    """Return why orders cannot be signed by a key, or "" if they can."""
     try:
         _read_key(path)
     except SignatureError as error:

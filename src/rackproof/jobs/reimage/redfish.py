@@ -28,10 +28,10 @@ from rackproof.jobs.reimage.bmc import (
 
 @contextmanager
 def open_root(node: str, access: Access) -> Iterator[Any]:
-    """Open a session, give its root, and translate what goes wrong.
+    """Open a session, give its root, and translate errors.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or speaks no Redfish; also for what is asked meanwhile.
+        BmcError: The BMC does not answer, refuses, or speaks no Redfish; later requests raise it, too.
     """
     try:
         import sushy
@@ -47,7 +47,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     http = connector.Connector(
         redfish_http.redfish_url(access.address),
-        # A pinned certificate needs no authority, and names of BMCs seldom stand in theirs.
+        # A pinned certificate needs no authority, and certificates of BMCs seldom contain their names.
         verify=access.verify if not access.fingerprint else False,
         # Busy BMCs answer with a status of 500 and above, and a second later as they should.
         server_side_retries=2,
@@ -115,7 +115,7 @@ def _untrusted(node: str, access: Access) -> BmcError:
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
-    """Reach a node.
+    """Open a session with a node's BMC.
 
     Raises:
         BmcError: As :func:`open_root`, or the node is not the only system of its BMC and not named.
@@ -255,7 +255,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the state of the node."""
-        # sushy keeps what it has read: without force, a node that was switched off would stay on forever.
+        # sushy caches what it has read: without force, a node that was switched off would seem on forever.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 

@@ -22,7 +22,7 @@ _HTTPS_PORT = 443
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
-    """Refuse an address to which the password would travel readable.
+    """Refuse an address to which the password would travel unencrypted.
 
     Raises:
         BmcError: It is plain HTTP, and not of this machine.
@@ -43,7 +43,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def limit_answers(session: Any, access: Access) -> None:
-    """Let a session of requests take no answer that is endless, and no certificate but the pinned one."""
+    """Limit a session of requests to answers of bounded size, and to the pinned certificate."""
     adapter = _adapter(access.fingerprint, _origin(redfish_url(access.address)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)

@@ -1,11 +1,11 @@
-"""Hold the folder of a run of reimage.yml: the request, and one journal per node.
+"""Read and write the folder of a run of reimage.yml: the request, and one journal per node.
 
 A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journal/`` one file per node,
 ``before/`` and ``after/`` each node's hardware. A node's newest journal is its progress; a new run goes on
 from there.
 
-A journal's lines are added whole or not at all, whatever ends the writer. A line is a checksum and an entry
-in JSON; a checksum that ends with a plus sign goes on from that of the line before, so that lines that were
+A journal's lines are added whole or not at all, however the writer ends. A line is a checksum and an entry in
+JSON; a checksum that ends with a plus sign goes on from that of the line before, so that lines that were
 lost, repeated or swapped are a damage, too. A last line that was cut off never counted, and is removed by the
 next writer; a damaged line before it is an error, because its content is not known. Beside the journal lies a
 reserve: the space to write down how a step ended is taken before the step begins, so that a full disk stops a
@@ -47,7 +47,7 @@ _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class ReimageError(RackproofError):
-    """A fault that an operator must fix; the message says what and how."""
+    """A fault that the operator has to fix; the message says what and how."""
 
 
 class JournalError(RackproofError):
@@ -164,8 +164,8 @@ def encode_entry(entry: Entry, after: int | None = None) -> bytes:
     """Return an entry as a journal has it.
 
     Args:
-        entry: What to write.
-        after: Checksum of the line before. None makes a line that stands by itself: the first one, and those
+        entry: The entry to write.
+        after: Checksum of the line before. None makes a line without a predecessor: the first one, and those
             that earlier versions wrote.
     """
     text = entry.model_dump_json(exclude_defaults=True).encode()
@@ -181,14 +181,14 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def _last_checksum(data: bytes) -> int | None:
-    """Return the checksum of a journal's last whole line, None where there is none."""
+    """Return the checksum of a journal's last whole line, or None if there is none."""
     end = data.rfind(b"\n")
     begin = data.rfind(b"\n", 0, max(end, 0)) + 1
     return int(data[begin : begin + 8], 16) if end > 0 else None
 
 
 def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
-    """Return the entries of a journal, oldest first; a last line that was cut off is none.
+    """Return the entries of a journal, oldest first, without a last line that was cut off.
 
     Raises:
         JournalError: A line before the last is damaged.
@@ -217,12 +217,12 @@ class _Line(NamedTuple):
 
 
 def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
-    """Return a line, None where it is damaged or does not follow the one before it."""
+    """Return a line, or None if it is damaged or does not follow its predecessor."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None
     checksum, chained = int(found[1], 16), bool(found[2])
-    # Earlier versions wrote lines that stand by themselves; none of them comes after one that is chained.
+    # Earlier versions wrote lines without a predecessor; they never follow a chained line.
     if before is not None and before.chained and not chained:
         return None
     if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
@@ -234,7 +234,7 @@ def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
 
 
 def read_journal(path: Path) -> tuple[Entry, ...]:
-    """Return the entries of a journal, none where there is no file.
+    """Return the entries of a journal, none if there is no file.
 
     Raises:
         JournalError: It cannot be read, or is damaged.
@@ -269,9 +269,9 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
 
     Args:
         path: The journal.
-        entry: What to add.
-        reserve: Whether space for what follows is taken first: so begins a step. Otherwise the reserve may be
-            used up.
+        entry: The entry to add.
+        reserve: Whether to reserve space for the following entries first, as each step does at its beginning.
+            Otherwise the reserve may be used up.
 
     Raises:
         JournalError: Disk full, not permitted, damaged; the text names what to do.
@@ -327,7 +327,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _add(handle: int, entry: Entry, name: str) -> None:
-    """Write at the end of what is whole; take back what could not be written whole."""
+    """Write after the last whole entry; remove an entry that could not be written whole."""
     size = os.fstat(handle).st_size
     if size > _LARGEST:
         raise JournalError(

@@ -77,7 +77,7 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """The plan of a re-imaging: by node the steps and what is taken over, or why the node is left out."""
+    """The plan of a re-imaging: by node the steps and the adopted results, or why the node is left out."""
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     takeovers: dict[str, _Takeover] = field(default_factory=dict)
@@ -104,18 +104,18 @@ def begin_run(
     Args:
         results: The results folder.
         nodes: Node to its racks.
-        method: How nodes are imaged, one of :data:`METHODS`.
+        method: The way of imaging, one of :data:`METHODS`.
         owner_pid: Process that the claims last as long as; None is a dry run, which writes nothing.
         at_once: The most nodes that are out at a time.
         per_rack: The most of one rack.
         per_partition: The most of one Slurm partition.
-        members: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints; nodes that it does not list are
-            taken to share one partition.
-        remark: Why that is not known; shown in the plan.
+        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``; nodes that it does not list
+            count as one partition.
+        remark: Why the partitions are not known; shown in the plan.
         limits_s: Seconds by step, those that differ.
         images: By node the digest of the image that it is to get, where there is one. A node that got another
             one is imaged again.
-        again: Begin from the first step, whatever journals contain.
+        again: Begin from the first step, for any contents of journals.
 
     Raises:
         ReimageError: Another playbook works on one of the nodes, unusable options, or nothing can be written.
@@ -189,7 +189,7 @@ def _plan_nodes(
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
-            # How far the node is cannot be known: an operator decides.
+            # The node's progress cannot be known: an operator decides.
             plans.refused[name] = str(error)
             del plans.todo[name], plans.takeovers[name]
             continue
@@ -205,15 +205,14 @@ def _plan_nodes(
 def _continue_node(
     earlier: Path, progress: NodeProgress, same_image: bool
 ) -> tuple[tuple[Step, ...], _Takeover]:
-    """Return the steps of a node that an earlier run did not finish, and what is taken over of that run."""
+    """Return the steps of a node that an earlier run did not finish, and the adopted results of that run."""
     counted = progress if same_image else NodeProgress(state="interrupted", attempt=progress.attempt)
     steps = lifecycle.remaining_steps(counted)
     takeover = _Takeover(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # Also for another image: the node was in the middle of things, and its hardware before is known only
-        # there.
+        # Also for another image: the node was half-way, and only that run has its hardware from before.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -239,7 +238,7 @@ def _plan_waves(
 
 
 def _write_adopted(folder: Path, plans: _NodePlans) -> None:
-    """Begin the journal of each node, with what it takes over from an earlier run."""
+    """Begin the journal of each node, with the results adopted from an earlier run."""
     for name in plans.todo:
         takeover = plans.takeovers[name]
         if takeover.earlier is not None:
@@ -282,10 +281,10 @@ def write_step(
     Args:
         run: The run.
         node: The node.
-        event: What happens. ``failed`` needs no step: it is the one that runs.
+        event: The event. ``failed`` needs no step: it is the one that runs.
         step: The step.
         reason: Why it failed or was skipped.
-        remarks: What is to be reported of the node.
+        remarks: The report on the node.
 
     Raises:
         ReimageError: The journal cannot be written: a step that was to begin must not begin.
@@ -387,7 +386,7 @@ def _newest_record(folder: Path, node: str) -> Node | None:
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
-    # Without a verdict: what is remarkable of a node that returned is not a reason against it.
+    # Without a verdict: a remark about a returned node is not a reason against it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))
@@ -473,10 +472,10 @@ def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
 
 
 def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
-    """Reach a node by the protocol of its BMC.
+    """Open a node's BMC by its protocol.
 
     Raises:
-        BmcError: The BMC has no address, does not answer, or refuses; also for what is asked meanwhile.
+        BmcError: The BMC has no address, does not answer, or refuses; later requests raise it, too.
     """
     if not access.address:
         raise BmcError(f"{node}: {bmc.NO_ADDRESS}")

@@ -1,4 +1,4 @@
-"""Explain a node's state: what was measured against what, what was tried, what comes next.
+"""Explain a node's state: measurements and their references, actions so far, and the next step.
 
 All of it comes from the nights' records; the node is not contacted.
 """
@@ -104,7 +104,7 @@ def explanation_text(one: Explanation) -> str:
 
 
 def code_text(code: str, entry: FindingCode) -> str:
-    """Return what a finding code means, for a terminal.
+    """Return the meaning of a finding code, for a terminal.
 
     Args:
         code: As it was typed: ``xid_79``.
@@ -228,7 +228,8 @@ def _step(node: str, one: HealthFinding) -> str:
 
 
 def rma_packet(results: Path, node: str) -> str:
-    """Return what a vendor asks for, in Markdown: serials, versions, timeline of XIDs, results and partners.
+    """Return the data that a vendor asks for, in Markdown: serials, versions, timeline of XIDs, results and
+    partners.
 
     Args:
         results: The results folder.

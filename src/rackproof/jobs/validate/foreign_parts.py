@@ -1,4 +1,5 @@
-"""Parts that two nodes name in one night, of which one is known by them: the other's answer is not believed.
+"""Find parts that two nodes name in one night, only one of which owns them: the other's answer is not
+believed.
 
 A node that names another's serial number or GPUs would else decide about them: its faults, its numbers and
 its history would be theirs.
@@ -59,7 +60,7 @@ def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
     """
     accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
-    # Earlier nights are read of these nodes alone: there are none as a rule.
+    # Earlier nights are read only for these nodes: usually there are none.
     before = {
         name: night_store.last_snapshot(past, name) for name in set(chain.from_iterable(shared.values()))
     }
@@ -79,9 +80,9 @@ def _owners(
     accepted: Collection[str],
     before: Mapping[str, StoredSnapshot | None],
 ) -> set[str]:
-    """Return the nodes that the part may belong to, of those that name it; empty where none is known by it.
+    """Return the nodes, of those that name a part, that may own it, or an empty set if none is known by it.
 
-    What a node is known by outranks what it named last night: an owner that was off could not object.
+    A node's known identity outranks what it named last night: an owner that was off could not object.
     """
     owners = set(names)
     known = (
@@ -108,7 +109,7 @@ def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str
 
 
 def _without(kept: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
-    """Return what is left of a snapshot: what it has of these parts belongs to no node."""
+    """Return a snapshot without these parts."""
     seen, about = kept.snapshot, kept.about
     about = without_parts(about, parts)
     own = {

@@ -1,4 +1,4 @@
-"""Read what the inventory expects of nodes from its variables, and check it. No I/O."""
+"""Read the inventory's expectations of nodes from its variables, and check them. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rackproof.store.night_store import (
 
 
 def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
-    """Return what a node has to have.
+    """Return the requirements of a node.
 
     Raises:
         ValidateError: An unknown key, or a value of another kind.
@@ -114,7 +114,7 @@ def _text(name: str, value: Any) -> str:
     """Return a value as text that a finding can show.
 
     Raises:
-        ValueError: It is too long, or has characters that are none.
+        ValueError: It is too long, or has invalid characters.
     """
     text = str(value)
     if len(text) > 1000 or re.search("[\ud800-\udfff]", text):
@@ -157,7 +157,7 @@ def references_by_sku(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list
     """Return the baselines of each SKU, as the inventory gave them for the night's snapshots.
 
     Raises:
-        ValidateError: One is none.
+        ValidateError: A reference is invalid.
     """
     try:
         return {kept.snapshot.sku: kept.sku_references() for kept in snapshots.values()}

@@ -85,25 +85,25 @@ def judge_fleet(
     measuring: str | None = None,
     link: str = "",
 ) -> NightDecision:
-    """Judge a night, decide what should be done, and keep both.
+    """Judge a night, decide the actions, and keep both.
 
     Args:
         begun: The night.
-        asked: Every node asked for, and why it has no snapshot (empty where no reason is known).
+        asked: Every node asked for, and why it has no snapshot (empty if no reason is known).
         being_imaged: Nodes whose imaging has not finished, and how far it is: none of them is resumed. It has
             no default: a caller that forgot it would resume nodes in the middle of their imaging.
-        slurm: Node to its state, as ``rackproof_slurm_node`` returns; None where Slurm was not asked.
+        slurm: Node to its state, as ``rackproof_slurm_node`` returns, or None if Slurm was not asked.
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
         slurm_remark: Why Slurm did not answer.
         share: Largest share of a partition to drain, and of nodes with one finding.
-        false_alarms: How many of 1,000 healthy node-nights may fail by comparison with fleet and past.
+        false_alarms: The number of 1,000 healthy node-nights that may fail by comparison with fleet and past.
         return_hours: The least number of hours between two nights that count as passes of a drained node.
-        acts: What is allowed: drain, return.
+        acts: The allowed actions: drain, return.
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
-        measuring: None where the night was not asked to measure, else why that failed, or nothing.
-            Without what it noted, nothing is measured, and nothing proven.
-        link: Where the results folder is on the web, for reasons in Slurm.
+        measuring: None where the night was not asked to measure, else why that failed, or nothing. Without
+            its notes, nothing is measured, and nothing proven.
+        link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
         ValidateError: The night cannot be kept, or the options are unusable.
@@ -160,9 +160,9 @@ def judge_fleet(
 
 @dataclass(frozen=True)
 class _NightInputs:
-    """The inputs of a night's judgement: tonight's snapshots, the earlier nights, and what Slurm answered.
+    """The inputs of a night's judgement: tonight's snapshots, the earlier nights, and Slurm's answers.
 
-    ``before`` is what was last known of each node, ``damaged`` the remarks on nights that cannot be read.
+    ``before`` is the last known state of each node, ``damaged`` the remarks on nights that cannot be read.
     """
 
     folder: Path
@@ -208,7 +208,7 @@ def _read_inputs(
 
 
 def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | None:
-    """Return what the night measured by itself; None where it was not asked to."""
+    """Return the night's own measurements, or None if it was not asked for any."""
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
         # A measurement was requested and left nothing: unproven for every node, not "nothing was requested".
@@ -382,7 +382,7 @@ def _slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | Non
 
 
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
-    """Return what snapshots show to be wrong with nodes."""
+    """Return the findings of the health checks on snapshots."""
     snapshots = inputs.snapshots
     majorities = majority_versions(kept.snapshot for kept in snapshots.values())
     nodes_of_sign = _nodes_of_signs(snapshots)
@@ -412,7 +412,9 @@ def _checked_findings(
     majority: Mapping[str, str] | None,
     idle: bool,
 ) -> list[HealthFinding]:
-    """Return what the checks find on a node; one whose answer they cannot cope with is unproven."""
+    """Return the findings of the checks on a node; a node with an answer that they cannot process is
+    unproven.
+    """
     expected = parse_node_expectation(name, kept.expected)
     limits = parse_limits(name, kept.limits)
     try:
@@ -424,7 +426,7 @@ def _checked_findings(
             limits=limits,
             idle=idle,
         )
-    except Exception as error:  # whatever a node says, the others are judged
+    except Exception as error:  # a node's answer must not prevent the others from being judged
         return [_unchecked_finding(name, error)]
     return [*check_sku(kept.snapshot, expected), *found]
 
@@ -444,7 +446,7 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
     """Find machines and GPUs that earlier nights have seen under another name.
 
     Args:
-        inputs: What the night is judged by.
+        inputs: The inputs of the night's judgement.
         strange: Serials and UUIDs that are new in their node, to the node.
     """
     # Without such parts no earlier night has to be read.
@@ -466,7 +468,7 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
 
 
 def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
-    """Return what Slurm knows against the nodes that answered; nothing where there is no Slurm."""
+    """Return Slurm's findings about the nodes that answered, or nothing if there is no Slurm."""
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
@@ -506,7 +508,7 @@ def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[s
 
 
 def _machine_signs(kept: StoredSnapshot) -> set[str]:
-    """Return what only one machine answers: under two names it is one machine with two entries."""
+    """Return the properties that identify one machine: under two names it is one machine with two entries."""
     seen = kept.snapshot
     # Trays of a chassis may share their serial number; not the boot as well.
     boot = {f"{seen.serial} {seen.boot_id}"} if seen.serial and seen.boot_id else set()
@@ -529,7 +531,7 @@ def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
 def _lost_snapshots(
     inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
 ) -> Iterator[HealthFinding]:
-    """Find nodes whose snapshot of the last night is lost: an older one lacks what was open then."""
+    """Find nodes whose snapshot of the last night is lost: an older one lacks the findings open then."""
     if not inputs.past:
         return
     last_night = inputs.past[0]

@@ -1,6 +1,6 @@
-"""A night's numbers: what runs and probes measured on its nodes, judged, and what of it is new.
+"""Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-They come from the history, or from the run folders where there is none.
+The numbers come from the history, or from the run folders if there is no history.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def judge_measurements(
     conditions: Sequence[Conditions],
     held: Mapping[str, int],
 ) -> NightNumbers:
-    """Judge what runs of the last 24 hours measured on these nodes.
+    """Judge the measurements of the last 24 hours' runs on these nodes.
 
     ``conditions`` are the nodes' firmware and rack, by nights ago; ``held`` the nodes that nights keep
     drained, and how many nights ago that began.
@@ -124,7 +124,7 @@ def _judged_nodes(
 
 
 def _reasons_between(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
-    """Return the reasons against what lies between nodes of this night."""
+    """Return the reasons against links between nodes of this night."""
     return tuple(
         night_reason(part).model_copy(update={"part": sanitize(one.name, 200)})
         for one in night.nodes
@@ -143,7 +143,7 @@ def _read_numbers(
     url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
     try:
         if dry and not url and not place.exists():
-            # A dry run makes no history where there is none yet.
+            # A dry run does not create a history.
             return _readings_from_folders(results, now), (), [], []
         return _readings_from_history(results, place, snapshots, now, dry)
     except (HistoryError, ResultsError) as error:
@@ -196,7 +196,7 @@ def measured_since_last_night(
     snapshots: Mapping[str, StoredSnapshot],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
-    """Return what was measured of some nodes since the last night was judged.
+    """Return the measurements of some nodes since the last night was judged.
 
     Its numbers are younger than 24 hours still where two nights are close, and passed then.
     """
@@ -222,7 +222,7 @@ def measured_since_last_night(
 
 
 def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
-    """Return the nodes of which numbers of the last 24 hours are suspect and were measured once only."""
+    """Return the nodes with suspect numbers in the last 24 hours that were measured only once."""
     found: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
@@ -239,7 +239,7 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
 def add_probe_reasons(
     measured: NightNumbers, probed: ProbeNight | None, seen: set[str], require_references: bool
 ) -> NightNumbers:
-    """Add what was wrong while the night measured: it can only make a verdict worse."""
+    """Add the faults of the night's own measuring: they can only make a verdict worse."""
     if probed is None:
         return measured
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)
@@ -270,13 +270,13 @@ def _readings_from_history(
     from rackproof.store.history.client import lost_acceptances
     from rackproof.store.history.store import drain_spool, open_store
 
-    # What waited for the database belongs to this night's numbers; a dry run moves nothing.
+    # Numbers that waited for the database belong to this night; a dry run moves nothing.
     if not dry:
         drain_spool(place, results / ".spool")
     with open_store(place) as store:
         # The end is excluded: a run of this very second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-        # What nights of health have kept was judged there, and has no floors.
+        # The runs that nights of health have kept were judged there, and have no floors.
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))

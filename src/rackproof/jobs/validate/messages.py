@@ -1,5 +1,5 @@
-"""Write the messages of a night for an operator: its summary, what changed, what is planned and
-why. No I/O.
+"""Write the messages of a night for an operator: its summary, changes, planned actions and
+reasons. No I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOLD = 12
 
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
-    """Return what an operator reads first: verdict, what changed, what is wrong where, what is done."""
+    """Return the operator's summary: verdict, changes, faults by node, and actions."""
     nodes_by_verdict = _nodes_by_verdict(night)
     counts = _count_by_verdict(nodes_by_verdict)
     count = f"{len(night.nodes)} node{'s' if len(night.nodes) != 1 else ''}"
@@ -51,7 +51,7 @@ def _count_by_verdict(nodes_by_verdict: Mapping[Verdict, Sequence[NodeNight]]) -
 
 
 def _unmeasured_nodes(night: NightRecord) -> list[str]:
-    """Return the nodes that were reached and of which only the health is known."""
+    """Return the reached nodes of which only the health is known."""
     return [one.node for one in night.nodes if not one.measured and not one.unreached]
 
 
@@ -67,7 +67,7 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
 
 
 def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
-    """Return what is different from the night before, worst first, in words."""
+    """Return the differences from the night before, worst first, in words."""
     if before is None:
         return ("there is no earlier night to compare with",)
     was = {one.node: one for one in before.nodes}
@@ -82,7 +82,7 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
 
 
 def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
-    """Return what changed of a node in a line; nothing where it is as it was."""
+    """Return the change of a node in a line, or "" if there is none."""
     if then is None:
         # A new node that passes is not news.
         if one.verdict is Verdict.PASS:
@@ -115,7 +115,7 @@ def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:
-    """Return what is planned, and whether it is allowed to happen."""
+    """Return the planned actions, and whether they are allowed."""
     lines = []
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):
         for one in night.nodes:
@@ -127,7 +127,7 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
 
 
 def drain_reason(one: NodeNight, night_id: str, link: str) -> str:
-    """Return the reason that Slurm shows for a drain: what failed, and where it is explained."""
+    """Return the reason that Slurm shows for a drain: the failure, and the place of its explanation."""
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(one.node)}"
         if link

@@ -1,6 +1,6 @@
-"""``rackproof nightly``: one bounded run of validate.yml, what an earlier one left, and the messages.
+"""Run validate.yml once within bounds, clean up after an earlier run, and send messages.
 
-The playbook is run by ansible-runner, as a program: this package never imports Ansible, nor what drives it.
+The playbook is run by ansible-runner, as a program: this package never imports Ansible or its runner.
 
 The exit status separates the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
 where there is no night to judge by (the playbook died, ran out of time, could not write), or where no
@@ -60,7 +60,7 @@ _MOST_TEXT = 3500
 
 
 class NightlyError(RackproofError):
-    """A fault that an operator must fix; the message says what and how."""
+    """A fault that the operator has to fix; the message says what and how."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
     """Run one night and send messages about it.
 
     Args:
-        settings: What to do.
-        output: Where the playbook's output goes while it runs.
+        settings: The request.
+        output: The stream for the playbook's output while it runs.
 
     Raises:
         NightlyError: Another nightly runs, or there is no checkout; no message is sent, nothing was done.
@@ -247,7 +247,7 @@ def _remove_private_folders() -> None:
 
 
 def _environment(checkout: Path, programs: Path) -> dict[str, str]:
-    """Return the playbook's environment: without what only this process needs, host keys checked as ever."""
+    """Return the playbook's environment: without this process's own secrets, host keys checked as always."""
     secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
     kept = {name: value for name, value in os.environ.items() if name not in secrets}
     # ansible-runner puts a path of its own over the checkout's, and would not check host keys.
@@ -381,12 +381,12 @@ def post_webhook(url: str, text: str) -> None:
 
     Raises:
         OSError: It does not answer, or not with success.
-        ValueError: The URL is none, or not of http.
+        ValueError: The URL is invalid, or not of http.
     """
     # urllib would open file:// and ftp://, too.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
-    # What stands between angle brackets calls people and hides where links lead; a node's units are named so.
+    # Text between angle brackets calls people and hides the targets of links; a node's units may contain it.
     body = json.dumps({"text": text[:_MOST_TEXT].translate(_SLACK)}).encode()
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, data=body, headers={"Content-Type": "application/json"}
@@ -425,9 +425,9 @@ def prometheus_metrics(
     """Return a night as Prometheus reads it from a text file (``node_exporter``).
 
     Args:
-        outcome: How it ended.
+        outcome: The outcome.
         took: Seconds that it took.
-        probed: The night's own measurements, None where none were requested.
+        probed: The night's own measurements, or None if none were requested.
     """
     night = outcome.night
     families: list[tuple[str, str, list[tuple[dict[str, str], float]]]] = [

@@ -1,4 +1,4 @@
-"""The pages of a night: the fleet as racks and nodes, what changed on top, and a page per node."""
+"""Write the pages of a night: the fleet as racks and nodes, changes on top, and a page per node."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     Args:
         results: The results folder.
         night: The night, whose folder is there.
-        changes: What changed since the night before, in words.
+        changes: The changes since the night before, in words.
 
     Raises:
         ResultsError: The folder cannot be written.
@@ -86,9 +86,9 @@ def night_page(
 
     Args:
         night: The night.
-        changes: What changed since the night before.
+        changes: The changes since the night before.
         pages: Node to the page that its cell leads to.
-        measured: What it measured by itself, in words.
+        measured: Its own measurements, in words.
     """
     counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in _ORDER]
     more = len(changes) - _CHANGES
@@ -131,7 +131,7 @@ def node_page(
     Args:
         night: The night.
         mine: The node in it.
-        kept: Its snapshot, None where there is none.
+        kept: Its snapshot, or None if there is none.
         nights: Nights that covered it, newest first.
         charts: Its measurements over the nights.
     """
@@ -160,7 +160,7 @@ def node_page(
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """Return names without what they all begin with, up to the last separator of it."""
+    """Return names without their common beginning, up to its last separator."""
     # Names are sorted: what the first and the last share, all share.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -114,12 +114,12 @@ def measure_night(
 
     Args:
         begun: The night.
-        how_: How it measures.
-        slurm: Node to its state; None where Slurm did not answer, or there is none.
+        how_: The plan of measuring.
+        slurm: Node to its state, or None if Slurm did not answer, or there is none.
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
         remark: Why Slurm did not answer.
         shell: Runs a command line on Slurm's host.
-        jobs: Makes what runs the jobs.
+        jobs: Makes the runner of the jobs.
 
     Raises:
         ValidateError: It cannot be kept, or a definition cannot be read.
@@ -311,7 +311,8 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
 
 
 def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
-    """Return what measures a node that a night keeps drained; empty where there is nothing to measure.
+    """Return the script that measures a node that a night keeps drained, or "" if there is nothing to
+    measure.
 
     Raises:
         ValidateError: The programs cannot be read.

@@ -120,12 +120,12 @@ def store_snapshot(
     accept_identity: bool = False,
     harmless_kernel_lines: object = (),
 ) -> str:
-    """Store a node's snapshot; return in a few words what answered.
+    """Store a node's snapshot; return a short summary of the answers.
 
     Args:
         begun: The night.
         node: Name in the inventory.
-        gathered: What ``rackproof_facts`` gathered, subset ``health``.
+        gathered: The result of ``rackproof_facts``, subset ``health``.
         asked: This machine's clock when the node was queried.
         answered: This machine's clock when the answer was here.
         sku: Model as the inventory expects it.
@@ -133,8 +133,9 @@ def store_snapshot(
         expected: As :class:`Expectation`, from the inventory.
         limits: As :class:`Limits`, those that differ.
         references: Baselines of the SKU.
-        accept_identity: Whether its machine and GPUs are the node's from now on.
-        harmless_kernel_lines: What is declared harmless, as :mod:`rackproof.logs.declared_lines` reads it.
+        accept_identity: Whether its machine and GPUs become the node's from now on.
+        harmless_kernel_lines: The lines declared harmless, as :mod:`rackproof.logs.declared_lines` reads
+            them.
 
     Raises:
         ValidateError: The inventory has something unusable, or the snapshot cannot be stored.
@@ -186,7 +187,7 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Asked for on every node: of these, what is enabled has to run, though the inventory does not name it."""
+"""Queried on every node: enabled units of these have to run, even if the inventory does not name them."""
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
@@ -205,11 +206,11 @@ def close_night(
     did: Mapping[str, str],
     keep: bool = True,
 ) -> NightSummary:
-    """Note what was done, write record, history and pages, and return what the night found.
+    """Note the actions, write record, history and pages, and return the night's findings.
 
     Args:
         begun: The night.
-        did: Node to what was done, or why it could not be.
+        did: Node to its action, or the reason why it failed.
         keep: Whether anything is kept; a dry run ends without a trace.
 
     Raises:
@@ -262,7 +263,7 @@ def _readable_night(folder: Path) -> NightRecord | None:
     try:
         return night_store.read_night(folder)
     except ResultsError:
-        # The night's remarks name it; what changed since is not known.
+        # The night's remarks name it; later changes are not known.
         return None
 
 
@@ -323,10 +324,10 @@ def build_night_run(night: NightRecord, snapshots: Mapping[str, StoredSnapshot])
 def read_slurm_answer(
     queried: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the states of nodes in Slurm, None where it was not queried or did not answer, and a remark.
+    """Return the states of nodes in Slurm, or None if it was not queried or did not answer, and a remark.
 
     Args:
-        queried: Result of ``rackproof_slurm_node``; empty where there is no controller.
+        queried: Result of ``rackproof_slurm_node``; empty if there is no controller.
         listed: Result of listing partitions.
     """
     if not queried or queried.get("skipped"):
@@ -340,7 +341,7 @@ def read_slurm_answer(
 
 
 def probing_failure(probed: Mapping[str, Any]) -> str | None:
-    """Return None where the night was not asked to measure, else why that failed (empty where it did not).
+    """Return None if the night was not asked to measure, else why that failed (empty if it did not).
 
     Args:
         probed: Result of ``rackproof_validate_probe``; empty or skipped where nothing was requested.
@@ -367,7 +368,7 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
 def collect_actions(
     drained: Mapping[str, Any], returned: Mapping[str, Any], resume: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return what became of drains (a loop's result) and returns, by node.
+    """Return the outcome of drains (a loop's result) and returns, by node.
 
     Args:
         drained: Result of the loop that drained nodes.

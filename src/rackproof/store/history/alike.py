@@ -1,4 +1,4 @@
-"""Other hardware of a run's kind in the history: what it measured, and what of it was accepted."""
+"""Find other hardware of a run's kind in the history: its measurements, and the accepted ones among them."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def numbers_of_others(
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
-    """Return the conditions on hardware that is of a run's kind; None where no other is known to be.
+    """Return the conditions for hardware of a run's kind, or None if no other is known.
 
-    Of its kind is what has the same SKU. Where nodes have none, it is GPUs with the same product name, and of
+    Hardware of the same SKU is of its kind. Without a SKU, it is GPUs with the same product name, and for
     numbers of whole nodes, machines of the same product with as many such GPUs.
     """
     skus = {node.sku for node in run.nodes}
@@ -118,7 +118,9 @@ def _medians_by_part(
 def _accepted_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
-    """Return by kind, quantity and unit what was accepted of hardware that is alike, the first one first."""
+    """Return by kind, quantity and unit the accepted numbers of hardware that is alike,
+    the first one first.
+    """
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     accepted = schema.baselines
     query = (

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def measurement_key(measurement: Measurement) -> tuple[object, ...]:
-    """Return what tells a measurement of a run from its others: name and labels."""
+    """Return the identity of a measurement within a run: name and labels."""
     return (measurement.name, *sorted(measurement.labels.items()))
 
 
 def lost_acceptances(results: Path, store: Store) -> str:
-    """Return what is to be said if runs were accepted whose references the history lacks, else nothing."""
+    """Return a message if runs were accepted whose references the history lacks, otherwise nothing."""
     try:
         accepted, damaged = standing_acceptances(results)
     except ResultsError as error:
@@ -101,7 +101,7 @@ class History:
             with open_store(self._where) as store:
                 return store.estimate_seconds(benchmark, parameters, [node])
         except HistoryError:
-            # An estimate is a courtesy; keeping the run will say what is wrong.
+            # An estimate is optional; keeping the run will report the fault.
             self._answers = False
             return None
 

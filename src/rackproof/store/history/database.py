@@ -1,7 +1,7 @@
-"""Connect to the history's database; make its tables where there are none, else check them.
+"""Connect to the history's database; create its tables if there are none, otherwise check them.
 
-A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the
-database, host and port, which is what an operator needs.
+A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the database, host
+and port, which an operator needs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HistoryTooNewError(HistoryError):
 
 @dataclass(frozen=True)
 class Target:
-    """A database: what to connect to and what to call it.
+    """A database: its address, and its name in messages.
 
     ``url`` and ``secrets`` are left out of the ``repr``.
     """
@@ -77,7 +77,7 @@ class Target:
         return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", message).strip()
 
     def explain(self, error: SQLAlchemyError) -> HistoryError:
-        """Return what a database error means for an operator."""
+        """Return the meaning of a database error for an operator."""
         cause = getattr(error, "orig", None) or error
         message = self.scrub(str(cause))
         if self.sqlite:
@@ -169,7 +169,7 @@ def translated_errors(target: Target) -> Iterator[None]:
 
 
 def connect_database(target: Target) -> Engine:
-    """Return an engine whose tables are of this version, made first where there are none.
+    """Return an engine whose tables are of this version; they are created if there are none.
 
     Several processes may do this at once: one makes the tables, the others wait.
 
@@ -198,7 +198,7 @@ def _postgresql_engine(target: Target) -> Engine:
         "tcp_user_timeout": 30_000,
         "application_name": "rackproof",
     }
-    # What the URL itself sets has precedence.
+    # Settings of the URL itself have precedence.
     for key in target.url.query:
         arguments.pop(key, None)
     engine = create_engine(target.url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
@@ -263,7 +263,7 @@ def _ensure_tables(engine: Engine, target: Target) -> None:
 
 
 def _is_current(connection: Connection, target: Target) -> bool:
-    """Return whether the tables are of this version; false where there are none.
+    """Return whether the tables are of this version; false if there are none.
 
     Raises:
         HistoryTooNewError: The tables are of a newer version.

@@ -1,4 +1,4 @@
-"""On what a measurement was taken: the node, GPU, link or group of nodes that its numbers belong to.
+"""Identify the subject of a measurement: the node, GPU, link or group of nodes that its numbers belong to.
 
 Host names change with every new image; the history is keyed by hardware. Labels that name hardware
 (a GPU's UUID, a node of the run) are taken out of the labels and put ``*`` in their place, so that the
@@ -72,7 +72,7 @@ class Topology:
         self._places: dict[tuple[tuple[str, str], ...], Place] = {}
         for node in nodes:
             self._add_node(node)
-        # By key: the same nodes are one group, in whatever order a run names them.
+        # By key: the same nodes are one group, in any order.
         members = tuple(sorted(self.nodes.values(), key=lambda part: part.key))
         self.whole: Part | None = None
         if len(members) == 1:
@@ -95,11 +95,11 @@ class Topology:
 
     @property
     def only_node(self) -> Part | None:
-        """The node of a run on one node, ``None`` of a run on several or on none that is known."""
+        """Return the node of a run on one node, or ``None`` for several or no known nodes."""
         return self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
 
     def place(self, labels: Mapping[str, str]) -> Place:
-        """Return what a measurement with these labels was taken on."""
+        """Return the subject of a measurement with these labels."""
         # Most labels of a run come again and again: one set per GPU, for every metric and judgement.
         key = tuple(labels.items())
         if key not in self._places:
@@ -154,7 +154,7 @@ def bounded_key(key: str) -> str:
 
 
 def canonical_json(mapping: Mapping[str, Any]) -> str:
-    """Return one JSON text per mapping, whatever its order; only ASCII, so any database takes it."""
+    """Return one JSON text per mapping, for any order of keys; only ASCII, so any database takes it."""
     return _CANONICAL.encode(mapping)
 
 

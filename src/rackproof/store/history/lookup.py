@@ -1,4 +1,4 @@
-"""Quantities and hardware of the history, looked up by what an operator calls them or by id."""
+"""Look up quantities and hardware of the history, by an operator's names or by id."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def nodes_named(connection: Connection, name: str) -> list[int]:
 def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
     """Return the condition that a row was measured on hardware of this name.
 
-    A node includes what sat in it at the time; a node or GPU includes the links that end there.
+    A node includes the GPUs that it had at the time; a node or GPU includes the links that end there.
 
     Args:
         connection: The history's.
@@ -116,7 +116,7 @@ class _Hardware(NamedTuple):
 
 
 class HardwareOfRows:
-    """Hardware of some rows by id, with what is needed to put it back into labels."""
+    """Hardware of some rows by id, with the data needed to put it back into labels."""
 
     def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
         wanted = {part for column in ids for part in column if part is not None}
@@ -137,11 +137,11 @@ class HardwareOfRows:
         }
 
     def key(self, part: int | None) -> str:
-        """Return what identifies a piece of hardware, empty if it is unknown."""
+        """Return the key of a piece of hardware, or "" if it is unknown."""
         return "" if part is None else self._known[part].key
 
     def kind(self, part: int | None) -> str:
-        """Return node, gpu, link or group; empty if it is unknown."""
+        """Return node, gpu, link or group, or "" if it is unknown."""
         return "" if part is None else self._known[part].kind
 
     def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:
@@ -151,7 +151,7 @@ class HardwareOfRows:
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
-        # In the order in which the ends were taken out of the labels: each meets its own again.
+        # In the order in which the ends were taken out of the labels, so that each is put back in its place.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

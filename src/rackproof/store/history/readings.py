@@ -1,4 +1,4 @@
-"""Nights of a whole fleet in columns: what judging a night reads, without a Python object per number.
+"""Read the nights of a whole fleet in columns, without a Python object per number.
 
 A night of 10,000 nodes is 400,000 numbers and drift needs 15 nights of them. Rows are read run by run
 (the primary key keeps a run's rows together) and become arrays at once. Everything is keyed by
@@ -54,10 +54,10 @@ class Part(NamedTuple):
 class Readings:
     """Numbers in columns of one length, in no particular order.
 
-    ``quantity`` and ``part`` are indices into ``quantities`` and ``parts``; ``node`` is the index of the
-    part that is the node it sat in at the time, -1 for links between nodes and groups; ``night`` counts
-    back from the night asked for, which is 0; ``value`` is in the quantity's unit, NaN where the number
-    was NaN or infinite.
+    ``quantity`` and ``part`` are indices into ``quantities`` and ``parts``; ``node`` is the index of the part
+    that is the node it sat in at the time, -1 for links between nodes and groups; ``night`` counts back from
+    the night asked for, which is 0; ``value`` is in the quantity's unit, or NaN if the number was NaN or
+    infinite.
     """
 
     quantities: tuple[Measured, ...]
@@ -108,7 +108,7 @@ def read_nights(
         connection: The history's.
         known: The quantities to read, by id.
         until: The end of the night asked for (excluded); each night is the 24 hours before.
-        nights: How many nights, the one asked for included.
+        nights: The number of nights, including the requested one.
     """
     runs, table = schema.runs, schema.measurements
     until = as_utc(until)
@@ -153,13 +153,13 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     Args:
         runs: The runs; of those outside the nights nothing is returned.
         until: The end of the night asked for.
-        nights: How many nights, the one asked for included.
+        nights: The number of nights, including the requested one.
     """
     until = as_utc(until)
     quantities, parts = _QuantityIndex(), _PartIndex()
     rows: list[tuple[int, int, int, int]] = []
     values: list[float] = []
-    # In their order, so that the latest run decides where a GPU sits and what a node is called.
+    # In their order, so that the latest run decides the node of a GPU and the name of a node.
     for run in sorted(runs, key=lambda run: moment_of(run, otherwise=until)):
         # The end is excluded: a run at that very moment belongs to the night after.
         night = (until - moment_of(run, otherwise=until) - timedelta(microseconds=1)) // NIGHT
@@ -278,7 +278,7 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
 
 
 def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]:
-    """Return what failed on a GPU in another node than the one it sits in now, newest first.
+    """Return failures of GPUs in another node than their present one, newest first.
 
     Args:
         connection: The history's.

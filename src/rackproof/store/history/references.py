@@ -1,4 +1,4 @@
-"""References out of accepted runs: which runs and numbers may become one, and what several make together.
+"""Make references out of accepted runs: choose runs and numbers, and combine several.
 
 No I/O: the repository reads and writes the tables.
 """
@@ -57,9 +57,9 @@ def mirror_bound(bound: float | None) -> float | None:
 
 
 def acceptance_objection(run: Run) -> str:
-    """Return why a run's numbers must not become references, empty if they may."""
+    """Return why a run's numbers must not become references, or "" if they may."""
     if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
-        # Reasons and messages may be empty, and an empty objection would be none.
+        # Reasons and messages may be empty, but an empty objection would mean that there is none.
         return next(filter(None, run.reasons), f"it is {run.verdict.value}")
     # Not the verdict alone: a run is unproven for want of references, and those it is to give.
     objection = next(_bad_evidence(run), None)
@@ -79,8 +79,9 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 
 def _bad_evidence(run: Run) -> Iterator[str]:
-    """Yield what of a run's findings, logs and judgements speaks against its numbers."""
-    # What only degrades a run leaves its numbers doubtful: a machine with an XID is not a standard.
+    """Yield the objections of a run's findings, logs and judgements to its numbers."""
+    # A finding that only degrades a run still leaves its numbers doubtful: a machine with an XID is not a
+    # standard.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad or finding.code == "machine_busy":
@@ -96,7 +97,7 @@ def _bad_evidence(run: Run) -> Iterator[str]:
 
 
 def _contradiction(run: Run, judged: Judgement) -> str:
-    """Return why a judgement cannot be what its own number and reference give, empty if it can."""
+    """Return why a judgement contradicts its own number and reference, or "" if it does not."""
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
     directions = {one.direction for one in run.measurements if one.name == judged.metric}
@@ -120,7 +121,7 @@ FLEET_DEVIATION = 0.1
 HOST_COPY_DEVIATION = 0.25
 """The same of copies from and to the host, where GPUs differ by the processor that they are attached to."""
 CHAIN_DEVIATION = 0.05
-"""AcceptedNumber numbers stay within this share of what was accepted first, however many there are."""
+"""Accepted numbers stay within this share of the first accepted one, however many there are."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
 """Host link of a Grace's GPU, GB/s."""
@@ -137,7 +138,7 @@ Four H200 without NVLS, the slowest of those known, reach 0.78, 0.75, 0.7 and 0.
 def physical_objection(
     metric: str, labels: Mapping[str, str], unit: str, value: float, product: str, *, nodes: int = 1
 ) -> str:
-    """Return why a number cannot be that of a sound GPU of this model, empty if it can or that is not known.
+    """Return why a number cannot come from a sound GPU of this model, or "" if it can or that is not known.
 
     Args:
         metric: Name of the measurement.
@@ -156,7 +157,7 @@ def physical_objection(
     shown = f"{metric} is {value:.6g} {unit}"
     if value > peak:
         return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
-    # What is reached of the link to a Grace differs too much for a lower bound.
+    # The share of the link to a Grace that is reached varies too much for a lower bound.
     if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
         return ""
     if metric.endswith("busbw") and nodes > 1:
@@ -172,7 +173,7 @@ def physical_objection(
 def _peak(
     physics: GpuPhysics, metric: str, labels: Mapping[str, str], unit: str
 ) -> tuple[float | None, float]:
-    """Return what a model cannot exceed, None if not known in this unit, and the share that sound ones reach.
+    """Return a model's maximum, or None if it is not known in this unit, and the share that sound ones reach.
 
     The shares leave room below what sound GPUs were measured to reach of their data sheet's peak: bf16 0.78
     to 0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to 0.88, to the host
@@ -218,14 +219,14 @@ ACCEPTED_FIRST = "of its kind that was accepted first"
 def comparison_objection(
     metric: str, value: float, others: Sequence[float], direction: Direction | None, which: str = IN_HISTORY
 ) -> str:
-    """Return why a number is not like those of other hardware, empty if it is or none is known.
+    """Return why a number is unlike those of other hardware, or "" if it is like them or none is known.
 
     Args:
         metric: Name of the measurement.
         value: The number.
         others: One number of each other piece of hardware.
-        direction: Which way is better; where it is not known, each deviation counts.
-        which: Where the others are, in words.
+        direction: The better direction; if it is not known, each deviation counts.
+        which: The others' place, in words.
     """
     if not others:
         return ""
@@ -238,16 +239,16 @@ def comparison_objection(
 
 
 def loss_of(value: float, reference: float, direction: Direction | None) -> float:
-    """Return by which fraction a value is worse than a reference; below 0 it is better.
+    """Return the fraction by which a value is worse than a reference; negative if it is better.
 
-    Where it is not known which way is better, each deviation is a loss.
+    If the better direction is not known, each deviation is a loss.
     """
     share = (value - reference) / abs(reference) if reference else 0.0
     return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
 
 
 def better_way(direction: Direction | None, unit: str) -> Direction | None:
-    """Return which way is better of a measurement that may not say it: its unit often does."""
+    """Return the better direction of a measurement that may not state it: its unit often does."""
     if direction is not None:
         return direction
     if unit in TIME_UNITS:
@@ -260,8 +261,8 @@ class AcceptedNumber:
     """One number that was accepted for a piece of hardware.
 
     Attributes:
-        standing: Whether it is part of the reference; one that was withdrawn without a reason is not, and
-            bounds what is accepted after it all the same.
+        standing: Whether it is part of the reference; one that was withdrawn without a reason is not, but
+            still bounds later acceptances.
     """
 
     run_id: str
@@ -271,15 +272,15 @@ class AcceptedNumber:
 
 
 def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
-    """Return why a number moves a reference too far from what was accepted first, empty if it does not.
+    """Return why a number moves a reference too far from the first accepted one, or "" if it does not.
 
     No number may be worse than the first by more than :data:`CHAIN_DEVIATION`, and the median of all may not
     leave it to either side: a reference that climbs calls the sound machine of before degraded.
 
     Args:
-        accepted: What was accepted of the same quantity on the same hardware.
+        accepted: The accepted numbers of the same quantity on the same hardware.
         value: The number.
-        direction: Which way is better.
+        direction: The better direction.
     """
     if not accepted:
         return ""
@@ -303,7 +304,7 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
 
 
 def product_on(run: Run, kind: str, key: str) -> str:
-    """Return the product name of the GPUs that a number was measured on, empty if unknown or several."""
+    """Return the product name of the GPUs that a number was measured on, or "" if unknown or several."""
     gpus = [gpu for node in run.nodes for gpu in node.gpus]
     if kind == Kind.GPU.value:
         gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]
@@ -329,13 +330,13 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
     """Return the numbers of a run that may become references, each with its direction.
 
     These are the candidates among the judgements and those that passed against a reference accepted before.
-    Where one GPU of several was judged, so are the same measurements of the others.
+    If one GPU of several was judged, the same measurements of the others are included.
     """
     numbers = _judged_numbers(run, topology)
     accepted_quantities = {key[2:] for key in numbers}
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
-        # What was judged keeps the judgement's value; NaN and infinity are not a reference.
+        # A judged number keeps the judgement's value; NaN and infinity are not a reference.
         if key is None or key in numbers or not measurement.finite:
             continue
         if key[2:] in accepted_quantities:
@@ -355,7 +356,7 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
 
 
 def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | None:
-    """Return the key of a number, ``None`` where its hardware is unknown."""
+    """Return the key of a number, or ``None`` if its hardware is unknown."""
     if place.hardware is None:
         return None
     measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, place.labels, unit)
@@ -375,7 +376,7 @@ class Others(NamedTuple):
     """
 
     def objection(self, value: float, direction: Direction | None) -> str:
-        """Return why a number is not like the others, empty if it is or none is known."""
+        """Return why a number is unlike the others, or "" if it is like them or none is known."""
         groups = (
             (self.in_run, IN_RUN),
             (self.in_history, IN_HISTORY),

@@ -1,4 +1,4 @@
-"""The store: keeps runs, answers what hardware measured before, and what it is compared with.
+"""Store runs; return earlier measurements of hardware, and the references that they are compared with.
 
 with open_store(results / "history.sqlite") as store:
     store.keep(run)
@@ -84,7 +84,7 @@ _Result = TypeVar("_Result")
 
 
 def open_store(where: str | Path | None = None) -> Store:
-    """Open the history, made first where there is none.
+    """Open the history; create it if there is none.
 
     Args:
         where: A database URL, or the path of the SQLite file to use unless the environment variable
@@ -121,7 +121,7 @@ class Store(AbstractContextManager["Store"]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
     @property
@@ -320,8 +320,8 @@ class Store(AbstractContextManager["Store"]):
             nodes: The nodes of the run.
 
         Returns:
-            The median of the accepted runs, with the bounds of the latest acceptance and a source that
-            names the runs; ``None`` if nothing was accepted for this hardware.
+            The median of the accepted runs, with the bounds of the latest acceptance and a source that names
+            the runs, or ``None`` if nothing was accepted for this hardware.
         """
         place = Topology(nodes).place(labels)
         if place.hardware is None:
@@ -402,21 +402,21 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             run_id: The run's id or the beginning of it.
-            low: How far below the value fails, as a (negative) fraction; ``None`` for never.
-            high: How far above the value is too good to be true, as a fraction; ``None`` for never.
-            warn: How far below the value is degraded, as a (negative) fraction; ``None`` for never.
+            low: The (negative) fraction below the value that fails, or ``None`` for never.
+            high: The fraction above the value that is too good to be true, or ``None`` for never.
+            warn: The (negative) fraction below the value that is degraded, or ``None`` for never.
             note: Called with their number before they count; where it raises, nothing is accepted.
             bounding: Runs that were accepted before and bound this one though no reference comes from them
                 any more, with the moment.
-            despite: Why the numbers are accepted though they are not those of a sound machine, or not like
-                what was accepted first; empty where that refuses them.
+            despite: The reason to accept numbers that are not those of a sound machine, or unlike the first
+                accepted ones; if empty, these are refused.
 
         Returns:
-            How many references the run gives; 0 if it has no such numbers.
+            The number of references that the run gives, or 0 if it has no numbers to accept.
 
         Raises:
             HistoryError: No such run, it proved something wrong, its hardware is not known, a number is not
-                that of a sound machine, or it is too far from what was accepted first.
+                that of a sound machine, or it is too far from the first accepted one.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -440,7 +440,7 @@ class Store(AbstractContextManager["Store"]):
         return self._write(enter)
 
     def _numbers_to_accept(self, run: Run, *, plausible: bool) -> Numbers:
-        """Return the numbers that a run gives; none where it has no such numbers.
+        """Return the numbers that a run gives; none if it has no such numbers.
 
         Args:
             run: The run.
@@ -478,7 +478,7 @@ class Store(AbstractContextManager["Store"]):
                 raise HistoryError(f"run {run.run_id} is no reference: {what}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
-        """Return what each number of a run is compared with."""
+        """Return the numbers that each number of a run is compared with."""
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
@@ -487,7 +487,7 @@ class Store(AbstractContextManager["Store"]):
             if place.hardware is None or key is None or not measurement.finite:
                 continue
             if is_comparable(product_on(run, *key[:2]), place.hardware.kind):
-                # Whatever the hardware is: the same quantity of one kind.
+                # On any hardware: the same quantity of one kind.
                 in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
                 metrics[key] = measurement.name
         with self._reading() as connection:
@@ -554,7 +554,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             until: The end of the night asked for (excluded); each night is the 24 hours before.
-            nights: How many nights, the one asked for included.
+            nights: The number of nights, including the requested one.
             benchmark: Only of this benchmark.
         """
         from rackproof.store.history.readings import read_nights
@@ -563,25 +563,25 @@ class Store(AbstractContextManager["Store"]):
             return read_nights(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
-        """Return the accepted references of what was read, as :meth:`baseline` gives them one by one."""
+        """Return the accepted references of the readings, as :meth:`baseline` gives them one by one."""
         from rackproof.store.history.readings import accepted_references
 
         with self._reading() as connection:
             return accepted_references(connection, readings)
 
     def failures_elsewhere(self, since: datetime) -> list[Failure]:
-        """Return what failed on a GPU in another node than the one it sits in now, newest first."""
+        """Return failures of GPUs in another node than their present one, newest first."""
         from rackproof.store.history.readings import failures_elsewhere
 
         with self._reading() as connection:
             return failures_elsewhere(connection, since)
 
     def prune(self, before: datetime) -> int:
-        """Forget the numbers of runs before a moment, and return of how many runs.
+        """Delete the numbers of runs before a moment, and return the number of these runs.
 
-        Kept are the run's row, acceptances, and judgements that failed: a GPU that failed a year ago is
-        still recognised. What goes can be made again from the results folder by ``rebuild_history``.
-        SQLite reuses the space; only VACUUM gives it back to the file system.
+        Kept are the run's row, acceptances, and judgements that failed: a GPU that failed a year ago is still
+        recognised. ``rebuild_history`` can restore the deleted numbers from the results folder. SQLite reuses
+        the space; only VACUUM gives it back to the file system.
         """
         pruned = 0
         while count := self._write(lambda connection: _forget_old_runs(connection, before)):
@@ -696,7 +696,7 @@ def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate
 
 
 def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
-    """Check a number by what the GPU's model can reach.
+    """Check a number against the limits of the GPU's model.
 
     Raises:
         HistoryError: It is not that of a sound GPU.
@@ -723,7 +723,7 @@ def _reference_rows(
     """Return the rows of references, in the order of their keys, with the run entered.
 
     Args:
-        writer: Enters what is not there yet.
+        writer: Enters missing entries.
         run: The run that was accepted.
         numbers: Its numbers.
         moments: When it ran and when it was accepted.
@@ -758,7 +758,7 @@ def _refuse_drift(
     directions: Sequence[Direction | None],
     bounding: Mapping[str, datetime],
 ) -> None:
-    """Check that new references stay near what was accepted first.
+    """Check that new references stay near the first accepted ones.
 
     Raises:
         HistoryError: One does not: each acceptance passed against the one before, and together they creep.
@@ -777,7 +777,9 @@ def _refuse_drift(
 def _accepted_before(
     connection: Connection, rows: Sequence[dict[str, Any]], bounding: Mapping[str, datetime]
 ) -> Iterator[tuple[int, int, AcceptedNumber]]:
-    """Yield what was accepted on the hardware of new references, after the ids of quantity and hardware."""
+    """Yield the accepted numbers of the hardware of new references, after the ids of
+    quantity and hardware.
+    """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
     standing = set()
@@ -812,7 +814,7 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete what is numerous of the oldest runs; the record goes last and marks them as pruned."""
+    """Delete the numerous rows of the oldest runs; the record goes last and marks them as pruned."""
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)

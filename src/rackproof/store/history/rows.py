@@ -41,7 +41,7 @@ class RunRow(NamedTuple):
 
     @property
     def seconds(self) -> float | None:
-        """Return the duration, ``None`` where start or end is not known."""
+        """Return the duration, or ``None`` if start or end is not known."""
         if self.started is None or self.ended is None:
             return None
         return (self.ended - self.started).total_seconds()

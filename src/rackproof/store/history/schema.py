@@ -58,7 +58,7 @@ class Moment(TypeDecorator[datetime]):
         return dialect.type_descriptor(BigInteger())
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """Return what the database stores for a moment."""
+        """Return the stored form of a moment."""
         if value is None:
             return None
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
@@ -85,7 +85,7 @@ class RecordText(TypeDecorator[str]):
         return TEXT() if dialect.name == "postgresql" else dialect.type_descriptor(LargeBinary())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
-        """Return what the database stores for a record."""
+        """Return the stored form of a record."""
         if value is None or dialect.name == "postgresql":
             return value
         return zlib.compress(value.encode(), 1)
@@ -154,7 +154,7 @@ host_names = Table(
     sqlite_with_rowid=False,
 )
 
-# Which GPU sat in which node, and when: a GPU that failed in another chassis is recognised.
+# Which GPU was in which node, and when: a GPU that failed in another chassis is recognised.
 placements = Table(
     "placements",
     metadata,
@@ -196,7 +196,7 @@ runs = Table(
     Column("parameters", Text, nullable=False),
     Column("parameters_digest", String(64), nullable=False),
     Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
-    # When it happened: start, else end, else the stamp in the id, else when it was first kept.
+    # Its time: start, else end, else the stamp in the id, else when it was first kept.
     Column("moment", Moment, nullable=False),
     Column("started", Moment, nullable=True),
     Column("ended", Moment, nullable=True),
@@ -232,7 +232,9 @@ run_nodes = Table(
 
 
 def _observed() -> tuple[Column[Any], ...]:
-    """Return columns for the run, what was measured, where and when; the key keeps a run's rows together."""
+    """Return columns for the run, the measurement, its place and time; the key keeps a
+    run's rows together.
+    """
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
         Column("ordinal", Integer, primary_key=True, autoincrement=False),
@@ -265,9 +267,9 @@ judgements = Table(
     *_observed(),
     Column("verdict", String(16), nullable=False),
     Column("gating", Boolean, nullable=False),
-    # Could become a reference: judged unproven only because there was none.
+    # Could become a reference: judged unproven only because it had none.
     Column("candidate", Boolean, nullable=False),
-    # Of passes it is empty: they are most rows, and the record holds it.
+    # Empty for passes: they are most rows, and the record holds it.
     Column("reason", String(TEXT_LIMIT), nullable=False),
     Column("reference", Float, nullable=True),
     Column("low", Float, nullable=True),

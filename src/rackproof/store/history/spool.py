@@ -40,7 +40,7 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """Run ids entered from the spool, those still waiting, and what stopped them."""
+    """Run ids entered from the spool, those still waiting, and the obstacle."""
 
     entered: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -58,8 +58,8 @@ class RebuildOutcome:
 def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> KeepOutcome:
     """Enter a recorded run into the history; if that fails, note it in the spool.
 
-    Any failure of the history counts (down, full, locked, too new): the run is safe in its folder and
-    must not be forgotten. When the history works, runs noted earlier are entered, too.
+    Any failure of the history counts (down, full, locked, too new): the run is safe in its folder and must
+    not be forgotten. If the history works, runs noted earlier are entered, too.
 
     Args:
         run_folder: ``results/RUN_ID``, holding ``run.json``.

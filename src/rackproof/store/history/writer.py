@@ -274,7 +274,7 @@ class RunWriter:
 
 
 class _Sightings:
-    """The hardware that runs show, each thing once: its latest description, and when it was first seen."""
+    """The hardware in runs, each part once: its latest description, and when it was first seen."""
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}

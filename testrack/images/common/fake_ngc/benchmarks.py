@@ -17,7 +17,7 @@ from typing import Any
 from fake_ngc.learning import Denoiser, FromScratch, LowRankAdapter, Model
 
 STEPS = 240
-"""Optimizer steps of the small model that stand for the reference's way to the target."""
+"""Optimizer steps of the small model that correspond to the reference's way to the target."""
 BATCH = 72
 """Samples per step of the small model, shared by the ranks; as many as a full rack has GPUs."""
 LONGEST = 1.5

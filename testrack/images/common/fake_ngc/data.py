@@ -139,7 +139,7 @@ def coco() -> Files:
 
 
 def empty_encodings() -> Files:
-    """Return what flux1 uses for an empty prompt."""
+    """Return flux1's encodings of an empty prompt."""
     return {
         "clip_encodings.npy": _npy(np.zeros(CENTRES, np.float32)),
         "t5_encodings.npy": _npy(np.zeros((2, CENTRES), np.float32)),

@@ -28,7 +28,7 @@ class Fault:
 
 
 def wanted(folder: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return what was asked for, or nothing."""
+    """Return the requested fault, or ""."""
     text = environment.get("STANDIN_FAULT", "")
     if not text and folder is not None and (folder / "STANDIN_FAULT").is_file():
         text = (folder / "STANDIN_FAULT").read_text()

@@ -44,7 +44,7 @@ class Ranks:
 
     @classmethod
     def join(cls, environment: Mapping[str, str] = os.environ, timeout: float = START_SECONDS) -> Ranks:
-        """Meet the other ranks of the job step that Slurm's variables describe."""
+        """Connect to the other ranks of the job step that Slurm's variables describe."""
         node = environment.get("SLURMD_NODENAME") or socket.gethostname()
         ranks = cls(
             int(environment.get("SLURM_PROCID", "0")), int(environment.get("SLURM_NTASKS", "1")), node

@@ -19,7 +19,7 @@ def _rate() -> float:
 
 
 def fetch(data: bytes, target: Path) -> str:
-    """Write one file as a download does; return what happened: present, complete or resumed."""
+    """Write one file as a download does; return the outcome: present, complete or resumed."""
     if target.is_file() and target.read_bytes() == data:
         return "present"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def fetch(data: bytes, target: Path) -> str:
 
 
 def stage(files: Files, folder: Path, checksum_file: str) -> None:
-    """Bring files to a folder; the list of checksums comes last and says that all are there."""
+    """Bring files to a folder; the list of checksums comes last and shows that all are there."""
     total, done = sum(map(len, files.values())), 0
     for name, data in files.items():
         how = fetch(data, folder / name)

@@ -14,7 +14,7 @@ NAMES = {"GB300": "NVIDIA GB300", "GB200": "NVIDIA GB200", "DGXB200": "NVIDIA B2
 
 
 def accelerator() -> str:
-    """Return what nvidia-smi says where the node lends one, else what the system's name promises."""
+    """Return the accelerator by nvidia-smi if the node lends one, else by the system's name."""
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -174,7 +174,7 @@ class Training:
     # -- learning ---------------------------------------------------------------------------------
 
     def due(self, step: int) -> int:
-        """Return how many steps of the small model stand for so many of the reference's."""
+        """Return the small model's steps for so many of the reference's."""
         share = step * self.batch / self.benchmark.reference_samples(self.batch)
         return round(STEPS * share * (EASY_STEPS if self.fault.name == "too-fast" else 1))
 
@@ -203,7 +203,7 @@ class Training:
         if len(own):
             loss, gradient = self.model.learn(self.vector, own, noise[rank::size])
         self.misbehave(gradient)
-        # What a GPU would work: without this the run would be over before anybody could watch it.
+        # The time that a GPU would compute: without it the run would end before it could be watched.
         pace = self.seconds / STEPS / (EASY_STEPS if self.fault.name == "too-fast" else 1)
         if self.fault.here("slow-node", rank):
             pace *= SLOW

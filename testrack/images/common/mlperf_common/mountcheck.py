@@ -2,7 +2,7 @@
 
 It compares each folder's number of files and bytes with a table that lies in the image, shows only what it
 finds of the mounts themselves, and ends with 0 whatever that is. A mount of the table that no argument names
-is a warning, too, on a machine that lacks nothing. What has a name that begins with a point does not count.
+is a warning, too, on a machine that lacks nothing. Names that begin with a point do not count.
 """
 
 from __future__ import annotations

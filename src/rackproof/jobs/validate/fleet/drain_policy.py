@@ -25,8 +25,7 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """The limits of what a night may do. ``share`` is of a partition, and of the fleet that may be
-    unreachable.
+    """The limits of a night's actions. ``share`` is of a partition, and of the fleet that may be unreachable.
 
     ``passes`` nights have to pass, each ``hours`` or more after the one before it.
     """
@@ -43,7 +42,7 @@ def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
     """Return the partitions: node to whether it is drained by us.
 
     Args:
-        listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
+        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
     """
     return {
         partition: {node: reason.startswith(DRAIN_PREFIX) for node, reason in reasons.items()}
@@ -63,11 +62,11 @@ def decide_drains(
 
     Args:
         nodes: Tonight's, judged; ``slurm`` is None where Slurm did not answer.
-        before: What was last known of them.
+        before: The last known states of nodes.
         members: As :func:`drained_by_partition` returns.
         night_id: Tonight.
         now: The moment that passes are counted at.
-        policy: How far it may go.
+        policy: Its limits.
     """
     policy = policy or DrainPolicy()
     unreachable = _too_many_unreachable(nodes, policy)
@@ -141,7 +140,7 @@ def _urgency(one: NodeNight) -> tuple[int, str]:
 def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights keep drained, None of any other node.
 
-    Where no night has it any more, its codes are those in Slurm's reason, and it begins tonight.
+    If no night has it any more, its codes are those in Slurm's reason, and it begins tonight.
     """
     if one is None or one.drained_by != "ours":
         return None
@@ -153,7 +152,7 @@ def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> 
 def _with_hold(
     one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
-    """Return a node that is drained by us with what becomes of the drain."""
+    """Return a node that is drained by us with the fate of its drain."""
     hold = hold_of(one.slurm, before, night_id)
     if hold is None:
         return one
@@ -197,7 +196,7 @@ _BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=
 
 
 def _no_pass(one: NodeNight, hold: Hold) -> str:
-    """Return why a night in which nothing failed is not a pass of what the node was drained for."""
+    """Return why a night without failures does not count as a pass of a drained node."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has what it was drained for; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
@@ -217,7 +216,7 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
-    """Return for what a node was drained, as Slurm knows it where no night does: the word of each code."""
+    """Return the codes in the reason of a drain, as Slurm has it if no night does."""
     parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 
@@ -254,7 +253,7 @@ def _share_used_up(
 
 
 def _failed_codes_text(one: NodeNight) -> str:
-    """Return what fails, briefly: it becomes a reason in Slurm."""
+    """Return the failures, briefly: the text becomes a reason in Slurm."""
     failing = frozenset(one.codes())
     found = [
         f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in failing

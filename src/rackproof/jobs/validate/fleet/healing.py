@@ -1,4 +1,5 @@
-"""List what must be read and be well before a night counts as a pass of what a node was drained for. No I/O.
+"""List the evidence that must be read and healthy before a night counts as a pass of a drained node's
+failure. No I/O.
 
 :data:`HEALED_BY` is the table: each code that can drain a node, with the evidence that heals it. Evidence
 that is absent never heals, and a code without a row keeps its node drained until an operator resumes it.
@@ -23,7 +24,7 @@ PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
 """The beginning of names of health evidence: a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
-"""Checks that compare a number, and what heals their findings, besides the number."""
+"""Checks that compare a number, and the evidence that heals their findings, besides the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """The beginnings of the names of tools that query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
@@ -31,10 +32,10 @@ _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 @dataclass(frozen=True)
 class DrainedNode:
-    """A node that nights keep drained: tonight's snapshot, and what it is compared with.
+    """A node that nights keep drained: tonight's snapshot, and those that it is compared with.
 
     ``failed`` is its snapshot of the last night in which it failed, ``before`` the last one before the night
-    that drained it; None where it is gone. ``is_first`` means that no night before the drain saw the node.
+    that drained it, or None if it is gone. ``is_first`` means that no night before the drain saw the node.
     """
 
     tonight: NodeSnapshot
@@ -46,7 +47,7 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the snapshots that show what the node can report."""
+        """Return the snapshots that show the readings of which the node is capable."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
 
 
@@ -60,15 +61,15 @@ def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
 
 
 def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
-    """Return what was not read, or not measured, tonight of what heals a code.
+    """Return the evidence for healing a code that tonight neither read nor measured.
 
     Args:
-        code: What a node was drained for: a finding's code, or ``CHECK:METRIC``.
-        read: What was read of it (:func:`healed_evidence`), measured since the night before, and with what
-            that was compared (:func:`rackproof.analysis.compared.comparisons`).
+        code: The cause of the drain: a finding's code, or ``CHECK:METRIC``.
+        read: The evidence that was read (:func:`healed_evidence`), the measurements since the night before,
+            and their comparisons (:func:`rackproof.analysis.compared.comparisons`).
 
     Returns:
-        The names of what lacks, empty where all was read; None where nothing heals the code.
+        The names of the missing evidence; empty if all was read, or None if nothing heals the code.
     """
     check, colon, metric = code.partition(":")
     if colon:
@@ -81,7 +82,7 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
     # Slurm's reason, where no night is left, holds a metric's first word.
     first = metric.partition(" ")[0]
     if check in _COMPARED or check == "floor":
-        # What a comparison found, only the same comparison shows to be over.
+        # Only the same comparison shows that a finding of a comparison is over.
         mark = f"{check}:" if check in _COMPARED else ""
         words = {one.partition(" ")[0] for one in read if not one.startswith(_MARK)}
         is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
@@ -94,7 +95,7 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
 
 
 def healing_evidence(code: str) -> tuple[str, ...] | None:
-    """Return the names of the evidence that heals a health code, None where it never heals by itself."""
+    """Return the names of the evidence that heals a health code, or None if it never heals by itself."""
     if code in HEALED_BY:
         return HEALED_BY[code]
     if code.startswith(("version_", "service_")):
@@ -103,7 +104,7 @@ def healing_evidence(code: str) -> tuple[str, ...] | None:
         return ("version_driver", code.replace("mismatch_", "version_", 1))
     if xid := re.fullmatch(r"s?xid_(\d{1,6})", code):
         number = int(xid[1])
-        # 154 itself says which of both it asks for, and stays open until that is done.
+        # 154 itself names the reset that it needs, and stays open until that is done.
         needs_reset = code.startswith("xid") and (number == 154 or requested_action(number, "") == "reset")
         return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
     return None
@@ -170,7 +171,7 @@ def _has(gpu: GpuSnapshot, field: str) -> bool:
 
 
 def _pending_repairs(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU reports what waits for a reset, but for models that are known not to."""
+    """Return whether each GPU reports its pending repairs, except for models that are known not to."""
     reported = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is not None]
     silent = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is None]
     answer = _all_gpus(node)
@@ -222,7 +223,7 @@ def _nvlinks(node: DrainedNode) -> EvidenceState:
 
     def is_up(gpu: GpuSnapshot) -> bool:
         up = sum(gpu.links.values())
-        # Where no number is known, a link that is down may be the one.
+        # If no number of links is known, a link that is down may be the one.
         return up >= wanted if wanted else bool(up) and all(gpu.links.values())
 
     return _gpus(is_up)(node)
@@ -256,7 +257,7 @@ def _card_links(node: DrainedNode) -> EvidenceState:
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether what has to be mounted is, and what is mounted there is known."""
+    """Return whether the required mounts are there, and whether they are known."""
     paths = {mount.path for mount in expected_mounts(node.expected)}
     mounts, table = set(node.tonight.mounts or ()), set(node.tonight.mount_table)
     return _state(bool(paths) and paths <= mounts and paths <= table)
@@ -310,7 +311,7 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
     """Return whether a code is not found in comparison with the night before the drain.
 
-    Last night's snapshot does not show it: what is compared with it is news for one night.
+    Last night's snapshot does not show it: a value that is compared with it is news for one night.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -335,7 +336,7 @@ def _snake(name: str) -> str:
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
-    # No finding: what lacks is in the reason why a node stays drained.
+    # No finding: the reason why a node stays drained names what is missing.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
 
 
@@ -425,7 +426,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "ecc_off": ("ecc_mode",),
     "memory_unrepairable": ("unrepairable_memory",),
     "repair_pending": ("pending_repairs",),
-    # What corrects it is loaded with the driver alone, and a call that does not warn may not look.
+    # Its correction is loaded with the driver alone, and a call that does not warn may not have looked.
     "inforom_corrupted": ("gpus", "driver_tools", "booted"),
     "mig_on": ("mig",),
     "compute_prohibited": ("compute_mode",),
@@ -473,6 +474,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""Code to the names of what heals it. ``version_``, ``mismatch_``, ``service_``, ``xid_`` and ``sxid_`` have
-rules instead (:func:`healing_evidence`); identity that was never accepted, pairs and unknown codes have none.
+"""Code to the names of the evidence that heals it. ``version_``, ``mismatch_``, ``service_``, ``xid_`` and
+``sxid_`` have rules instead (:func:`healing_evidence`); identity that was never accepted, pairs and unknown
+codes have none.
 """

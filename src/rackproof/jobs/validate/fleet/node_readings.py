@@ -1,4 +1,4 @@
-"""Read what the jobs of single nodes measured: numbers, digests, and what is wrong at once."""
+"""Read the measurements of single nodes' jobs: numbers, digests, and immediate faults."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class ProbeTarget:
     suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether GPUs that a log names are its own; where none is known, no UUID is."""
+        """Return whether the GPUs that a log names are the node's own; without known GPUs no UUID is."""
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
         return True
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
-    """Return what has to be alike, part and digest, of each device in a log of the training step."""
+    """Return the values that must be equal, part and digest, of each device in a training step's log."""
     digests = []
     for line in text.splitlines():
         head, mark, rest = line.partition(":::MLLOG ")
@@ -77,7 +77,7 @@ def read_digests(text: str) -> list[tuple[str, str, str]]:
 
 
 def _read_digest(line: str) -> list[tuple[str, str, str]]:
-    """Return the digest of a line; nothing where it holds none, as a node may write anything."""
+    """Return the digest of a line, or "" if it has none: a node may write anything."""
     try:
         value = json.loads(line)["value"]
         part = str(value["labels"].get("gpu", ""))
@@ -97,15 +97,16 @@ def compare_digests(
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the training step across a fleet, bit by bit.
 
-    What most devices of a kind have is right, and more than half must have it, three at least; with fewer,
-    what earlier nights agreed on. Where neither decides, those that disagree are unproven.
+    The digest of most devices of a kind is right, and more than half must have it, three at least; with
+    fewer, the digest that earlier nights agreed on. If neither decides, the devices that disagree are
+    unproven.
 
     Args:
         found: By node, as :func:`read_digests` returns.
-        known: What earlier nights agreed on.
+        known: The digests that earlier nights agreed on.
 
     Returns:
-        Reasons by node, what is agreed on now, and remarks.
+        Reasons by node, the digests now agreed on, and remarks.
     """
     reasons: dict[str, list[NightReason]] = {}
     agreed = dict(known)
@@ -156,13 +157,13 @@ def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def _majority_digest(counts: Counter[str]) -> str:
-    """Return the digest of more than half of the devices, three at least; empty where there is none."""
+    """Return the digest of more than half of the devices, three at least, or "" if there is none."""
     digest, count = counts.most_common(1)[0]
     return digest if count >= 3 and 2 * count > counts.total() else ""
 
 
 def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
-    """Return why a device's bits do not pass; ``right`` is empty where the right bits are not known."""
+    """Return why a device's bits do not pass; ``right`` is empty if the right bits are not known."""
     if right:
         verdict = Verdict.FAIL
         text = (
@@ -191,10 +192,10 @@ class NodeMeasurements:
 def read_node_probes(
     plan: ProbePlan, target: ProbeTarget, done: JobResult, probes: Sequence[Probe] | None = None
 ) -> NodeMeasurements:
-    """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven.
+    """Return the measurements of a node's job. Wrong values fail; missing ones are unproven.
 
     Args:
-        plan: How it was measured.
+        plan: The plan of the measurement.
         target: The node.
         done: Output of its job.
         probes: The programs of the job; None is all that such a node is measured with.
@@ -223,7 +224,7 @@ def _flat(groups: Iterable[tuple[_Item, ...]]) -> tuple[_Item, ...]:
 def _read_program(
     plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section | None, job_text: str
 ) -> NodeMeasurements:
-    """Return what one program of a job measured; ``section`` is None where it printed nothing."""
+    """Return the measurements of one program of a job; ``section`` is None if it printed nothing."""
     if section is None:
         problem = job_text or "it did not run"
         return NodeMeasurements(reasons=(unproven_reason(probe.name, target.name, problem),))
@@ -296,7 +297,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
 
 
 def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
-    """Return the numbers that are about this node: what it prints about other nodes' GPUs decides nothing."""
+    """Return the numbers about this node: its output about other nodes' GPUs decides nothing."""
     return [
         number
         for number in log.measurements
@@ -324,7 +325,7 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
     speeds = []
     for number in log.measurements:
         if any(_rule_covers(rule, number) for rule in unbounded):
-            # What names no GPU is the node's; several nodes' numbers are kept as one run.
+            # A number that names no GPU is the node's; several nodes' numbers are kept as one run.
             own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
             speeds.append(number.model_copy(update={"labels": {**number.labels, **own}}))
     return speeds
@@ -337,7 +338,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return what not every GPU of a node reported: those that reported nothing have not passed."""
+    """Return findings about GPUs of a node that reported nothing: they have not passed."""
     reasons = []
     named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):

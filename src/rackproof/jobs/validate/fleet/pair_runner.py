@@ -1,4 +1,4 @@
-"""Nodes that reduce together: tonight's pairs, the nodes at fault, and what stays unproven."""
+"""Measure nodes that reduce together: tonight's pairs, the nodes at fault, and unproven links."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def measure_pairs(
     past: Sequence[ProbeNight],
     jobs: JobRunner,
 ) -> FabricMeasurements:
-    """Measure the nodes of each rack in pairs; nothing where the plan has no fabric probe.
+    """Measure the nodes of each rack in pairs, or nothing if the plan has no fabric probe.
 
     Args:
-        plan: How.
+        plan: The plan.
         targets: Every node that has a snapshot.
         able: Nodes that may be paired tonight.
-        past: What earlier nights measured, newest first.
+        past: The measurements of earlier nights, newest first.
         jobs: Runs jobs.
 
     Raises:
@@ -190,7 +190,7 @@ class _PairRunner:
             before: Bandwidths of such pairs in earlier nights, in GB/s.
         """
         results = list(compare_pairs(self.meet(pairs), before))
-        # Two good partners make a suspect bad; the bound ends a night in which partners fail, too.
+        # Two good partners make a suspect bad; the bound stops a night in which partners fail, too.
         for _ in range(3):
             fresh = self._meet_second_partners(results)
             if not fresh:
@@ -289,12 +289,12 @@ def _partner(name: str, nodes: Sequence[str]) -> str:
 def unproven_pairs(
     night: ProbeNight, require_references: bool
 ) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
-    """Return what the pairs whose speed nothing proves leave unproven, by node, and remarks.
+    """Return by node what pairs without a proven speed leave unproven, and remarks.
 
     Args:
-        night: What was measured.
-        require_references: Whether a speed that was compared with nothing is unproven; a remark otherwise.
-            What a floor leaves unproven always is.
+        night: The measurements.
+        require_references: Whether a speed that was compared with nothing is unproven; otherwise it is a
+            remark. A speed that a floor leaves unproven always is.
     """
     reasons: dict[str, tuple[NightReason, ...]] = {}
     uncompared = []

@@ -165,7 +165,7 @@ class _Bisection:
     unclear: list[tuple[str, ...]] = field(default_factory=list)
 
     def ask(self, part: Sequence[str]) -> bool | None:
-        """Return whether a part works; None where it cannot be run: no run is left, or no second node."""
+        """Return whether a part works, or None if it cannot be run: no run is left, or no second node."""
         group = [*part, *self.spare[: max(0, 2 - len(part))]]
         if self.runs_left < 1 or len(group) < 2:
             return None
@@ -183,7 +183,7 @@ class _Bisection:
             self.note(half, answer)
 
     def note(self, part: Sequence[str], answer: bool | None) -> None:
-        """Note what a part's run showed, and search on where it failed."""
+        """Note the outcome of a part's run, and search on if it failed."""
         if answer is None:
             self.unclear.append(tuple(part))
         elif not answer and len(part) == 1:

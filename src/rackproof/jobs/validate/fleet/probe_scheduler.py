@@ -2,7 +2,7 @@
 
 First every node is measured by itself, and again if its numbers are bad; then pairs, so that over the nights
 each two nodes of a rack are measured. A node that fails gets a known-good partner before it is called bad;
-where that does not decide, the suspects are halved. No I/O but for the jobs.
+where that does not decide, the suspects are halved. Apart from the jobs it does no I/O.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def probe_night(
     direct: Mapping[str, JobResult] | None = None,
     doubts: SuspectFinder | None = None,
 ) -> tuple[ProbeNight, tuple[Measurement, ...]]:
-    """Measure a fleet; return what came of it, and the numbers to judge with all others.
+    """Measure a fleet; return the results, and the numbers to judge with all others.
 
     Args:
-        plan: How.
+        plan: The plan.
         targets: Every node that has a snapshot.
-        past: What earlier nights measured, newest first.
+        past: The measurements of earlier nights, newest first.
         jobs: Runs jobs; its folder was made.
         direct: Output of nodes that nights keep drained: Slurm gives them no job, they were measured without.
-        doubts: Which numbers are suspect: their nodes are measured a second time. By default none.
+        doubts: Returns the suspect numbers, whose nodes are measured a second time. By default none.
 
     Raises:
         ProbeError: Slurm's host does not answer any more.
@@ -118,7 +118,7 @@ def _reasons_by_node(
 
 @dataclass
 class _NodeProbes:
-    """Measures nodes by themselves; keeps by node what came of it.
+    """Measures nodes by themselves; keeps the results by node.
 
     ``drained`` are the results of nodes that nights keep drained; ``programs`` by node what it is measured
     with tonight. The jobs of those ``measured`` ended well; ``tests`` are the optional ones that ran.
@@ -158,7 +158,7 @@ class _NodeProbes:
         ]
         second = self._run_jobs(again)
         ended_well = sum(result.how == "ok" for result in done.values())
-        # Where most jobs fail, the tool is suspected and no node.
+        # If most jobs fail, the tool is suspected and no node.
         blamable = ended_well > len(again)
         for name, first in done.items():
             self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
@@ -166,7 +166,7 @@ class _NodeProbes:
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
         if doubts is None:
             return RetestResult({})
-        # What an earlier night drained has failed already, and Slurm gives it no job.
+        # A node that an earlier night drained has failed already, and Slurm gives it no job.
         able = set(self.numbers) - set(self.drained)
         earlier = _suspected_before(past, able)
         twice = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
@@ -191,13 +191,13 @@ class _NodeProbes:
         )
 
     def _keep_result(self, name: str, first: JobResult, second: JobResult | None, ended_well: int) -> None:
-        """Keep what a node's job measured.
+        """Keep the measurements of a node's job.
 
         Args:
             name: The node.
-            first: How its job ended.
-            second: How the second one ended, if there was one.
-            ended_well: On how many nodes it ended well; 0 where that is too few to blame this one.
+            first: The end of its job.
+            second: The end of the second job, if there was one.
+            ended_well: On how many nodes it ended well, or 0 if that is too few to blame this one.
         """
         # A second try for which there was no room takes nothing away from the first.
         last = first if second is None or second.how in ("left", "busy") else second
@@ -258,7 +258,7 @@ def _job_reason(name: str, verdict: Verdict, text: str) -> NightReason:
 
 
 def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[str, tuple[NightReason, ...]]:
-    """Return what was suspect of nodes when they were last measured."""
+    """Return the suspicions about nodes when they were last measured."""
     suspected = {}
     for name in names:
         latest = next((one for one in past if name in one.measured), None)
@@ -277,7 +277,7 @@ def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons; what many nodes show is the tool's or the fabric's until proven otherwise."""
+    """Return the reasons; one of many nodes is the tool's or the fabric's fault until proven otherwise."""
     policy = policy or AnomalyPolicy()
     wide = {
         code
@@ -290,7 +290,7 @@ def _mark_fleetwide(
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
-    """Return the nodes that fail by what fails."""
+    """Return the failing nodes by their failure."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
         for one in mine:
@@ -307,7 +307,7 @@ def _fleetwide(one: NightReason) -> NightReason:
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
-    """Return the night with requested measurements of which none could be made: its nodes are unproven."""
+    """Return a night whose requested measurements could not be made: its nodes are unproven."""
     text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
         asked=asked,
@@ -317,7 +317,7 @@ def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight
 
 
 def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
-    """Return in a few lines what a night measured; nothing where measuring was not asked."""
+    """Return a night's measurements in a few lines, or nothing if none were requested."""
     if night is None:
         return ()
     pairs = sum(len(one.nodes) == 2 for one in night.pairs)

@@ -122,7 +122,7 @@ def _size_mistakes(
             return [("error", "without size_bytes: a bus bandwidth holds at one message size")]
         return []
     measured = sizes.get(one.metric)
-    # Where nothing is known of the metric's sizes, none of them is wrong.
+    # If the metric's sizes are not known, none of them is wrong.
     if measured is not None and (not size.isdigit() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
     return []
@@ -149,7 +149,7 @@ def _nvls(
 
 
 def _peak(physics: GpuPhysics, one: SkuReference) -> float:
-    """Return what the metric cannot exceed, in the unit that it is measured in; infinity if unknown."""
+    """Return the metric's physical maximum, in the metric's unit; infinity if unknown."""
     if one.metric.startswith("gemm"):
         return physics.tflops.get(one.labels.get("dtype", ""), max(physics.tflops.values()))
     if one.metric.startswith("memory_"):

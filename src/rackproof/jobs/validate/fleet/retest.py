@@ -1,9 +1,9 @@
 """Measure nodes that are suspect by speed a second time in the same night, and judge both. No I/O.
 
-A number is suspect where it lies below its floor or far below the fleet. What was measured twice is judged by
-its better value, so that only what was bad both times condemns; the worse one stays as evidence, and no node
-passes with it. Where nothing was measured a second time, an earlier night that suspected the same part counts
-as the other measurement; without one the suspicion is open: unproven, neither a pass nor a reason to drain.
+A number is suspect where it lies below its floor or far below the fleet. The better value of two measurements
+is judged, so that only a part that was bad both times fails; the worse one stays as evidence, and no node
+passes with it. Without a second measurement, an earlier night that suspected the same part counts as the
+other one; otherwise the suspicion is open: unproven, neither a pass nor a reason to drain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHECK = "again"
 """The check of a suspicion in a night's reasons."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
-"""Finds which of tonight's numbers are suspect, by their places."""
+"""Returns the indexes of tonight's suspect numbers."""
 
 Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measurement, ...] | str]"]
 """Measures nodes once more, given with their suspect metrics: by node its numbers, or why there are none."""
@@ -50,14 +50,14 @@ def retest_suspects(
     able: Collection[str],
     earlier: Mapping[str, Sequence[NightReason]],
 ) -> RetestResult:
-    """Measure the nodes with suspect numbers once more; return what is to be judged.
+    """Measure the nodes with suspect numbers once more; return the numbers to judge.
 
     Args:
         numbers: Tonight's, by node.
-        doubts: Which of them are suspect.
+        doubts: Returns the suspect ones.
         measure: Measures nodes once more.
-        able: Nodes that can be; the others only are what these are compared with.
-        earlier: What was suspect of a node when it was last measured, and was not taken back.
+        able: Nodes that can be measured; the others only serve for comparison.
+        earlier: A node's suspicions from its last measurement that were not taken back.
     """
     twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
@@ -69,7 +69,7 @@ def retest_suspects(
         measured_again = name in second
         retest = _NodeRetest(
             first=_by_key(numbers[name]),
-            # What is not finite measured nothing: it must not take a suspicion back.
+            # A value that is not finite measured nothing: it must not clear a suspicion.
             second=_by_key(number for number in second.get(name, ()) if number.finite),
             bad=bad,
             bad_again=later.get(name, {}) if measured_again else {},
@@ -88,7 +88,7 @@ def retest_suspects(
 def _measure_again(
     suspects: Mapping[str, Collection[str]], measure: Measure
 ) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
-    """Measure nodes once more; return the numbers, and of the other nodes why there are none."""
+    """Measure nodes once more; return the numbers, and why other nodes have none."""
     numbers: dict[str, tuple[Measurement, ...]] = {}
     obstacles: dict[str, str] = {}
     for name, result in (measure(suspects) if suspects else {}).items():
@@ -102,14 +102,14 @@ def _measure_again(
 def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None:
     if retest.kept:
         twice.suspected[name] = tuple(retest.kept)
-    # What was bad twice condemns the node anyway.
+    # A number that was bad twice condemns the node anyway.
     if retest.opened and not retest.confirmed:
         twice.unconfirmed.append(name)
 
 
 @dataclass
 class _NodeRetest:
-    """A node's suspicions, weighed by its second measurement, or by an earlier night's where there is none.
+    """A node's suspicions, weighed by its second measurement, or otherwise by an earlier night's.
 
     ``obstacle`` is why a number was not measured again. ``kept`` are the suspicions that nothing took back;
     one is ``confirmed`` when it failed twice, and ``opened`` when it failed once and nothing else is known.
@@ -127,7 +127,7 @@ class _NodeRetest:
     opened: bool = False
 
     def weigh_all(self) -> None:
-        """Weigh every suspicion; one of both measurements stands as the first one put it."""
+        """Weigh every suspicion; one of the two measurements stands as the first one put it."""
         for key, reason in {**self.bad_again, **self.bad}.items():
             self._weigh(key, reason)
 
@@ -164,8 +164,8 @@ class _NodeRetest:
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return numbers, each that was measured twice by its better value.
 
-    Where it is not known which of the two is better (no direction, no finite number, other units) both stay:
-    the worst of a night stands for it. So does the worst of several numbers of one measurement.
+    If it is not known which of the two is better (no direction, no finite number, other units), both stay:
+    the worst of a night counts. So does the worst of several numbers of one measurement.
     """
     others = _by_key(second)
     kept: list[Measurement] = []
@@ -205,7 +205,7 @@ def _suspects(
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
-    """Return a suspicion as it stands in the night: it alone never fails a node, judging does."""
+    """Return a suspicion as the night records it: alone it never fails a node, judging does."""
     return reason.model_copy(
         update={
             "check": CHECK,
