@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -135,11 +135,7 @@ def parse(
     watching = chosen == "auto"
     head = b""
     feed = LineFeed(observers)
-    for block in blocks(stream):
-        if not head and block.startswith(codecs.BOM_UTF8):
-            # Spreadsheets and PowerShell write it; it is no part of the first word.
-            block = block.removeprefix(codecs.BOM_UTF8)
-            log.size += len(codecs.BOM_UTF8)
+    for block in _without_mark(stream, log):
         head = head or block[:HEAD_BYTES]
         log.begin(block)
         if watching:
@@ -163,6 +159,14 @@ def parse(
         return log.parsed("unknown", Verdict.UNPROVEN, [])
     parsed = parser.finish()
     return parsed if chosen == MlperfHpcParser.format else named_by_suite(parsed)
+
+
+def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
+    """Yield a log's blocks without the byte order mark that spreadsheets and PowerShell begin with."""
+    for number, block in enumerate(blocks(stream)):
+        rest = block.removeprefix(codecs.BOM_UTF8) if number == 0 else block
+        log.size += len(block) - len(rest)
+        yield rest
 
 
 def _find_other_tools(log: Log, own: str, block: bytes) -> None:

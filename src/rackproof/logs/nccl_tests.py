@@ -504,9 +504,11 @@ class NcclTestsParser(LogParser):
             # A large message with a printed 0.00 was not moved.
             nothing = value == 0 and size.isdigit() and int(size) >= _LARGE
             if not math.isfinite(value) or value < 0 or nothing:
-                code = "nan" if math.isnan(value) else "impossible_value"
                 message = f"{name} is {value:.2f} at {size} bytes"
-                self.log.find(code, message, Verdict.UNPROVEN, line=at, excerpt=text)
+                if math.isnan(value):
+                    self.log.find("nan", message, Verdict.UNPROVEN, line=at, excerpt=text)
+                else:
+                    self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
             if len(self.rows) < 8000:
                 # Renamed at the end, when the collective is known.
                 measurement = self.measure(name, value, "GB/s", Direction.HIGHER, at, self.rank, labels)
