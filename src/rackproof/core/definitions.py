@@ -233,6 +233,10 @@ class JudgeRule(Record):
         description="True: without a reference it is kept as a candidate and does not count, even where "
         "references are required (`bench_require_references`).",
     )
+    coverage: bool = Field(
+        default=False,
+        description="True: the metric states how much was tested. Out of its bound the run is unproven, not failed.",
+    )
     per: Literal["", "gpu", "pair"] = Field(
         default="",
         description="gpu, pair: each planned GPU (label `gpu`), or pair (`from`, `to`), has to have one.",
@@ -247,8 +251,11 @@ class JudgeRule(Record):
 
     @model_validator(mode="after")
     def _one_bound(self) -> JudgeRule:
-        if sum(bound is not None for bound in (self.at_least, self.at_most, self.equals)) > 1:
+        bounds = sum(bound is not None for bound in (self.at_least, self.at_most, self.equals))
+        if bounds > 1:
             raise ValueError("give one of at_least, at_most and equals")
+        if self.coverage and not bounds:
+            raise ValueError("coverage needs at_least, at_most or equals")
         return self
 
     @property

@@ -320,6 +320,8 @@ def judge_rule(
             # A rule without a unit applies to any unit of the metric.
             same_unit = bound.model_copy(update={"unit": measurement.unit})
             judged = judge(measurement, same_unit, direction=rule.better)
+            if rule.coverage and judged.verdict is Verdict.FAIL:
+                judged = judged.model_copy(update={"verdict": Verdict.UNPROVEN})
             is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
             judgements.append(_doubted(judged, busy) if is_speed else judged)
         else:
