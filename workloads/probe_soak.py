@@ -222,7 +222,7 @@ class Notes:
         self.noted_s = 0.0
 
     def unfinished(self) -> dict[str, Any] | None:
-        """Return what an earlier load left; None where it ended well, or left nothing that can be read."""
+        """Return the notes of an earlier load, or None if it ended well or left nothing readable."""
         try:
             left = json.loads(self.path.read_text()) if self.path else None
         except (OSError, ValueError):

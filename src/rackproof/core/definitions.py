@@ -235,7 +235,7 @@ class JudgeRule(Record):
     )
     coverage: bool = Field(
         default=False,
-        description="True: the metric states how much was tested. Out of its bound the run is unproven, not failed.",
+        description="True: it states how much was tested. Out of its bound the run is unproven, not bad.",
     )
     per: Literal["", "gpu", "pair"] = Field(
         default="",
@@ -397,7 +397,7 @@ class Definition(Record):
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
-        """The images whose names may stand for others tomorrow: by tag, or built on the node."""
+        """Return the images whose names may mean other images tomorrow: by tag, or built on the node."""
         by_tag = [
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]

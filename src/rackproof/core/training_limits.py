@@ -98,9 +98,9 @@ def impossible_speeds(
 
     Args:
         benchmark: As MLPerf's rules call it.
-        gpus: Name and number of the GPUs, None where they are not known.
-        speeds: What has the speed (``states``; ``trained`` for a whole run), and the samples per second, None
-            where they are not known.
+        gpus: Name and number of the GPUs, or None if they are unknown.
+        speeds: The kind of speed (``states``, or ``trained`` for a whole run), and the samples per second or
+            None if they are unknown.
     """
     if gpus is None:
         return

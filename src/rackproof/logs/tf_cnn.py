@@ -42,12 +42,12 @@ _MOST_PIECES, _MOST_PIECE = 10_000, 1000
 _MOST_RANKS = 100_000
 _AGREE = 0.05
 _ABOVE_STEPS, _BELOW_STEPS = 1.05, 0.95
-"""How far a total may be from what the last step states: in published logs it is within 0.1 %."""
+"""A total may be so far from the last step's speed: in published logs it is within 0.1 %."""
 _ROUNDED = 0.05
 """Steps state one digit after the point, and the total two."""
 _ABOVE_CLOCK, _BELOW_CLOCK = 1.25, 0.5
 _PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
-"""Shows what a run does between its steps: that lowers the total alone, by half at most."""
+"""Shows work between the steps, which lowers the total alone, by half at most."""
 _HEADING = frozenset({"model", "global_batch_size"})
 """The program states these above its first step."""
 _CLOCK_S = 10
@@ -84,7 +84,7 @@ class TfCnnParser(LogParser):
         self.first_step: float | None = None
         self.last_speed, self.has_loss = 0.0, False
         self.pauses = False
-        """Whether the run did something between its steps."""
+        """True if the run did other work between its steps."""
         self.clock: tuple[float, float, float, float] | None = None
         """Step and unix time of the first and of the last step that states one."""
         self.loss: tuple[float, int] | None = None

@@ -173,7 +173,7 @@ class ProbePlan:
 
     @property
     def longest_job_s(self) -> int:
-        """Seconds that the job of a node may take with everything that is chosen."""
+        """Return the seconds that the job of a node may take with every chosen program."""
         return self.job_limit_s(one for one in PROBES if one.name in self.chosen)
 
 

@@ -42,8 +42,8 @@ NOT_RUN = ("left", "busy", "lost")
 class ProbeTarget:
     """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
 
-    ``busy`` is why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
-    ``nvlink_domain`` is whether its SKU's NVLink reaches the other nodes of its rack; ``suspect`` whether its
+    ``busy`` is why it cannot tonight, or "" if it is idle. ``uuids`` are its GPUs, if known.
+    ``nvlink_domain`` is true if its SKU's NVLink reaches the other nodes of its rack, and ``suspect`` if its
     last night did not pass it.
     """
 
