@@ -20,7 +20,9 @@ from rackproof.analysis.certificate.page_parts import load_certificate, split_pa
 from rackproof.analysis.certificate.signature import sign_bytes, signer_of
 from rackproof.analysis.certificate.verification import verify_certificate
 from rackproof.core.records import Judgement, Reference, Verdict
-from rackproof.store.run_folder import iter_runs
+from rackproof.store.history.repository import open_store
+from rackproof.store.night_store import night_folders, read_night, write_night
+from rackproof.store.run_folder import iter_runs, read_run, write_run
 from tests.analysis.certificate import samples
 from tests.report.example_runs import HOSTILE
 
@@ -205,6 +207,29 @@ def test_evidence_that_is_taken_away_is_missed(run: Call, folder: Path, kind: st
     assert answers[gone]["verdict"] == ("unproven" if kind == "health" else "fail")
     assert "its folder is gone" in answers[gone]["reasons"][0]
     assert [one["verdict"] for key, one in answers.items() if key != gone] == ["pass", "pass"]
+
+
+def test_a_night_that_did_not_reach_the_node_cannot_be_taken_away(run: Call, folder: Path) -> None:
+    """The history does not name the nodes that a night did not reach."""
+    results = folder / "results"
+    (before,) = night_folders(results)
+    night = read_night(before)
+    (one,) = night.nodes
+    night_id, ended = f"20991231T000000Z-{before.name[17:]}", night.ended + timedelta(minutes=1)
+    lost = one.model_copy(update={"verdict": Verdict.UNPROVEN, "unreached": "no answer"})
+    changes = {"night_id": night_id, "ended": ended, "verdict": Verdict.UNPROVEN, "nodes": (lost,)}
+    write_night(results / night_id, night.model_copy(update=changes))
+    record = read_run(before).model_copy(
+        update={"run_id": night_id, "ended": ended, "verdict": Verdict.UNPROVEN, "nodes": ()}
+    )
+    write_run(record, results / night_id)
+    with open_store(results / "history.sqlite") as store:
+        store.keep(record)
+    assert make(run, folder).exit_code == 3
+    shutil.rmtree(results / night_id)
+    result = make(run, folder)
+    assert result.exit_code == 3
+    assert "its folder is gone" in " ".join(result.output.split())
 
 
 def test_without_a_history_there_is_no_certificate(run: Call, folder: Path) -> None:

@@ -24,6 +24,7 @@ from rackproof.nodes.night_evidence import tool_state
 from rackproof.store import night_store
 from rackproof.store.history.database import HistoryError
 from rackproof.store.history.repository import Store
+from rackproof.store.history.rows import RunRow
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.store.run_evidence import record_objection
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run, stamp_of
@@ -42,9 +43,10 @@ class Gathered:
         self._results, self._store, self._asked, self._now = results, store, frozenset(asked), now
         self._benchmarks = {name for one in catalogue.requirements for name in one.benchmarks}
         self._seen: dict[str, tuple[datetime, Node]] = {}
+        self._readable: set[str] = set()
         runs, nights = self._newest_runs(), list(self._newest_nights())
         found = [*(self._run_piece(run) for run in runs), *nights]
-        self.evidence = tuple(sorted([*found, *self._gone({one.id for one in found})], key=_order))
+        self.evidence = tuple(sorted([*found, *self._gone(found)], key=_order))
         self.nodes = tuple(node for _, (_, node) in sorted(self._seen.items()))
 
     def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
@@ -60,6 +62,7 @@ class Gathered:
         newest: dict[object, Run] = {}
         for run in sorted(self._runs(), key=lambda run: (_moment_of(run), run.run_id)):
             self._see(_moment_of(run), run.nodes)
+            self._readable.add(run.run_id)
             if run.benchmark in self._benchmarks:
                 parts = frozenset(
                     (node.name, node.serial, *(gpu.uuid for gpu in node.gpus)) for node in _nodes_of(run)
@@ -161,42 +164,52 @@ class Gathered:
 
     # What is gone.
 
-    def _gone(self, found: set[str]) -> Iterator[EvidencePiece]:
+    def _gone(self, found: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
         """Yield what the history has and no readable record shows."""
-        rows = [
-            row
-            for row in self._store.runs(limit=_MOST_RUNS)
-            if self._asked & set(row.nodes) and row.provenance == "ran"
-        ]
-        for row in rows:
-            is_night = row.benchmark == night_store.BENCHMARK
-            counts = is_night or row.benchmark in self._benchmarks
-            if row.run_id in found or not counts or not self._is_lost(row.run_id):
-                continue
-            yield EvidencePiece(
-                id=row.run_id,
-                kind="night" if is_night else "run",
-                benchmark="" if is_night else row.benchmark,
-                parameters=row.parameters,
-                moment=row.ended or row.moment,
-                nodes=tuple(Node(name=name) for name in row.nodes),
-                verdict=worst([row.verdict, Verdict.UNPROVEN]),
-                verdicts=dict.fromkeys(row.nodes, worst([row.verdict, Verdict.UNPROVEN])) if is_night else {},
-                objections=(f"the history has it as {row.verdict.value}; its folder is gone or damaged",),
-                gone=True,
-            )
+        known = {piece.id for piece in found}
+        oldest = min((piece.moment for piece in found if piece.kind == "night"), default=None)
+        for row in self._store.runs(limit=_MOST_RUNS):
+            moment = row.ended or row.moment
+            # An earlier night is superseded, whatever it was.
+            is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
+            if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
+                yield self._gone_piece(row, moment)
+
+    def _counts(self, row: RunRow) -> bool:
+        """Return whether a run of the history is about the asked nodes and the catalogue."""
+        if row.benchmark == night_store.BENCHMARK:
+            # The history does not name the nodes that a night did not reach.
+            return True
+        is_mine = not row.nodes or bool(self._asked & set(row.nodes))
+        return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
         """Return whether a run's folder has no readable record."""
-        folder = self._results / run_id
+        if run_id in self._readable:
+            return False
         try:
-            if night_store.is_night(run_id):
-                night_store.read_night(folder)
-            else:
-                read_run(folder)
+            folder = self._results / run_id
+            _ = night_store.read_night(folder) if night_store.is_night(run_id) else read_run(folder)
         except ResultsError:
             return True
         return False
+
+    def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
+        is_night = row.benchmark == night_store.BENCHMARK
+        names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
+        verdict = worst([row.verdict, Verdict.UNPROVEN])
+        return EvidencePiece(
+            id=row.run_id,
+            kind="night" if is_night else "run",
+            benchmark="" if is_night else row.benchmark,
+            parameters=row.parameters,
+            moment=moment,
+            nodes=tuple(Node(name=name) for name in names),
+            verdict=verdict,
+            verdicts=dict.fromkeys(names, Verdict.UNPROVEN) if is_night else {},
+            objections=(f"the history has it as {row.verdict.value}; its folder is gone or damaged",),
+            gone=True,
+        )
 
     def _damaged(self, name: str, why: str) -> EvidencePiece:
         """Return a night whose record cannot be read: it may have covered every node."""
