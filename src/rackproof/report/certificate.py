@@ -71,11 +71,18 @@ def _hardware_table(certificate: Certificate) -> Table:
             _text(node.name),
             _code(node.serial),
             _text(", ".join(f"{gpu.uuid} {gpu.serial}".strip() for gpu in node.gpus), 4000),
-            _text(", ".join(f"{name} {value}" for name, value in sorted(node.software.items())), 1000),
+            _text(
+                ", ".join(
+                    f"{name} {value}" for name, value in sorted((node.software | node.firmware).items())
+                ),
+                1000,
+            ),
         )
         for node in certificate.nodes
     ]
-    return table("Nodes as they were seen last", ("Node", "Serial number", "GPUs", "Software"), rows)
+    return table(
+        "Nodes as they were seen last", ("Node", "Serial number", "GPUs", "Software and firmware"), rows
+    )
 
 
 def _piece_table(certificate: Certificate) -> Table:
