@@ -97,6 +97,7 @@ fuzz: venv  ## A million inputs through every parser, 200,000 through every othe
 	$(BIN)/python tests/fuzz/million.py --inputs $(or $(INPUTS),1000000)
 	$(BIN)/python tests/fuzz/structures.py --inputs $(or $(INPUTS),200000)
 	$(BIN)/python tests/fuzz/monotonicity.py --mutations $(or $(MUTATIONS),10000)
+	$(BIN)/python tests/fuzz/certificates.py --mutations $(or $(MUTATIONS),10000)
 
 docs: venv  ## Renew the generated parts of docs/
 	$(BIN)/python tools/make-docs

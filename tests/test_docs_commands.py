@@ -80,6 +80,9 @@ def problem_of_command(words: list[str]) -> str:
                 return ""
             if words[0].startswith("-") and command.name == "reimage":
                 words = ["run", *words]
+            # Nodes are named in the place of a command there.
+            if command.name == "evidence" and words[0] not in command.commands:
+                words = ["make", *words]
             found = command.get_command(context, words[0])
             if found is None:
                 return f"no command {words[0]}"
@@ -148,6 +151,9 @@ def test_its_commands_exist(root: Path, page: str) -> None:
         ("explain n1 --results=x", ""),
         ("bench -l n1 -e suite=x --check", ""),
         ("reimage -l n1", ""),
+        ("evidence n1 --out=x --sign=k", ""),
+        ("evidence n1 --sing=k", "no option --sing"),
+        ("evidence verify x --catalogue=y", "no option --catalogue"),
         ("stop --of n1", "no option --of"),
     ],
 )

@@ -18,7 +18,7 @@ from rackproof.cli.errors import ToolError, operator_message, usage_errors_end_w
 from rackproof.core.file_modes import hide_from_others
 
 _EPILOG = """\b
-Exit status of parse, score, import, submission and nightly:
+Exit status of parse, score, import, submission, nightly and evidence:
   0  pass (degraded, too)
   1  usage error, or the tool itself failed
   2  fail
@@ -54,6 +54,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "compare": LazyCommand(
         "rackproof.cli.compare:compare_command",
         "Compare systems over repeats, or two runs measurement by measurement.",
+    ),
+    "evidence": LazyCommand(
+        "rackproof.cli.evidence:evidence_group",
+        "Certify nodes by a catalogue of requirements; verify or compare certificates.",
     ),
     "explain": LazyCommand(
         "rackproof.cli.explain:explain_command",

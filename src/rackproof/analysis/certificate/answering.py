@@ -1,0 +1,242 @@
+"""Answer a catalogue out of evidence. Making and verifying a certificate both call this. No I/O.
+
+Less evidence never makes a better answer: what is missing, too old, of other hardware or changed is
+``unproven``. A run that failed counts until the same point was run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rackproof.analysis.certificate.models import (
+    Answer,
+    EvidencePiece,
+    Requirement,
+    hardware_doubt,
+    is_identified,
+)
+from rackproof.core.evidence import EvidenceState
+from rackproof.core.records import Node, Verdict, worst
+
+_CLOCK_SKEW = timedelta(minutes=5)
+_MOST_REASONS = 40
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of an answer: its verdict, why it is no pass, and the piece that it rests on."""
+
+    verdict: Verdict
+    reason: str = ""
+    piece: EvidencePiece | None = None
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One requirement of some nodes at one moment."""
+
+    requirement: Requirement
+    asked: Sequence[str]
+    nodes: Sequence[Node]
+    evidence: Sequence[EvidencePiece]
+    at: datetime
+
+    def present(self, name: str) -> Node | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+def answer_catalogue(
+    requirements: Sequence[Requirement],
+    asked: Sequence[str],
+    nodes: Sequence[Node],
+    evidence: Sequence[EvidencePiece],
+    at: datetime,
+) -> tuple[Answer, ...]:
+    """Return the answer to each requirement.
+
+    Args:
+        requirements: Those of a catalogue.
+        asked: The nodes that are asked about.
+        nodes: The nodes with their present hardware.
+        evidence: Runs and nights.
+        at: The moment for which it holds.
+    """
+    return tuple(_answer(_Question(one, asked, nodes, evidence, at)) for one in requirements)
+
+
+def whole_verdict(answers: Sequence[Answer]) -> Verdict:
+    """Return the verdict of the whole: the worst of its parts."""
+    return worst(one.verdict for one in answers)
+
+
+def _answer(question: _Question) -> Answer:
+    parts = [part for name in question.asked for part in _parts_of_node(question, name)]
+    verdict = worst(part.verdict for part in parts)
+    reasons = dict.fromkeys(part.reason for part in parts if part.verdict is not Verdict.PASS)
+    pieces = {part.piece.id: part.piece for part in parts if part.piece}
+    holds = not verdict.gates and pieces
+    ends = [piece.moment + question.requirement.max_age for piece in pieces.values()]
+    return Answer(
+        id=question.requirement.id,
+        verdict=verdict,
+        reasons=tuple(reasons)[:_MOST_REASONS],
+        by=tuple(sorted(pieces)),
+        until=min(ends) if holds else None,
+    )
+
+
+def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
+    for benchmark in question.requirement.benchmarks:
+        yield from _parts_of_benchmark(question, name, benchmark)
+    yield from _metric_parts(question, name)
+    if question.requirement.night:
+        yield from _parts_of_night(question, name)
+
+
+# Which pieces count.
+
+
+def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
+    """Return the pieces of a kind that cover a node in the requirement's scope, the oldest first."""
+    found = [
+        piece
+        for piece in question.evidence
+        if piece.kind == kind and piece.benchmark == benchmark and _covers(question, piece, name)
+    ]
+    return sorted(found, key=lambda piece: (piece.moment, piece.id))
+
+
+def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
+    names = {node.name for node in piece.nodes}
+    if name not in names:
+        return False
+    # What is gone is known by its nodes' names alone: it may have been in any scope.
+    if piece.gone or question.requirement.scope == "node":
+        return True
+    return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)
+
+
+def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
+    """Return why a piece says nothing of a node's present hardware now; empty where it does."""
+    then = piece.node(name)
+    # A run that failed before its node answered has nothing to know the hardware by, and counts.
+    if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
+        return ""
+    # In a wider scope every node of the run has to be the one that it was.
+    others = [one for one in piece.nodes if one.name == name or question.requirement.scope != "node"]
+    doubts = (hardware_doubt(one, question.present(one.name)) for one in others if one.name in question.asked)
+    return next(filter(None, doubts), "")
+
+
+def _is_old(question: _Question, piece: EvidencePiece) -> bool:
+    return question.at - piece.moment > question.requirement.max_age
+
+
+def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
+    if piece.moment - question.at > _CLOCK_SKEW:
+        return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is still to come"
+    if _is_old(question, piece):
+        days = (question.at - piece.moment) / timedelta(days=1)
+        return f"it is {days:.1f} days old, more than {question.requirement.max_age_days:g}"
+    return ""
+
+
+# Runs.
+
+
+def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
+    """Return the newest run of each point that counts, and why there is none."""
+    newest: dict[str, EvidencePiece] = {}
+    doubt = ""
+    for piece in _covering(question, name, "run", benchmark):
+        other = _doubt(question, piece, name)
+        if other:
+            doubt = f"{piece.id}: {other}"
+        else:
+            newest[piece.point] = piece
+    fresh = [piece for piece in newest.values() if not _is_old(question, piece)]
+    # A failure does not become a pass by waiting.
+    failed = [piece for piece in newest.values() if piece.verdict is Verdict.FAIL and piece not in fresh]
+    return fresh + failed or list(newest.values()), doubt
+
+
+def _parts_of_benchmark(question: _Question, name: str, benchmark: str) -> Iterator[_Part]:
+    runs, doubt = _counted_runs(question, name, benchmark)
+    if not runs:
+        wide = {"node": "", "pair": " with another node", "rack": " with all the others"}
+        why = doubt or f"there is no run{wide[question.requirement.scope]}"
+        yield _Part(Verdict.UNPROVEN, f"{name}: {benchmark}: {why}")
+    for piece in runs:
+        yield _piece_part(question, piece, piece.verdict, f"{name}: {benchmark}")
+
+
+def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
+    """Return a piece as a part: unproven at best where anything speaks against it."""
+    doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
+    inside = [one.verdict for one in piece.judgements if one.gating]
+    inside += [one.verdict for one in piece.findings if piece.kind == "run"]
+    counted = worst([verdict, *inside, *(Verdict.UNPROVEN for _ in doubts)])
+    why = "; ".join([*doubts, *piece.reasons])
+    return _Part(counted, f"{place}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
+
+
+def _metric_parts(question: _Question, name: str) -> Iterator[_Part]:
+    runs = [
+        piece
+        for benchmark in question.requirement.benchmarks
+        for piece in _counted_runs(question, name, benchmark)[0]
+    ]
+    # That there is no run is a reason already.
+    for metric in question.requirement.metrics if runs else ():
+        judged = [
+            (one.verdict, piece)
+            for piece in runs
+            for one in piece.judgements
+            if one.metric == metric and one.gating
+        ]
+        if not judged:
+            yield _Part(Verdict.UNPROVEN, f"{name}: no run has {metric} judged")
+        for verdict, piece in judged:
+            yield _Part(verdict, f"{name}: {metric} of {piece.id} is {verdict.value}", piece)
+
+
+# Nights.
+
+
+def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
+    nights = _covering(question, name, "night", "")
+    if not nights:
+        yield _Part(Verdict.UNPROVEN, f"{name}: there is no night")
+        return
+    night = nights[-1]
+    if other := _doubt(question, night, name):
+        yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {other}", night)
+    if question.requirement.codes:
+        yield _piece_part(question, night, Verdict.PASS, name)
+        yield from _finding_parts(question, night, name)
+        yield from _read_parts(question, night, name)
+    else:
+        verdict = night.verdicts.get(name, Verdict.UNPROVEN)
+        yield _piece_part(question, night, worst([verdict, *_verdicts_on(night, name)]), f"{name}: health")
+
+
+def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
+    return [one.verdict for one in night.findings if one.node == name]
+
+
+def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    for one in night.findings:
+        # What a night could not judge leaves open all that rests on it.
+        is_open = one.verdict is Verdict.UNPROVEN
+        if one.node == name and (is_open or question.requirement.names_code(one.code)):
+            yield _Part(one.verdict, f"{name}: {one.code}: {one.text}", night)
+
+
+def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    states = night.reads.get(name, {})
+    for tool in question.requirement.reads:
+        state = states.get(tool, EvidenceState.ABSENT.value)
+        if state != EvidenceState.THERE.value:
+            yield _Part(Verdict.UNPROVEN, f"{name}: {tool} of {night.id}: {state}", night)

@@ -1,0 +1,110 @@
+"""Compare two certificates: parts, firmware and driver, speeds, answers. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from rackproof.analysis.certificate.models import Certificate, EvidencePiece
+from rackproof.core.records import Judgement, Node, Record
+
+_Key = tuple[str, str, str]
+
+
+class CertificateChange(Record):
+    """One difference: ``kind`` is part, version, speed or answer."""
+
+    kind: str
+    where: str
+    what: str
+    old: str = ""
+    new: str = ""
+
+
+def certificate_changes(old: Certificate, new: Certificate) -> list[CertificateChange]:
+    """Return what changed from one certificate to a later one."""
+    return [*_node_changes(old, new), *_speed_changes(old, new), *_answer_changes(old, new)]
+
+
+def _node_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    before = {node.name: node for node in old.nodes}
+    after = {node.name: node for node in new.nodes}
+    for name in sorted(before.keys() | after.keys()):
+        parts = _parts(before.get(name)), _parts(after.get(name))
+        versions = _versions(before.get(name)), _versions(after.get(name))
+        yield from _differences("part", name, *parts)
+        yield from _differences("version", name, *versions)
+
+
+def _differences(
+    kind: str, where: str, old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[CertificateChange]:
+    for what in sorted(old.keys() | new.keys()):
+        if old.get(what, "") != new.get(what, ""):
+            yield CertificateChange(
+                kind=kind, where=where, what=what, old=old.get(what, ""), new=new.get(what, "")
+            )
+
+
+def _parts(node: Node | None) -> dict[str, str]:
+    if node is None:
+        return {}
+    gpus = {f"GPU {gpu.uuid}": gpu.serial or gpu.name or "there" for gpu in node.gpus}
+    return {"serial number": node.serial, "chassis": node.chassis_serial, **gpus}
+
+
+def _versions(node: Node | None) -> dict[str, str]:
+    if node is None:
+        return {}
+    vbios = {f"VBIOS of {gpu.uuid}": gpu.vbios for gpu in node.gpus}
+    return {**node.software, **{f"firmware {name}": value for name, value in node.firmware.items()}, **vbios}
+
+
+def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
+    """Return what was judged by a reference with bounds: the latest of each measurement."""
+    found: dict[_Key, tuple[Judgement, str]] = {}
+    for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
+        for one in piece.judgements:
+            reference = one.reference
+            if one.value is not None and reference and (reference.low, reference.high) != (None, None):
+                labels = ", ".join(f"{name} {value}" for name, value in sorted(one.labels.items()))
+                found[(f"{_nodes_of(piece)}: {piece.point}", one.metric, labels)] = (one, piece.id)
+    return found
+
+
+def _nodes_of(piece: EvidencePiece) -> str:
+    return ", ".join(sorted(node.name for node in piece.nodes))
+
+
+def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    before, after = _speeds(old), _speeds(new)
+    for key in sorted(before.keys() & after.keys()):
+        (then, _), (present, run_id) = before[key], after[key]
+        where, metric, labels = key
+        if not _within(then, present):
+            yield CertificateChange(
+                kind="speed",
+                where=where,
+                what=f"{metric} {labels} ({run_id})".replace("  ", " "),
+                old=f"{then.value:g} {then.unit}",
+                new=f"{present.value:g} {present.unit}",
+            )
+
+
+def _within(then: Judgement, present: Judgement) -> bool:
+    """Return whether a number is within its reference's bounds around the earlier number."""
+    bounds, value, before = present.reference, present.value, then.value
+    if bounds is None or value is None or before is None or then.unit != present.unit:
+        return False
+    if before == value:
+        return True
+    change = (value - before) / abs(before) if before else math.inf
+    low, high = bounds.low, bounds.high
+    # A NaN is within nothing.
+    return (low is None or change >= low) and (high is None or change <= high)
+
+
+def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    before = {one.id: one.verdict.value for one in old.answers}
+    after = {one.id: one.verdict.value for one in new.answers}
+    yield from _differences("answer", new.catalogue.name, before, after)

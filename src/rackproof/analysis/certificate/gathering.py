@@ -1,0 +1,285 @@
+"""Gather the evidence of a certificate out of a results folder and its history.
+
+What the history has and the results folder lacks is a piece as well, which proves nothing: so that a run that
+failed cannot be taken out of the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rackproof.analysis.certificate.models import (
+    Catalogue,
+    EvidencePiece,
+    PieceFinding,
+    RawFile,
+)
+from rackproof.core.records import Node, Run, Verdict, worst
+from rackproof.core.text import sanitize
+from rackproof.nodes.night_evidence import tool_state
+from rackproof.store import night_store
+from rackproof.store.history.database import HistoryError
+from rackproof.store.history.repository import Store
+from rackproof.store.history.rows import RunRow
+from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
+from rackproof.store.run_evidence import record_objection
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run, stamp_of
+
+_MOST_RUNS = 100_000
+_LONGEST = 500
+_MOST_REASONS = 3
+
+
+class Gathered:
+    """The evidence on some nodes, and their hardware as it was seen last."""
+
+    def __init__(
+        self, results: Path, store: Store, catalogue: Catalogue, asked: Sequence[str], now: datetime
+    ) -> None:
+        self._results, self._store, self._asked, self._now = results, store, frozenset(asked), now
+        self._benchmarks = {name for one in catalogue.requirements for name in one.benchmarks}
+        self._seen: dict[str, tuple[datetime, Node]] = {}
+        self._readable: set[str] = set()
+        runs, nights = self._newest_runs(), list(self._newest_nights())
+        found = [*(self._run_piece(run) for run in runs), *nights]
+        self.evidence = tuple(sorted([*found, *self._gone(found)], key=_order))
+        self.nodes = tuple(node for _, (_, node) in sorted(self._seen.items()))
+
+    def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            known = self._seen.get(node.name)
+            if node.name in self._asked and (known is None or known[0] <= moment):
+                self._seen[node.name] = (moment, node)
+
+    # Runs.
+
+    def _newest_runs(self) -> list[Run]:
+        """Return the newest run of each point on each set of nodes as they then were."""
+        newest: dict[object, Run] = {}
+        for run in sorted(self._runs(), key=lambda run: (_moment_of(run), run.run_id)):
+            self._see(_moment_of(run), run.nodes)
+            self._readable.add(run.run_id)
+            if run.benchmark in self._benchmarks:
+                parts = frozenset(
+                    (node.name, node.serial, *(gpu.uuid for gpu in node.gpus)) for node in _nodes_of(run)
+                )
+                newest[(run.benchmark, repr(sorted(run.parameters.items())), parts)] = run
+        return list(newest.values())
+
+    def _runs(self) -> Iterator[Run]:
+        """Yield the runs that were made on asked nodes; damaged records the history has the rows."""
+        for run in iter_runs(self._results, on_error=lambda _: None):
+            is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
+            if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
+                yield run
+
+    def _run_piece(self, run: Run) -> EvidencePiece:
+        folder = self._results / run.run_id
+        return EvidencePiece(
+            id=run.run_id,
+            kind="run",
+            benchmark=run.benchmark,
+            parameters=run.parameters,
+            moment=_moment_of(run),
+            command=run.command,
+            nodes=_nodes_of(run),
+            verdict=run.verdict,
+            reasons=tuple(sanitize(one, _LONGEST) for one in run.reasons[:_MOST_REASONS]),
+            judgements=run.judgements,
+            findings=tuple(
+                PieceFinding(code=one.code, verdict=one.verdict, text=sanitize(one.message, _LONGEST))
+                for one in run.findings
+                if one.verdict is not None
+            ),
+            files=(
+                *_digests(self._results, [folder / RECORD_NAME]),
+                *(
+                    RawFile(path=f"{run.run_id}/{log.path}", sha256=log.sha256, size_bytes=log.size_bytes)
+                    for log in run.logs
+                ),
+            ),
+            objections=tuple(filter(None, [self._objection(run.run_id, folder), _no_logs(run)])),
+        )
+
+    def _objection(self, run_id: str, folder: Path) -> str:
+        """Return why a folder is not what the history has of it, empty where it is."""
+        known = self._known(run_id)
+        if known is None:
+            return "the history does not know it: enter it with `rackproof history --rebuild`"
+        return sanitize(record_objection(known, folder), _LONGEST)
+
+    def _known(self, run_id: str) -> Run | None:
+        """Return a run as the history has it."""
+        try:
+            known = self._store.run(run_id)
+        except HistoryError:
+            return None
+        return known if known.run_id == run_id else None
+
+    # Nights.
+
+    def _newest_nights(self) -> Iterator[EvidencePiece]:
+        missing = set(self._asked)
+        for folder in night_store.night_folders(self._results):
+            try:
+                night = night_store.read_night(folder)
+            except ResultsError as error:
+                yield self._damaged(folder.name, str(error))
+                continue
+            mine = [one for one in night.nodes if one.node in missing]
+            if mine:
+                yield self._night_piece(folder, night, mine)
+            missing -= {one.node for one in mine}
+            if not missing:
+                return
+
+    def _night_piece(self, folder: Path, night: NightRecord, mine: Sequence[NodeNight]) -> EvidencePiece:
+        kept = {one.node: night_store.read_snapshot(folder, one.node) for one in mine}
+        nodes = [about.about if about else Node(name=name) for name, about in kept.items()]
+        self._see(night.ended, [about.about for about in kept.values() if about])
+        lost = [one.node for one in mine if not one.unreached and kept[one.node] is None]
+        objections = [f"the snapshot of {name} is gone or was changed" for name in lost]
+        known = self._known(night.night_id)
+        if known and _differs(night, [about for about in kept.values() if about], known):
+            objections.append("the history and its night.json or its snapshots differ")
+        paths = [folder / night_store.NIGHT_FILE, folder / RECORD_NAME]
+        paths += [night_store.snapshot_path(folder, name) for name, about in kept.items() if about]
+        return EvidencePiece(
+            id=night.night_id,
+            kind="night",
+            moment=night.ended,
+            command=("ansible-playbook", "validate.yml"),
+            nodes=tuple(nodes),
+            verdict=worst(one.verdict for one in mine),
+            verdicts={one.node: one.verdict for one in mine},
+            findings=tuple(finding for one in mine for finding in _night_findings(one)),
+            reads={name: _reads(about) for name, about in kept.items() if about},
+            files=tuple(_digests(self._results, paths)),
+            objections=tuple(filter(None, [*objections, self._objection(night.night_id, folder)])),
+        )
+
+    # What is gone.
+
+    def _gone(self, found: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
+        """Yield what the history has and no readable record shows."""
+        known = {piece.id for piece in found}
+        oldest = min((piece.moment for piece in found if piece.kind == "night"), default=None)
+        for row in self._store.runs(limit=_MOST_RUNS):
+            moment = row.ended or row.moment
+            # An earlier night is superseded, whatever it was.
+            is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
+            if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
+                yield self._gone_piece(row, moment)
+
+    def _counts(self, row: RunRow) -> bool:
+        """Return whether a run of the history is about the asked nodes and the catalogue."""
+        if row.benchmark == night_store.BENCHMARK:
+            # The history does not name the nodes that a night did not reach.
+            return True
+        is_mine = not row.nodes or bool(self._asked & set(row.nodes))
+        return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
+
+    def _is_lost(self, run_id: str) -> bool:
+        """Return whether a run's folder has no readable record."""
+        if run_id in self._readable:
+            return False
+        try:
+            folder = self._results / run_id
+            _ = night_store.read_night(folder) if night_store.is_night(run_id) else read_run(folder)
+        except ResultsError:
+            return True
+        return False
+
+    def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
+        is_night = row.benchmark == night_store.BENCHMARK
+        names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
+        verdict = worst([row.verdict, Verdict.UNPROVEN])
+        return EvidencePiece(
+            id=row.run_id,
+            kind="night" if is_night else "run",
+            benchmark="" if is_night else row.benchmark,
+            parameters=row.parameters,
+            moment=moment,
+            nodes=tuple(Node(name=name) for name in names),
+            verdict=verdict,
+            verdicts=dict.fromkeys(names, Verdict.UNPROVEN) if is_night else {},
+            objections=(f"the history has it as {row.verdict.value}; its folder is gone or damaged",),
+            gone=True,
+        )
+
+    def _damaged(self, name: str, why: str) -> EvidencePiece:
+        """Return a night whose record cannot be read: it may have covered every node."""
+        return EvidencePiece(
+            id=name,
+            kind="night",
+            moment=stamp_of(name) or self._now,
+            nodes=tuple(Node(name=one) for one in sorted(self._asked)),
+            verdict=Verdict.UNPROVEN,
+            objections=(sanitize(why, _LONGEST),),
+            gone=True,
+        )
+
+
+def _order(piece: EvidencePiece) -> tuple[datetime, str]:
+    return piece.moment, piece.id
+
+
+def _moment_of(run: Run) -> datetime:
+    moment = run.ended or run.started or stamp_of(run.run_id) or datetime.fromtimestamp(0, UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _nodes_of(run: Run) -> tuple[Node, ...]:
+    """Return the nodes of a run; of one that did not answer, its name is all there is."""
+    known = {node.name for node in run.nodes}
+    return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
+
+
+def _no_logs(run: Run) -> str:
+    return "" if run.logs else "it has no raw log"
+
+
+def _differs(night: NightRecord, snapshots: Iterable[StoredSnapshot], known: Run) -> bool:
+    """Return whether a night's record or snapshots are other than the history has them."""
+    here = Counter((one.code, one.verdict) for node in night.nodes for one in node.findings)
+    there = Counter((one.metric, one.verdict) for one in known.judgements)
+    nodes = {node.name: node for node in known.nodes}
+    is_same = (night.verdict, night.ended, here) == (known.verdict, known.ended, there)
+    return not is_same or any(nodes.get(one.about.name) != one.about for one in snapshots)
+
+
+def _night_findings(one: NodeNight) -> Iterator[PieceFinding]:
+    for health in one.findings:
+        yield PieceFinding(node=one.node, code=health.code, verdict=health.verdict, text=health.evidence)
+    for reason in one.reasons:
+        text = sanitize(reason.text, _LONGEST)
+        yield PieceFinding(node=one.node, code=reason.code, verdict=reason.verdict, text=text)
+    if one.unreached:
+        text = sanitize(one.unreached, _LONGEST)
+        yield PieceFinding(node=one.node, code="unreached", verdict=Verdict.UNPROVEN, text=text)
+
+
+def _reads(kept: StoredSnapshot) -> dict[str, str]:
+    """Return the state of each tool's answer, and of the parts that a node may not have."""
+    snapshot = kept.snapshot
+    states = {tool: tool_state(snapshot, tool).value for tool in snapshot.tools}
+    states |= dict.fromkeys(snapshot.truncated, "cut")
+    for name, parts in (("gpus", snapshot.gpus), ("ports", snapshot.ports), ("disk", snapshot.disk)):
+        states[name] = "there" if parts else "absent"
+    return states
+
+
+def _digests(results: Path, paths: Iterable[Path]) -> Iterator[RawFile]:
+    for path in paths:
+        try:
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            size = path.stat().st_size
+        except OSError:
+            # That it is gone is among the objections: it differs from what the history has.
+            continue
+        yield RawFile(path=str(path.relative_to(results)), sha256=digest, size_bytes=size)

@@ -1,0 +1,53 @@
+"""Make a certificate out of a results folder."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rackproof import __version__
+from rackproof.analysis.certificate.answering import answer_catalogue, whole_verdict
+from rackproof.analysis.certificate.gathering import Gathered
+from rackproof.analysis.certificate.models import Catalogue, Certificate
+from rackproof.store.history.repository import Store
+
+
+def make_certificate(
+    results: Path,
+    store: Store,
+    catalogue: Catalogue,
+    asked: Sequence[str],
+    *,
+    now: datetime,
+    command: Sequence[str] = (),
+) -> Certificate:
+    """Return the certificate of some nodes by a catalogue.
+
+    Args:
+        results: The results folder.
+        store: Its history.
+        catalogue: The requirements.
+        asked: Names of the nodes.
+        now: The moment for which it answers.
+        command: The command that makes it.
+
+    Raises:
+        ResultsError: The results folder cannot be listed.
+    """
+    found = Gathered(results, store, catalogue, asked, now)
+    answers = answer_catalogue(catalogue.requirements, asked, found.nodes, found.evidence, now)
+    return Certificate(
+        made=now,
+        made_by=f"{getpass.getuser()}@{socket.gethostname()}",
+        command=tuple(command),
+        rackproof_version=__version__,
+        verdict=whole_verdict(answers),
+        asked=tuple(asked),
+        nodes=found.nodes,
+        catalogue=catalogue,
+        answers=answers,
+        evidence=found.evidence,
+    )

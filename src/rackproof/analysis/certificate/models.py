@@ -1,0 +1,185 @@
+"""The content of a certificate. No I/O."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.records import Judgement, Name, Node, Record, Text, Verdict
+
+NAMESPACE = "rackproof-evidence"
+"""The namespace of signatures: one of the same key over something else is none of a certificate."""
+Scope = Literal["node", "pair", "rack"]
+
+
+class CertificateError(RackproofError):
+    """A catalogue or a certificate cannot be read or made; the message has the reason."""
+
+
+class Requirement(Record):
+    """One row of a catalogue: what is required, and which evidence answers it.
+
+    Every benchmark has to have run, and each ``metric`` has to be judged in one of these runs. With ``night``
+    the last night of each node counts: all of it, or, with ``codes``, the findings of these codes alone, if
+    the tools in ``reads`` answered.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
+    text: Annotated[str, StringConstraints(min_length=10, max_length=1000)]
+    scope: Scope = "node"
+    max_age_days: float = Field(gt=0, le=3660)
+    benchmarks: tuple[Name, ...] = ()
+    metrics: tuple[Name, ...] = ()
+    night: bool = False
+    codes: tuple[Name, ...] = ()
+    reads: tuple[Name, ...] = ()
+
+    @model_validator(mode="after")
+    def _answerable(self) -> Requirement:
+        if not (self.benchmarks or self.night):
+            raise ValueError("a requirement names benchmarks, or night: true")
+        if (self.codes or self.reads) and not self.night:
+            raise ValueError("codes and reads are those of a night: add night: true")
+        if bool(self.codes) != bool(self.reads):
+            raise ValueError("codes need reads: no finding proves nothing if the tools gave no answer")
+        if self.metrics and not self.benchmarks:
+            raise ValueError("metrics are those of benchmarks: name these")
+        if self.night and self.scope != "node":
+            raise ValueError("a night answers for nodes: its scope is node")
+        return self
+
+    @property
+    def max_age(self) -> timedelta:
+        """Return how old the evidence may be."""
+        return timedelta(days=self.max_age_days)
+
+    def names_code(self, code: str) -> bool:
+        """Return whether findings of this code answer it; without codes all do."""
+        return not self.codes or any(fnmatchcase(code, pattern) for pattern in self.codes)
+
+
+class Catalogue(Record):
+    """Requirements, where they come from, and what of their source is left out because nothing answers it."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
+    title: Name
+    source: Text = ""
+    requirements: Annotated[tuple[Requirement, ...], Field(min_length=1)]
+    left_out: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Catalogue:
+        ids = [one.id for one in self.requirements]
+        if len(ids) != len(set(ids)):
+            raise ValueError("two requirements have the same id")
+        return self
+
+
+class RawFile(Record):
+    """A file of a run or night, by its path below the results folder."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+class PieceFinding(Record):
+    """A finding of a run or of one node's night; ``code`` of a measurement is ``check:metric``."""
+
+    node: str = ""
+    code: str
+    verdict: Verdict
+    text: str = ""
+
+
+class EvidencePiece(Record):
+    """One run or one night, as far as it answers a requirement.
+
+    ``verdicts`` are a night's, by node. ``reads`` has by node the state of each tool that a night asked.
+    ``objections`` say why the piece proves nothing: a file was changed, a folder is gone. Of a run whose
+    folder is ``gone``, the history's row is all there is.
+    """
+
+    id: str
+    kind: Literal["run", "night"]
+    benchmark: str = ""
+    parameters: dict[str, str | int | float | bool | None] = Field(default={})
+    moment: AwareDatetime
+    command: tuple[str, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    verdict: Verdict
+    verdicts: dict[str, Verdict] = Field(default={})
+    judgements: tuple[Judgement, ...] = ()
+    findings: tuple[PieceFinding, ...] = ()
+    reasons: tuple[str, ...] = ()
+    reads: dict[str, dict[str, str]] = Field(default={})
+    files: tuple[RawFile, ...] = ()
+    objections: tuple[str, ...] = ()
+    gone: bool = False
+
+    @property
+    def point(self) -> str:
+        """Return benchmark and point of the matrix, as a key."""
+        return f"{self.benchmark} {json.dumps(self.parameters, sort_keys=True)}"
+
+    def node(self, name: str) -> Node | None:
+        """Return a node as it was then; None where the piece does not cover it."""
+        return next((one for one in self.nodes if one.name == name), None)
+
+
+class Answer(Record):
+    """The answer to one requirement: ``by`` names the pieces that it rests on."""
+
+    id: str
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    until: AwareDatetime | None = None
+
+
+class Certificate(Record):
+    """A certificate; ``nodes`` is the hardware as it was seen last, ``page_sha256`` the digest of its page
+    without this text and its signature.
+    """
+
+    schema_version: Literal[1] = 1
+    made: AwareDatetime
+    made_by: str
+    command: tuple[str, ...] = ()
+    rackproof_version: str
+    page_sha256: str = ""
+    verdict: Verdict
+    asked: Annotated[tuple[Name, ...], Field(min_length=1)]
+    nodes: tuple[Node, ...] = ()
+    catalogue: Catalogue
+    answers: tuple[Answer, ...]
+    evidence: tuple[EvidencePiece, ...] = ()
+
+
+def hardware_doubt(then: Node, now: Node | None) -> str:
+    """Return why two descriptions of a node are not of the same hardware, empty where they are."""
+    if now is None:
+        return "its present hardware is not known"
+    if _uuids(then) != _uuids(now):
+        return "other hardware: its GPUs changed since"
+    if then.serial and now.serial:
+        return "" if then.serial == now.serial else "other hardware: its serial number changed since"
+    if _uuids(then):
+        return ""
+    if then.machine_id and now.machine_id:
+        return "" if then.machine_id == now.machine_id else "another machine: its machine id changed since"
+    return "neither serial number nor GPUs nor machine id identify its hardware"
+
+
+def is_identified(node: Node) -> bool:
+    """Return whether anything but its name identifies a node."""
+    return bool(_uuids(node) or node.serial or node.machine_id)
+
+
+def _uuids(node: Node) -> set[str]:
+    return {gpu.uuid for gpu in node.gpus} - {""}

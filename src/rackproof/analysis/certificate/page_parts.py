@@ -1,0 +1,89 @@
+"""Put a certificate's JSON and signature into its page, and take them out again. No I/O.
+
+The JSON holds the digest of the page without both, so that neither can be changed without the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from rackproof.analysis.certificate.models import Certificate, CertificateError
+from rackproof.core.text import sanitize
+from rackproof.store.sealed_json import SealError, open_sealed, seal_json
+
+JSON_MARK = '<pre id="certificate-json">'
+SIGNATURE_MARK = '<pre id="certificate-signature">'
+_END = "</pre>"
+
+
+class PageParts(NamedTuple):
+    """A page without its JSON and its signature, and these."""
+
+    shell: str
+    json: bytes
+    signature: str
+
+
+def dump_certificate(certificate: Certificate) -> bytes:
+    """Return the JSON: sealed, ASCII, and without a character that HTML would have to escape."""
+    plain = json.dumps(json.loads(certificate.model_dump_json()), indent=1, ensure_ascii=True)
+    for letter in "<>&":
+        plain = plain.replace(letter, f"\\u{ord(letter):04x}")
+    return seal_json(plain.replace("\x7f", "\\u007f") + "\n")
+
+
+def load_certificate(data: bytes) -> Certificate:
+    """Return the certificate that JSON describes.
+
+    Raises:
+        CertificateError: It was changed after it was written, or is none.
+    """
+    try:
+        return Certificate.model_validate_json(open_sealed(data))
+    except SealError as error:
+        raise CertificateError(f"the JSON was changed: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        why = sanitize(f"{place}: {first['msg']}")
+        raise CertificateError(f"the JSON is no certificate: {why}") from None
+
+
+def shell_digest(shell: str) -> str:
+    """Return the digest of a page without its JSON and signature."""
+    return hashlib.sha256(shell.encode()).hexdigest()
+
+
+def fill_page(parts: PageParts) -> bytes:
+    """Return the whole page."""
+    page = parts.shell.replace(JSON_MARK, JSON_MARK + parts.json.decode("ascii"))
+    return page.replace(SIGNATURE_MARK, SIGNATURE_MARK + parts.signature).encode()
+
+
+def split_page(page: bytes) -> PageParts:
+    """Return the parts of a page.
+
+    Raises:
+        CertificateError: It is no certificate's page.
+    """
+    try:
+        text = page.decode()
+    except UnicodeDecodeError:
+        raise CertificateError("the page is not UTF-8: it is no certificate, or was changed") from None
+    shell, written = _take_out(text, JSON_MARK)
+    shell, signature = _take_out(shell, SIGNATURE_MARK)
+    return PageParts(shell, written.encode("ascii", "replace"), signature)
+
+
+def _take_out(text: str, mark: str) -> tuple[str, str]:
+    if text.count(mark) != 1:
+        raise CertificateError(f"the page has {text.count(mark)} times {mark!r}: it is no certificate's page")
+    before, _, rest = text.partition(mark)
+    inside, end, after = rest.partition(_END)
+    if not end:
+        raise CertificateError("the page is cut off")
+    return before + mark + end + after, inside

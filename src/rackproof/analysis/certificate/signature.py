@@ -1,0 +1,85 @@
+"""Sign and check by ``ssh-keygen -Y``: with a key that its owner has already, and without Rackproof, too."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import tempfile
+from pathlib import Path
+
+from rackproof.analysis.certificate.models import NAMESPACE, CertificateError
+from rackproof.core.text import sanitize
+
+_TIMEOUT_S = 120.0
+_BEGIN, _END = "-----BEGIN SSH SIGNATURE-----\n", "-----END SSH SIGNATURE-----\n"
+_COLUMNS = 70
+
+
+def sign_bytes(data: bytes, key: Path) -> str:
+    """Return the armoured signature of some bytes.
+
+    Raises:
+        CertificateError: The key cannot be used.
+    """
+    done = _ssh_keygen(["sign", "-q", "-f", str(key), "-n", NAMESPACE], data)
+    text = done.stdout.decode("ascii", "replace")
+    if done.returncode or not _is_as_written(text):
+        raise CertificateError(f"{key} signs nothing: {_complaint(done)}")
+    return text
+
+
+def signer_of(data: bytes, signature: str, signers: Path) -> str:
+    """Return who signed some bytes, by a file of allowed signers (``man ssh-keygen``).
+
+    Raises:
+        CertificateError: The signature is of none of them, or of other bytes.
+    """
+    if not _is_as_written(signature):
+        raise CertificateError("its signature was changed, or is none of ssh-keygen's")
+    if not signers.is_file():
+        raise CertificateError(f"there is no file of allowed signers at {signers}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "signature"
+        file.write_text(signature)
+        found = _ssh_keygen(["find-principals", "-s", str(file), "-f", str(signers)], b"")
+        names = found.stdout.decode("utf-8", "replace").splitlines()
+        if found.returncode or not names:
+            raise CertificateError(f"it is signed by a key that {signers} does not name")
+        # A key may belong to several names; ssh-keygen checks the namespace and the dates of each.
+        for name in names:
+            asked = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
+            if _ssh_keygen(asked, data).returncode == 0:
+                return name
+    raise CertificateError(
+        f"the signature does not hold: the JSON was changed, or {signers} does not allow its key"
+    )
+
+
+def _is_as_written(signature: str) -> bool:
+    """Return whether a signature is as ssh-keygen writes it, which reads other forms, too."""
+    try:
+        raw = base64.b64decode(signature.removeprefix(_BEGIN).removesuffix(_END))
+    except ValueError:
+        return False
+    text = base64.b64encode(raw).decode()
+    lines = [text[at : at + _COLUMNS] + "\n" for at in range(0, len(text), _COLUMNS)]
+    return signature == f"{_BEGIN}{''.join(lines)}{_END}"
+
+
+def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(  # noqa: S603  (a fixed program, and no shell)
+            ["ssh-keygen", "-Y", *arguments],  # noqa: S607  (OpenSSH, wherever it is)
+            input=data,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise CertificateError("there is no ssh-keygen on PATH: install OpenSSH 8.1 or later") from None
+    except subprocess.TimeoutExpired:
+        raise CertificateError(f"ssh-keygen did not end within {_TIMEOUT_S:g} s") from None
+
+
+def _complaint(done: subprocess.CompletedProcess[bytes]) -> str:
+    return sanitize(done.stderr.decode("utf-8", "replace"), 300) or f"ssh-keygen ended with {done.returncode}"

@@ -1,0 +1,118 @@
+"""Verify a certificate offline: nothing in it is believed that follows from something else in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rackproof.analysis.certificate.answering import answer_catalogue, whole_verdict
+from rackproof.analysis.certificate.catalogue import catalogue_names, load_catalogue
+from rackproof.analysis.certificate.models import Answer, Certificate, CertificateError
+from rackproof.analysis.certificate.page_parts import PageParts, load_certificate, shell_digest, split_page
+from rackproof.analysis.certificate.signature import signer_of
+from rackproof.core.records import Record, Verdict
+
+BESIDE = (".json", ".json.sig")
+"""Suffixes of the files beside a page: copies of what is in it, for other programs."""
+_CLOCK_SKEW = timedelta(minutes=5)
+
+
+class Verification(Record):
+    """The result: ``verdict`` is what the certificate proves now, ``signer`` who signed it.
+
+    ``objections`` say why it proves nothing; ``expired`` names requirements whose evidence is too old by now.
+    """
+
+    verdict: Verdict
+    signer: str = ""
+    objections: tuple[str, ...] = ()
+    expired: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    certificate: Certificate | None = None
+
+
+def verify_certificate(
+    page: bytes,
+    beside: Mapping[str, bytes],
+    now: datetime,
+    signers: Path | None,
+    *,
+    allow_unsigned: bool = False,
+) -> Verification:
+    """Verify a certificate's page.
+
+    Args:
+        page: The page.
+        beside: The files beside it that are there, by their suffix (:data:`BESIDE`).
+        now: The moment for which it shall hold.
+        signers: The file of allowed signers.
+        allow_unsigned: Whether a page without a signature may prove anything.
+    """
+    try:
+        parts = split_page(page)
+        certificate = load_certificate(parts.json)
+    except CertificateError as error:
+        return Verification(verdict=Verdict.UNPROVEN, objections=(str(error),))
+    signer, unsigned = _signer(parts, signers, allow_unsigned)
+    objections = (*unsigned, *_disagreements(parts, beside, certificate), *_wrong_answers(certificate, now))
+    answers = _answers_at(certificate, max(now, certificate.made))
+    verdict = Verdict.UNPROVEN if objections else whole_verdict(answers)
+    return Verification(
+        verdict=verdict,
+        signer=signer,
+        objections=objections,
+        expired=tuple(_expired(certificate, answers)),
+        remarks=tuple(_remarks(certificate)),
+        answers=answers,
+        certificate=certificate,
+    )
+
+
+def _signer(parts: PageParts, signers: Path | None, allow_unsigned: bool) -> tuple[str, tuple[str, ...]]:
+    """Return who signed it, and what is wrong with that."""
+    if not parts.signature:
+        return "", () if allow_unsigned else ("it is unsigned: anyone can have made or changed it",)
+    if signers is None:
+        return "", ("its signature was not checked: name the allowed signers with --signers",)
+    try:
+        return signer_of(parts.json, parts.signature, signers), ()
+    except CertificateError as error:
+        return "", (str(error),)
+
+
+def _disagreements(parts: PageParts, beside: Mapping[str, bytes], certificate: Certificate) -> Iterator[str]:
+    if shell_digest(parts.shell) != certificate.page_sha256:
+        yield "the page was changed: it is not the one that the JSON belongs to"
+    for suffix, inside in zip(BESIDE, (parts.json, parts.signature.encode()), strict=True):
+        if suffix in beside and beside[suffix] != inside:
+            yield f"the {suffix} beside the page is not what is in the page"
+
+
+def _answers_at(certificate: Certificate, moment: datetime) -> tuple[Answer, ...]:
+    rows = certificate.catalogue.requirements
+    return answer_catalogue(rows, certificate.asked, certificate.nodes, certificate.evidence, moment)
+
+
+def _wrong_answers(certificate: Certificate, now: datetime) -> Iterator[str]:
+    right = _answers_at(certificate, certificate.made)
+    if certificate.answers != right:
+        wrong = [one.id for one in right if one not in certificate.answers] or ["their number or order"]
+        yield f"its answers do not follow from its evidence: {', '.join(wrong[:10])}"
+    if certificate.verdict is not whole_verdict(right):
+        yield f"its verdict is {certificate.verdict.value}; {whole_verdict(right).value} follows"
+    if certificate.made - now > _CLOCK_SKEW:
+        yield f"it is of {certificate.made:%Y-%m-%d %H:%M}, which is still to come"
+
+
+def _expired(certificate: Certificate, answers: tuple[Answer, ...]) -> Iterator[str]:
+    for then, present in zip(certificate.answers, answers, strict=False):
+        if not then.verdict.gates and present.verdict.gates:
+            yield f"{then.id}: it held until {then.until:%Y-%m-%d %H:%M}" if then.until else then.id
+
+
+def _remarks(certificate: Certificate) -> Iterator[str]:
+    name = certificate.catalogue.name
+    if name in catalogue_names() and load_catalogue(name) != certificate.catalogue:
+        yield f"its catalogue {name} differs from the one that this Rackproof ships"

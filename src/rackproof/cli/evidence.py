@@ -1,0 +1,210 @@
+"""``rackproof evidence``: certify nodes by a catalogue; verify and compare certificates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from rackproof.analysis.certificate.catalogue import load_catalogue
+from rackproof.analysis.certificate.changes import certificate_changes
+from rackproof.analysis.certificate.making import make_certificate
+from rackproof.analysis.certificate.models import Answer, Certificate
+from rackproof.analysis.certificate.page_parts import (
+    PageParts,
+    dump_certificate,
+    fill_page,
+    load_certificate,
+    shell_digest,
+    split_page,
+)
+from rackproof.analysis.certificate.signature import sign_bytes
+from rackproof.analysis.certificate.verification import BESIDE, Verification, verify_certificate
+from rackproof.cli.errors import ToolError
+from rackproof.cli.find_run import history_path
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
+from rackproof.core.hostlist import expand_hostlist
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory_lint import list_inventory
+from rackproof.report.certificate import certificate_shell
+from rackproof.report.terminal import text_table
+from rackproof.store.history.store import open_store
+from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
+
+_MAKE = "make"
+_SHOWN_REASONS = 3
+
+
+class _EvidenceGroup(click.Group):
+    """Commands on certificates; nodes in the place of a command make one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take what is no command for the nodes of a certificate to be made."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [_MAKE, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("evidence", cls=_EvidenceGroup)
+def evidence_group() -> None:
+    """Certify nodes by a catalogue of requirements; verify or compare certificates.
+
+    rackproof evidence NODES --catalogue NAME --out FILE is the command make.
+    """
+
+
+@evidence_group.command(_MAKE)
+@click.argument("names", nargs=-1, required=True, metavar="NODES|GROUP...")
+@click.option("--catalogue", "catalogue_name", required=True, help="A shipped catalogue's name, or a file.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The page to write, FILE.html.")
+@click.option("--sign", "key", type=click.Path(path_type=Path, exists=True), help="Your SSH key.")
+@click.option("--inventory", type=click.Path(path_type=Path), default=Path("inventory"), show_default=True)
+@results_option
+@json_option
+@click.pass_context
+def make_command(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    catalogue_name: str,
+    out: Path,
+    key: Path | None,
+    inventory: Path,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Write the certificate of nodes: one page, and its JSON beside it.
+
+    NODES are names as Slurm writes them (n[01-18]); GROUP is one of the inventory.
+    """
+    if out.suffix != ".html":
+        raise ToolError(f"--out {out}: name a page, FILE.html; the JSON is written beside it")
+    catalogue = load_catalogue(catalogue_name)
+    asked = _asked_nodes(names, inventory)
+    with open_store(history_path(results)) as store:
+        certificate = make_certificate(
+            results, store, catalogue, asked, now=datetime.now(UTC), command=("rackproof", *sys.argv[1:])
+        )
+    certificate = _write(certificate, out, key)
+    if as_json:
+        print_json(json_value(certificate))
+    else:
+        click.echo(f"{certificate.verdict.value}: {catalogue.title}, {len(asked)} nodes: {out}")
+        click.echo(_answer_table(certificate, certificate.answers))
+    ctx.exit(exit_status(certificate.verdict))
+
+
+def _asked_nodes(names: Sequence[str], inventory: Path) -> list[str]:
+    """Return the nodes that names and groups of the inventory mean."""
+    groups = list_inventory(inventory)[0].groups if inventory.exists() else {}
+    asked: dict[str, None] = {}
+    for name in names:
+        hosts = groups.get(name) or expand_hostlist(name)
+        if not hosts or (name in groups and not groups[name]):
+            raise ToolError(f"{name} names no node")
+        asked |= dict.fromkeys(hosts)
+    return list(asked)
+
+
+def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate:
+    """Write page, JSON and signature; return the certificate with the digest of its page."""
+    shell = certificate_shell(certificate)
+    certificate = certificate.model_copy(update={"page_sha256": shell_digest(shell)})
+    written = dump_certificate(certificate)
+    signature = sign_bytes(written, key) if key else ""
+    write_file(out, fill_page(PageParts(shell, written, signature)))
+    for suffix, copy in zip(BESIDE, (written, signature.encode()), strict=True):
+        if copy:
+            write_file(out.with_suffix(suffix), copy)
+        else:
+            # The signature of an earlier certificate would be none of this.
+            out.with_suffix(suffix).unlink(missing_ok=True)
+    return certificate
+
+
+def _answer_table(certificate: Certificate, answers: Sequence[Answer]) -> str:
+    texts = {one.id: one.text for one in certificate.catalogue.requirements}
+    rows = [
+        (
+            one.id,
+            one.verdict.value,
+            f"{one.until:%Y-%m-%d}" if one.until else "-",
+            sanitize("; ".join(one.reasons[:_SHOWN_REASONS]) or texts.get(one.id, ""), 300),
+        )
+        for one in answers
+    ]
+    return "\n".join(text_table(("Requirement", "Answer", "Until", "Why"), rows, terminal_width(), (3,)))
+
+
+@evidence_group.command("verify")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
+@click.option("--signers", type=click.Path(path_type=Path), help="Allowed signers, as for ssh-keygen -Y.")
+@click.option("--unsigned", is_flag=True, help="Accept a page without a signature.")
+@json_option
+@click.pass_context
+def verify_command(
+    ctx: click.Context, file: Path, signers: Path | None, unsigned: bool, as_json: bool
+) -> None:
+    """Verify a certificate offline: signature, page and JSON, answers, age.
+
+    FILE is the page. The results folder is not needed.
+    """
+    beside = {suffix: path for suffix in BESIDE if (path := file.with_suffix(suffix)).exists()}
+    found = verify_certificate(
+        _read(file),
+        {suffix: _read(path) for suffix, path in beside.items()},
+        datetime.now(UTC),
+        signers,
+        allow_unsigned=unsigned,
+    )
+    if as_json:
+        print_json(json_value(found))
+    else:
+        click.echo(_verification_text(found))
+    ctx.exit(exit_status(found.verdict))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_file(file, RECORD_LIMIT_BYTES)
+    except OSError as error:
+        raise ToolError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _verification_text(found: Verification) -> str:
+    lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else 'unsigned'}"]
+    lines += [f"  {one}" for one in found.objections]
+    lines += [f"  expired: {one}" for one in found.expired]
+    lines += [f"note: {one}" for one in found.remarks]
+    if found.certificate is not None:
+        title = found.certificate.catalogue.title
+        lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
+        lines.append(_answer_table(found.certificate, found.answers))
+    return "\n".join(line if "\n" in line else sanitize(line, 600) for line in lines)
+
+
+@evidence_group.command("compare")
+@click.argument("old", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="OLD")
+@click.argument("new", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="NEW")
+@json_option
+def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
+    """Show what changed between two certificates: parts, versions, speeds, answers.
+
+    OLD and NEW are pages. Verify them first: a signature is not checked here.
+    """
+    before, after = (load_certificate(split_page(_read(file)).json) for file in (old, new))
+    changes = certificate_changes(before, after)
+    if as_json:
+        print_json([json_value(one) for one in changes])
+    elif changes:
+        columns = ("What", "Where", "Which", "Before", "Now")
+        rows = [
+            tuple(sanitize(text, 200) or "-" for text in (one.kind, one.where, one.what, one.old, one.new))
+            for one in changes
+        ]
+        click.echo("\n".join(text_table(columns, rows, terminal_width(), (1, 2))))
+    else:
+        click.echo("nothing changed: same parts, same versions, speeds within their bounds, same answers")

@@ -1,0 +1,132 @@
+"""The page of a certificate, without its JSON and its signature, which are put in afterwards."""
+
+from __future__ import annotations
+
+import shlex
+
+from rackproof.analysis.certificate.models import Certificate, EvidencePiece
+from rackproof.core.records import Verdict
+from rackproof.core.text import moment, number, quantity, sanitize, size
+from rackproof.report.html import environment, style
+from rackproof.report.view import WORDS, Cell, Table, label_text, table, verdict_cell
+
+
+def certificate_shell(certificate: Certificate) -> str:
+    """Return the HTML page of a certificate, with empty places for its JSON and its signature."""
+    catalogue = certificate.catalogue
+    return (
+        environment()
+        .get_template("certificate.html.j2")
+        .render(
+            kind="Certificate",
+            when=moment(certificate.made),
+            style=style(),
+            title=sanitize(catalogue.title, 200),
+            asked=sanitize(", ".join(certificate.asked), 4000),
+            verdict=certificate.verdict,
+            meaning=WORDS[certificate.verdict],
+            source=sanitize(catalogue.source, 600),
+            answers=_answer_table(certificate),
+            left_out=[sanitize(one, 600) for one in catalogue.left_out],
+            nodes=_hardware_table(certificate),
+            pieces=_piece_table(certificate),
+            measured=_judgement_table(certificate),
+            files=_file_table(certificate),
+            made_by=sanitize(certificate.made_by, 200),
+            command=sanitize(shlex.join(certificate.command), 600),
+            version=sanitize(certificate.rackproof_version, 60),
+        )
+    )
+
+
+def _text(value: object, limit: int = 400) -> Cell:
+    return Cell(sanitize(value, limit))
+
+
+def _code(value: object, limit: int = 200) -> Cell:
+    return Cell(sanitize(value, limit), "code")
+
+
+def _answer_table(certificate: Certificate) -> Table:
+    answers = {one.id: one for one in certificate.answers}
+    rows = [
+        (
+            verdict_cell(answers[one.id].verdict),
+            _code(one.id),
+            _text(one.text, 1000),
+            _text("; ".join(answers[one.id].reasons), 2000),
+            _text(", ".join(answers[one.id].by), 1000),
+            Cell(moment(until) if (until := answers[one.id].until) else ""),
+        )
+        for one in certificate.catalogue.requirements
+        if one.id in answers
+    ]
+    columns = ("Answer", "Requirement", "Text", "Why", "Answered by", "Holds until")
+    return table("The answer to each requirement", columns, rows)
+
+
+def _hardware_table(certificate: Certificate) -> Table:
+    rows = [
+        (
+            _text(node.name),
+            _code(node.serial),
+            _text(", ".join(f"{gpu.uuid} {gpu.serial}".strip() for gpu in node.gpus), 4000),
+            _text(
+                ", ".join(
+                    f"{name} {value}" for name, value in sorted((node.software | node.firmware).items())
+                ),
+                1000,
+            ),
+        )
+        for node in certificate.nodes
+    ]
+    return table(
+        "Nodes as they were seen last", ("Node", "Serial number", "GPUs", "Software and firmware"), rows
+    )
+
+
+def _piece_table(certificate: Certificate) -> Table:
+    rows = [
+        (
+            verdict_cell(piece.verdict),
+            _code(piece.id),
+            _text(piece.point if piece.kind == "run" else "night"),
+            _text(", ".join(node.name for node in piece.nodes), 1000),
+            Cell(moment(piece.moment)),
+            _code(shlex.join(piece.command), 600),
+            _text("; ".join([*piece.objections, *_finding_texts(piece)]), 2000),
+        )
+        for piece in certificate.evidence
+    ]
+    columns = ("Verdict", "Run or night", "What", "Nodes", "Ended", "Command", "Against it")
+    return table("Runs and nights", columns, rows)
+
+
+def _finding_texts(piece: EvidencePiece) -> list[str]:
+    bad = (one for one in piece.findings if one.verdict is not Verdict.PASS)
+    return [f"{one.node} {one.code}: {one.text}".strip() for one in bad]
+
+
+def _judgement_table(certificate: Certificate) -> Table:
+    rows = [
+        (
+            verdict_cell(one.verdict),
+            _code(piece.id),
+            _text(f"{one.metric} {label_text(one.labels)}"),
+            Cell(quantity(one.value, one.unit), "number"),
+            Cell(number(one.reference.value) if one.reference else "", "number"),
+        )
+        for piece in certificate.evidence
+        for one in piece.judgements
+        if one.gating
+    ]
+    return table("Measurements", ("Verdict", "Run", "Measurement", "Value", "Reference"), rows)
+
+
+def _file_table(certificate: Certificate) -> Table:
+    rows = [
+        (_code(file.path, 300), _code(file.sha256), Cell(size(file.size_bytes), "number"))
+        for piece in certificate.evidence
+        for file in piece.files
+    ]
+    return table("Raw files, below the results folder", ("File", "SHA-256", "Size"), rows)

@@ -1,0 +1,226 @@
+"""Answers follow from evidence: what is missing, old, other or changed is unproven."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rackproof.analysis.certificate.answering import answer_catalogue
+from rackproof.analysis.certificate.models import Answer, EvidencePiece, PieceFinding, Requirement
+from rackproof.core.records import Gpu, Judgement, Node, Verdict
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+ROW: dict[str, Any] = {"id": "R1", "text": "Products are right and fast.", "max_age_days": 10}
+
+
+def node(
+    name: str = "n1", serial: str = "S1", gpus: tuple[str, ...] = ("GPU-a", "GPU-b"), **more: Any
+) -> Node:
+    found = tuple(Gpu(index=index, uuid=uuid) for index, uuid in enumerate(gpus))
+    return Node(name=name, serial=serial, gpus=found, **more)
+
+
+def run(days: float = 1, verdict: str = "pass", **changes: Any) -> EvidencePiece:
+    """Return a run of gemm that ended some days ago."""
+    values = {
+        "id": f"run-{days}-{verdict}",
+        "kind": "run",
+        "benchmark": "gemm",
+        "moment": NOW - timedelta(days=days),
+        "nodes": (node(),),
+        "verdict": verdict,
+        "judgements": (Judgement(metric="gemm_best", verdict=Verdict(verdict), reason="x"),),
+    }
+    return EvidencePiece.model_validate(values | changes)
+
+
+def night(days: float = 1, verdict: str = "pass", *codes: tuple[str, str], **changes: Any) -> EvidencePiece:
+    """Return a night with findings, as code and verdict."""
+    found = tuple(PieceFinding(node="n1", code=code, verdict=Verdict(one)) for code, one in codes)
+    values = {
+        "id": f"night-{days}-{verdict}",
+        "kind": "night",
+        "moment": NOW - timedelta(days=days),
+        "nodes": (node(),),
+        "verdict": verdict,
+        "verdicts": {"n1": Verdict(verdict)},
+        "findings": found,
+        "reads": {"n1": {"kernel_log": "there", "nvidia_smi_xml": "there"}},
+    }
+    return EvidencePiece.model_validate(values | changes)
+
+
+def answer(
+    *evidence: EvidencePiece, asked: tuple[str, ...] = ("n1",), at: datetime = NOW, **row: Any
+) -> Answer:
+    """Return the answer to one requirement of node n1 (and n2) as they are now."""
+    requirement = Requirement.model_validate(ROW | (row or {"benchmarks": ("gemm",)}))
+    nodes = [node(), node("n2", "S2", ("GPU-c",))]
+    return answer_catalogue([requirement], asked, nodes, evidence, at)[0]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "reason"),
+    [
+        ((run(),), "pass", ""),
+        ((run(9.9),), "pass", ""),
+        ((), "unproven", "there is no run"),
+        ((run(10.1),), "unproven", "10.1 days old"),
+        ((run(-1),), "unproven", "still to come"),
+        ((run(verdict="degraded"),), "degraded", "is degraded"),
+        ((run(verdict="fail"),), "fail", "is fail"),
+        ((run(benchmark="all-reduce"),), "unproven", "there is no run"),
+        # What runs on a node of this name proved was of other hardware.
+        ((run(nodes=(node(serial="S9"),)),), "unproven", "serial number changed"),
+        ((run(nodes=(node(gpus=("GPU-a", "GPU-x")),)),), "unproven", "GPUs changed"),
+        ((run(nodes=(node(gpus=("GPU-a",)),)),), "unproven", "GPUs changed"),
+        ((run(nodes=(node(gpus=(), serial=""),)),), "unproven", "GPUs changed"),
+        ((run(nodes=(node(serial=""),)),), "pass", ""),
+        # A run whose node never answered counts, unless it would be a pass.
+        ((run(2), run(1, "unproven", nodes=(node(serial="", gpus=()),))), "unproven", "is unproven"),
+        ((run(2), run(1, "fail", nodes=(node(serial="", gpus=()),))), "fail", "is fail"),
+        # Whatever is said against a piece, it is no pass.
+        ((run(objections=("its log was changed",)),), "unproven", "its log was changed"),
+        ((run(verdict="fail", objections=("its log was changed",)),), "fail", "its log was changed"),
+        ((run(judgements=(Judgement(metric="x", verdict=Verdict.FAIL, reason="y"),)),), "fail", "is fail"),
+        ((run(findings=(PieceFinding(code="nan", verdict=Verdict.FAIL),)),), "fail", "is fail"),
+        # The newest of a point counts, good or bad.
+        ((run(2, "fail"), run(1)), "pass", ""),
+        ((run(2), run(1, "fail")), "fail", "is fail"),
+        ((run(2), run(1, "unproven")), "unproven", "is unproven"),
+        # Another point does not replace it, and a failure does not become a pass by waiting.
+        ((run(2, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
+        ((run(30, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
+        ((run(30, parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "pass", ""),
+        # What is gone hides nothing.
+        ((run(2), run(1, "unproven", gone=True, nodes=(Node(name="n1"),))), "unproven", "is unproven"),
+        ((run(2, "unproven", gone=True, nodes=(Node(name="n1"),)), run(1)), "pass", ""),
+    ],
+)
+def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: str) -> None:
+    found = answer(*evidence)
+    assert found.verdict.value == verdict, found.reasons
+    assert reason in "; ".join(found.reasons)
+    assert bool(found.reasons) is (verdict != "pass")
+    assert (found.until is not None) is (verdict in ("pass", "degraded"))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "reason"),
+    [
+        ((run(),), "pass", ""),
+        ((run(judgements=()),), "unproven", "no run has gemm_best judged"),
+        (
+            (run(judgements=(Judgement(metric="other", verdict=Verdict.PASS, reason=""),)),),
+            "unproven",
+            "gemm_best",
+        ),
+        (
+            (
+                run(
+                    judgements=(Judgement(metric="gemm_best", verdict=Verdict.PASS, gating=False, reason=""),)
+                ),
+            ),
+            "unproven",
+            "no run has gemm_best judged",
+        ),
+        # A point of a sweep may not have it.
+        ((run(judgements=(), parameters={"gpus": 1}), run(2, parameters={"gpus": 2})), "pass", ""),
+    ],
+)
+def test_metrics_have_to_be_judged(evidence: tuple[EvidencePiece, ...], verdict: str, reason: str) -> None:
+    found = answer(*evidence, benchmarks=("gemm",), metrics=("gemm_best",))
+    assert found.verdict.value == verdict
+    assert reason in "; ".join(found.reasons)
+
+
+BOTH = (node(), node("n2", "S2", ("GPU-c",)))
+
+
+@pytest.mark.parametrize(
+    ("scope", "evidence", "verdict"),
+    [
+        ("node", (run(),), "unproven"),
+        ("node", (run(), run(2, nodes=(BOTH[1],))), "pass"),
+        ("node", (run(nodes=BOTH),), "pass"),
+        ("pair", (run(), run(2, nodes=(BOTH[1],))), "unproven"),
+        ("pair", (run(nodes=BOTH),), "pass"),
+        ("rack", (run(), run(2, nodes=(BOTH[1],))), "unproven"),
+        ("rack", (run(nodes=BOTH),), "pass"),
+        # The partner was another one then.
+        ("rack", (run(nodes=(BOTH[0], node("n2", "S7", ("GPU-z",)))),), "unproven"),
+        ("pair", (run(nodes=(BOTH[0], node("n2", "S7", ("GPU-z",)))),), "unproven"),
+    ],
+)
+def test_a_scope_asks_for_runs_together(
+    scope: str, evidence: tuple[EvidencePiece, ...], verdict: str
+) -> None:
+    assert answer(*evidence, asked=("n1", "n2"), benchmarks=("gemm",), scope=scope).verdict.value == verdict
+
+
+XIDS = {"night": True, "codes": ("xid_*", "gpu_lost"), "reads": ("kernel_log", "nvidia_smi_xml")}
+
+
+@pytest.mark.parametrize(
+    ("row", "evidence", "verdict"),
+    [
+        ({"night": True}, (night(),), "pass"),
+        ({"night": True}, (), "unproven"),
+        ({"night": True}, (night(11),), "unproven"),
+        ({"night": True}, (night(2), night(1, "fail", ("shm", "fail"))), "fail"),
+        ({"night": True}, (night(2, "fail", ("shm", "fail")), night(1)), "pass"),
+        # A night's verdict cannot be better than its findings.
+        ({"night": True}, (night(1, "pass", ("shm", "fail")),), "fail"),
+        ({"night": True}, (night(verdicts={}),), "unproven"),
+        ({"night": True}, (night(nodes=(node(gpus=("GPU-x",)),)),), "unproven"),
+        (XIDS, (night(),), "pass"),
+        (XIDS, (night(1, "fail", ("xid_79", "fail")),), "fail"),
+        (XIDS, (night(1, "fail", ("shm", "fail")),), "pass"),
+        (XIDS, (night(1, "degraded", ("xid_13", "degraded")),), "degraded"),
+        # What a night could not judge leaves open what rests on it.
+        (XIDS, (night(1, "unproven", ("answer_cut", "unproven")),), "unproven"),
+        (XIDS, (night(reads={}),), "unproven"),
+        (XIDS, (night(reads={"n1": {"kernel_log": "there"}}),), "unproven"),
+        (XIDS, (night(reads={"n1": {"kernel_log": "failed", "nvidia_smi_xml": "there"}}),), "unproven"),
+        (XIDS, (night(objections=("its snapshot was changed",)),), "unproven"),
+        # Both are asked for.
+        (XIDS | {"benchmarks": ("gemm",)}, (night(),), "unproven"),
+        (XIDS | {"benchmarks": ("gemm",)}, (night(), run()), "pass"),
+    ],
+)
+def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str) -> None:
+    found = answer(*evidence, **row)
+    assert found.verdict.value == verdict, found.reasons
+
+
+def test_an_answer_holds_until_its_oldest_evidence_is_too_old() -> None:
+    pieces = (run(4, parameters={"gpus": 1}), run(1, parameters={"gpus": 2}))
+    found = answer(*pieces)
+    assert found.until == NOW + timedelta(days=6)
+    assert answer(*pieces, at=NOW + timedelta(days=5.9)).verdict is Verdict.PASS
+    assert answer(run(4), at=NOW + timedelta(days=6.1)).verdict is Verdict.UNPROVEN
+
+
+def test_a_node_that_was_never_seen_is_unproven() -> None:
+    assert answer(run(), asked=("n1", "n9")).verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ({}, "names benchmarks, or night"),
+        ({"benchmarks": ("gemm",), "codes": ("xid_*",), "reads": ("kernel_log",)}, "add night"),
+        ({"night": True, "codes": ("xid_*",)}, "codes need reads"),
+        ({"night": True, "reads": ("kernel_log",)}, "codes need reads"),
+        ({"night": True, "metrics": ("gemm_best",)}, "metrics are those of benchmarks"),
+        ({"night": True, "scope": "rack"}, "its scope is node"),
+        ({"night": True, "max_age_days": 0}, "greater than 0"),
+        ({"night": True, "nigth": True}, "Extra inputs"),
+    ],
+)
+def test_a_requirement_that_nothing_can_answer_is_refused(row: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValidationError, match=wrong):
+        Requirement.model_validate(ROW | row)

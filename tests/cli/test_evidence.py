@@ -1,0 +1,369 @@
+"""``rackproof evidence``: certificates are made, signed, verified and compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+
+from rackproof.analysis.certificate import changes
+from rackproof.analysis.certificate.models import CertificateError, EvidencePiece, PieceFinding
+from rackproof.analysis.certificate.page_parts import load_certificate, split_page
+from rackproof.analysis.certificate.signature import sign_bytes, signer_of
+from rackproof.analysis.certificate.verification import verify_certificate
+from rackproof.core.records import Judgement, Reference, Verdict
+from rackproof.store.history.repository import open_store
+from rackproof.store.night_store import night_folders, read_night, write_night
+from rackproof.store.run_folder import iter_runs, read_run, write_run
+from tests.analysis.certificate import samples
+from tests.report.example_runs import HOSTILE
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a results folder, a contract of three rows, a key and its file of signers."""
+    folder = tmp_path_factory.mktemp("evidence")
+    samples.make_results(folder)
+    samples.contract_file(folder)
+    samples.make_key(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """Copy it: a test alters it."""
+    shutil.copytree(made, tmp_path / "made")
+    return tmp_path / "made"
+
+
+def make(run: Call, folder: Path, *more: object, out: str = "c.html") -> Result:
+    return run(
+        *("evidence", samples.NODE, "--results", folder / "results", "--catalogue", folder / "contract.yml"),
+        *("--out", folder / out, *more),
+    )
+
+
+def signed(folder: Path) -> tuple[object, ...]:
+    return "--sign", folder / "key-ops@example.com"
+
+
+def verify(run: Call, folder: Path, *more: object, page: str = "c.html") -> Result:
+    return run("evidence", "verify", folder / page, *more)
+
+
+def by_signers(folder: Path) -> tuple[object, ...]:
+    return "--signers", folder / "signers-ops@example.com"
+
+
+def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
+    result = make(run, folder, *signed(folder))
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("pass: A customer's contract, 1 nodes")
+    shutil.move(folder / "results", folder / "gone")  # verified on another machine
+    result = verify(run, folder, *by_signers(folder))
+    assert result.exit_code == 0, result.output
+    assert "pass: signed by ops@example.com" in result.output
+    # The signature needs no Rackproof.
+    subprocess.run(
+        [
+            *("ssh-keygen", "-Y", "verify", "-I", "ops@example.com", "-n", "rackproof-evidence"),
+            *("-f", folder / "signers-ops@example.com", "-s", folder / "c.json.sig"),
+        ],
+        stdin=(folder / "c.json").open(),
+        check=True,
+        capture_output=True,
+    )
+
+
+def test_the_json_has_what_the_issue_of_a_certificate_asks_for(run: Call, folder: Path) -> None:
+    make(run, folder)
+    found = json.loads((folder / "c.json").read_text())
+    assert [one["id"] for one in found["answers"]] == ["S1", "S2", "S3"]
+    assert all(one["until"] and one["by"] for one in found["answers"])
+    files = [file for piece in found["evidence"] for file in piece["files"]]
+    assert {"path", "sha256", "size_bytes"} == files[0].keys()
+    assert any(file["path"].endswith(".log") for file in files)
+    assert any("/snapshots/" in file["path"] for file in files)
+    (node,) = found["nodes"]
+    assert len(node["gpus"]) == 2
+    assert all(gpu["uuid"] for gpu in node["gpus"])
+    assert any(one["command"] for one in found["evidence"])
+
+
+def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Path) -> None:
+    make(run, folder)
+    page = (folder / "c.html").read_text()
+    assert "<script" not in page
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", page)
+    assert "default-src 'none'" in page
+    assert load_certificate(split_page(page.encode()).json).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ((), 3, "it is unsigned"),
+        (("--unsigned",), 0, "pass: unsigned"),
+    ],
+)
+def test_an_unsigned_page_is_believed_only_on_request(
+    run: Call, folder: Path, options: tuple[str, ...], status: int, said: str
+) -> None:
+    make(run, folder)
+    result = verify(run, folder, *options)
+    assert (result.exit_code, said in result.output) == (status, True)
+
+
+def test_a_signature_counts_only_of_a_signer_that_is_allowed(run: Call, folder: Path) -> None:
+    make(run, folder, *signed(folder))
+    _, strangers = samples.make_key(folder, "stranger@example.com")
+    for options, said in (
+        ((), "its signature was not checked"),
+        (("--unsigned",), "its signature was not checked"),
+        (("--signers", strangers), "a key that"),
+        (("--signers", folder / "none"), "no file of allowed signers"),
+    ):
+        result = verify(run, folder, *options)
+        assert result.exit_code == 3
+        assert said in result.output
+
+
+def test_a_page_that_another_signed_again_is_not_the_signers(run: Call, folder: Path) -> None:
+    stranger, _ = samples.make_key(folder, "stranger@example.com")
+    make(run, folder, "--sign", stranger)
+    assert verify(run, folder, *by_signers(folder)).exit_code == 3
+
+
+def test_a_signature_for_another_purpose_is_none_of_a_certificate(folder: Path) -> None:
+    data = folder / "data"
+    data.write_bytes(b"x")
+    key = folder / "key-ops@example.com"
+    subprocess.run(
+        ["ssh-keygen", "-Y", "sign", "-n", "file", "-f", key, data], check=True, capture_output=True
+    )
+    signature = (folder / "data.sig").read_text()
+    with pytest.raises(CertificateError, match="does not hold"):
+        signer_of(b"x", signature, folder / "signers-ops@example.com")
+    right = sign_bytes(b"x", key)
+    assert signer_of(b"x", right, folder / "signers-ops@example.com") == "ops@example.com"
+    for changed in (right + "\n", right.replace("\n", "\r\n"), right.strip(), " " + right, ""):
+        with pytest.raises(CertificateError):
+            signer_of(b"x", changed, folder / "signers-ops@example.com")
+
+
+def test_answers_expire(run: Call, folder: Path) -> None:
+    make(run, folder, *signed(folder))
+    page, signers = (folder / "c.html").read_bytes(), folder / "signers-ops@example.com"
+    later = datetime.now(UTC) + timedelta(days=8)
+    found = verify_certificate(page, {}, later, signers)
+    assert found.verdict is Verdict.UNPROVEN
+    assert [one.split(":")[0] for one in found.expired] == ["S1"]
+    # A clock that is set back proves nothing either.
+    early = verify_certificate(page, {}, later - timedelta(days=9), signers)
+    assert early.verdict is Verdict.UNPROVEN
+    assert "still to come" in early.objections[0]
+
+
+def test_what_a_signer_wrote_is_derived_again(folder: Path) -> None:
+    """A signature makes no pass of evidence that has none: who signs cannot choose the answers."""
+    samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
+    honest = samples.certify(folder / "results", str(folder / "contract.yml"))
+    assert honest.verdict is Verdict.FAIL
+    key, signers = folder / "key-ops@example.com", folder / "signers-ops@example.com"
+    better = tuple(one.model_copy(update={"verdict": Verdict.PASS}) for one in honest.answers)
+    for forged, said in (
+        ({"verdict": Verdict.PASS}, "its verdict is pass"),
+        ({"answers": better, "verdict": Verdict.PASS}, "do not follow"),
+        ({"answers": honest.answers[:1], "verdict": Verdict.PASS}, "do not follow"),
+        ({"answers": honest.answers[::-1]}, "do not follow"),
+    ):
+        page, _, _ = samples.page_of(honest.model_copy(update=forged), key)
+        found = verify_certificate(page, {}, datetime.now(UTC), signers)
+        assert found.verdict is Verdict.UNPROVEN
+        assert any(said in one for one in found.objections)
+
+
+@pytest.mark.parametrize(("kind", "gone"), [("gemm", "S2"), ("all-reduce", "S3"), ("health", "S1")])
+def test_evidence_that_is_taken_away_is_missed(run: Call, folder: Path, kind: str, gone: str) -> None:
+    """A failed run cannot be made undone by removing its folder: the history has it."""
+    if kind != "health":
+        samples.add_run(folder / "results", kind, verdict=Verdict.FAIL)
+    ids = [one.run_id for one in iter_runs(folder / "results") if one.benchmark == kind]
+    assert ids
+    for run_id in ids:
+        shutil.rmtree(folder / "results" / run_id)
+    result = make(run, folder, "--json")
+    answers = {one["id"]: one for one in json.loads(result.output)["answers"]}
+    assert answers[gone]["verdict"] == ("unproven" if kind == "health" else "fail")
+    assert "its folder is gone" in answers[gone]["reasons"][0]
+    assert [one["verdict"] for key, one in answers.items() if key != gone] == ["pass", "pass"]
+
+
+def test_a_night_that_did_not_reach_the_node_cannot_be_taken_away(run: Call, folder: Path) -> None:
+    """The history does not name the nodes that a night did not reach."""
+    results = folder / "results"
+    (before,) = night_folders(results)
+    night = read_night(before)
+    (one,) = night.nodes
+    night_id, ended = f"20991231T000000Z-{before.name[17:]}", night.ended + timedelta(minutes=1)
+    lost = one.model_copy(update={"verdict": Verdict.UNPROVEN, "unreached": "no answer"})
+    changes = {"night_id": night_id, "ended": ended, "verdict": Verdict.UNPROVEN, "nodes": (lost,)}
+    write_night(results / night_id, night.model_copy(update=changes))
+    record = read_run(before).model_copy(
+        update={"run_id": night_id, "ended": ended, "verdict": Verdict.UNPROVEN, "nodes": ()}
+    )
+    write_run(record, results / night_id)
+    with open_store(results / "history.sqlite") as store:
+        store.keep(record)
+    assert make(run, folder).exit_code == 3
+    shutil.rmtree(results / night_id)
+    result = make(run, folder)
+    assert result.exit_code == 3
+    assert "its folder is gone" in " ".join(result.output.split())
+
+
+def test_without_a_history_there_is_no_certificate(run: Call, folder: Path) -> None:
+    (folder / "results/history.sqlite").unlink()
+    result = make(run, folder)
+    assert result.exit_code == 1
+    assert "there is no history" in result.output
+    assert not (folder / "c.html").exists()
+
+
+def test_a_run_that_the_history_does_not_know_proves_nothing(run: Call, folder: Path) -> None:
+    """A passing run that somebody wrote into the folder is none that ran."""
+    results = folder / "results"
+    kept = results / "history.sqlite"
+    before = kept.read_bytes()
+    samples.add_run(results, "gemm")
+    kept.write_bytes(before)
+    result = make(run, folder)
+    assert result.exit_code == 3
+    assert "history --rebuild" in result.output
+
+
+def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder: Path) -> None:
+    inventory = folder / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"all": {"children": {"rack": {"hosts": {"n1": {}, "n2": {}}}}}}))
+    result = run(
+        *("evidence", "rack", "m[01-02]", "--results", folder / "results", "--catalogue", "acceptance"),
+        *("--out", folder / "c.html", "--inventory", inventory, "--json"),
+    )
+    assert result.exit_code == 3
+    assert json.loads(result.output)["asked"] == ["n1", "n2", "m01", "m02"]
+    assert {one["verdict"] for one in json.loads(result.output)["answers"]} == {"unproven"}
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [(b"", "no certificate"), (b"\xff\xfe", "not UTF-8"), (b"<html></html>", "no certificate")],
+)
+def test_what_is_no_page_is_refused_in_words(run: Call, folder: Path, page: bytes, said: str) -> None:
+    (folder / "c.html").write_bytes(page)
+    result = verify(run, folder)
+    assert (result.exit_code, said in result.output) == (3, True)
+
+
+def test_hostile_text_stays_text(folder: Path) -> None:
+    certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
+    (first, *rest) = certificate.evidence
+    mark = '</pre><pre id="certificate-json">'
+    hostile = first.model_copy(
+        update={
+            "command": (HOSTILE, mark),
+            "objections": (HOSTILE, mark),
+            "findings": (PieceFinding(code="x", verdict=Verdict.FAIL, text=HOSTILE + mark),),
+        }
+    )
+    row = certificate.catalogue.model_copy(update={"title": HOSTILE[:150], "left_out": (mark,)})
+    page, written, _ = samples.page_of(
+        certificate.model_copy(update={"evidence": (hostile, *rest), "catalogue": row})
+    )
+    assert b"<script" not in page
+    assert b"\x1b" not in page
+    assert split_page(page).json == written
+    assert load_certificate(written).evidence[0].command == (HOSTILE, mark)
+
+
+# Compare.
+
+
+def changed_piece(piece: EvidencePiece, factor: float) -> EvidencePiece:
+    """Return a piece with its speeds multiplied."""
+    return piece.model_copy(
+        update={
+            "judgements": tuple(
+                one.model_copy(update={"value": one.value * factor}) if one.value else one
+                for one in piece.judgements
+            )
+        }
+    )
+
+
+def test_two_certificates_are_compared(run: Call, folder: Path) -> None:
+    old = samples.certify(folder / "results", str(folder / "contract.yml"))
+    (node,) = old.nodes
+    first, second = node.gpus
+    swapped = node.model_copy(
+        update={
+            "gpus": (first.model_copy(update={"uuid": "GPU-new"}), second.model_copy(update={"vbios": "99"})),
+            "software": node.software | {"driver": "999.1"},
+        }
+    )
+    answers = (old.answers[0].model_copy(update={"verdict": Verdict.FAIL}), *old.answers[1:])
+    new = old.model_copy(
+        update={
+            "nodes": (swapped,),
+            "evidence": tuple(changed_piece(piece, 0.9) for piece in old.evidence),
+            "answers": answers,
+        }
+    )
+    for name, certificate in (("old", old), ("new", new)):
+        (folder / f"{name}.html").write_bytes(samples.page_of(certificate)[0])
+    result = run("evidence", "compare", folder / "old.html", folder / "new.html", "--json")
+    found = json.loads(result.output)
+    kinds = {
+        kind: [one for one in found if one["kind"] == kind] for kind in ("part", "version", "speed", "answer")
+    }
+    assert {one["what"] for one in kinds["part"]} == {"GPU GPU-new", f"GPU {first.uuid}"}
+    assert {"driver", f"VBIOS of {second.uuid}"} <= {one["what"] for one in kinds["version"]}
+    assert any("gemm_best" in one["what"] for one in kinds["speed"])
+    assert [(one["what"], one["old"], one["new"]) for one in kinds["answer"]] == [("S1", "pass", "fail")]
+    same = run("evidence", "compare", folder / "old.html", folder / "old.html")
+    assert same.output.startswith("nothing changed")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "low", "high", "within"),
+    [
+        (100.0, 96.0, -0.05, None, True),
+        (100.0, 94.0, -0.05, None, False),
+        (100.0, 300.0, -0.05, None, True),
+        (100.0, 300.0, -0.05, 0.1, False),
+        (10.0, 11.5, None, 0.1, False),
+        (10.0, 5.0, None, 0.1, True),
+        (0.0, 0.0, 0.0, 0.0, True),
+        (0.0, 1.0, 0.0, 0.0, False),
+        (100.0, float("nan"), -0.05, None, False),
+        (100.0, None, -0.05, None, False),
+    ],
+)
+def test_speeds_are_compared_by_their_references_bounds(
+    then: float, now: float | None, low: float | None, high: float | None, within: bool
+) -> None:
+    reference = Reference(value=1, low=low, high=high, unit="GB/s", source="x")
+    before, after = (
+        Judgement(metric="m", value=value, unit="GB/s", reference=reference, verdict=Verdict.PASS, reason="")
+        for value in (then, now)
+    )
+    assert changes._within(before, after) is within

@@ -1,0 +1,281 @@
+"""Alter or remove what a certificate is made of: ``python tests/fuzz/certificates.py --mutations 10000``.
+
+Two kinds of mutations, by turns:
+
+* ``page``: a signed certificate's page, its JSON, its copies or its signature are altered, with and without
+  a new digest. Nothing that was altered may verify as a pass.
+* ``results``: files of the results folder are altered, cut or removed, whole folders as well, and the
+  certificate is made again. No answer becomes better, and none that rests on the altered file is a pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from json import dumps, loads
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from rackproof.analysis.certificate.models import Certificate
+from rackproof.analysis.certificate.page_parts import PageParts, fill_page, split_page
+from rackproof.analysis.certificate.verification import verify_certificate
+from rackproof.core.errors import RackproofError
+from rackproof.core.records import Verdict
+from rackproof.store.sealed_json import SealError, open_sealed, seal_json
+from tests.analysis.certificate import samples
+from tests.fuzz.edits import draw_edits, edited
+
+ORDER = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
+BATCH = 1000
+
+
+class Subject:
+    """A results folder with a pass and a failure in it, its certificate, and a signed one that passes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.results = samples.make_results(folder)
+        self.contract = str(samples.contract_file(folder))
+        self.key, self.signers = samples.make_key(folder)
+        self.now = datetime.now(UTC) + timedelta(hours=2)
+        passing = samples.certify(self.results, self.contract, now=self.now)
+        assert passing.verdict is Verdict.PASS, passing.answers
+        self.page, self.json, self.signature = samples.page_of(passing, self.key)
+        _, self.stranger = samples.make_key(folder, "stranger@example.com")
+        samples.add_run(self.results, "all-reduce", verdict=Verdict.FAIL)
+        self.before = self.certify()
+        assert [one.verdict.value for one in self.before.answers] == ["pass", "pass", "fail"]
+        self.files = sorted(path for path in self.results.rglob("*") if path.is_file())
+        self.folders = sorted(path for path in self.results.iterdir() if path.is_dir())
+
+    def certify(self) -> Certificate:
+        """Return the certificate of the results folder as it is now."""
+        return samples.certify(self.results, self.contract, now=self.now)
+
+    def verify(self, page: bytes, beside: dict[str, bytes], signers: Path | None = None) -> Verdict:
+        """Return what a page proves."""
+        return verify_certificate(page, beside, self.now, signers or self.signers).verdict
+
+
+def damaged_bytes(data: bytes, chance: Random) -> bytes:
+    """Return bytes with a piece flipped, cut out, doubled, put in, or all after a place cut off."""
+    at = chance.randrange(len(data) + 1)
+    end = min(len(data), at + chance.choice((1, 1, 1, 4, 50, 1000)))
+    flipped = bytes(byte ^ (1 << chance.randrange(8)) for byte in data[at:end])
+    return chance.choice(
+        (
+            data[:at] + flipped + data[end:],
+            data[:at] + data[end:],
+            data[:at] + data[at:end] + data[at:],
+            data[:at] + chance.choice((b" ", b"\n", b"pass", b"</pre>", b"\x00")) + data[at:],
+            data[:at],
+            b"",
+        )
+    )
+
+
+def edited_json(data: bytes, chance: Random, *, sealed_again: float = 0.5) -> bytes:
+    """Return a sealed JSON object with edited fields, often with a digest that fits again."""
+    content = edited(loads(open_sealed(data)), draw_edits(chance))
+    if not isinstance(content, dict) or not content:
+        content = {"schema_version": 1}
+    try:
+        sealed = seal_json(dumps(content, indent=1, ensure_ascii=True) + "\n")
+    except (UnicodeEncodeError, ValueError):
+        return b"{}"
+    return sealed if chance.random() < sealed_again else data[:75] + sealed[75:]
+
+
+# Pages.
+
+
+def _with_json(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
+    """Return a page whose JSON was changed, in the copy beside it as well."""
+    changed = edited_json(subject.json, chance).replace(b"<", b"\\u003c")
+    parts = split_page(subject.page)
+    return fill_page(PageParts(parts.shell, changed, parts.signature)), {".json": changed}
+
+
+def _with_bytes(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
+    return damaged_bytes(subject.page, chance), {}
+
+
+def _with_copy(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
+    """Return the page beside a copy that is another."""
+    suffix, data = chance.choice(((".json", subject.json), (".json.sig", subject.signature.encode())))
+    return subject.page, {suffix: damaged_bytes(data, chance)}
+
+
+def _with_signature(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
+    parts = split_page(subject.page)
+    changed = damaged_bytes(parts.signature.encode(), chance).decode("latin-1")
+    return fill_page(PageParts(parts.shell, parts.json, changed)), {}
+
+
+def _with_verdicts(subject: Subject, chance: Random) -> tuple[bytes, dict[str, bytes]]:
+    """Return the page with a word of its text or JSON replaced, as a forger would."""
+    words = ((b"pass", b"fail"), (b"2026", b"2031"), (b"GPU-", b"GPU-0"), (b"localhost", b"otherhost"))
+    old, new = chance.choice([pair for pair in words if pair[0] in subject.page])
+    places = subject.page.split(old)
+    at = chance.randrange(1, len(places))
+    return old.join(places[:at]) + new + old.join(places[at:]), {}
+
+
+PAGE_KINDS: dict[str, Callable[[Subject, Random], tuple[bytes, dict[str, bytes]]]] = {
+    "json": _with_json,
+    "bytes": _with_bytes,
+    "copy": _with_copy,
+    "signature": _with_signature,
+    "words": _with_verdicts,
+}
+
+
+def check_page(subject: Subject, chance: Random) -> tuple[str, str]:
+    """Alter a page; return the kind and what is wrong, empty where nothing is."""
+    kind = chance.choice(list(PAGE_KINDS))
+    page, beside = PAGE_KINDS[kind](subject, chance)
+    unchanged = {".json": subject.json, ".json.sig": subject.signature.encode()}
+    if page == subject.page and all(unchanged[suffix] == data for suffix, data in beside.items()):
+        return f"page:{kind}:same", ""
+    verdict = subject.verify(page, beside)
+    return f"page:{kind}", "" if verdict.gates else f"page {kind}: verifies as {verdict.value}"
+
+
+# Results folders.
+
+
+@contextmanager
+def altered_file(path: Path, chance: Random) -> Iterator[str]:
+    """Alter or remove a file until the end of the block."""
+    before = path.read_bytes()
+    kind = chance.choice(("remove", "empty", "bytes", "bytes", "json", "json"))
+    try:
+        if kind == "remove":
+            path.unlink()
+        else:
+            path.write_bytes(b"" if kind == "empty" else _altered(path, kind, chance))
+        yield kind if path.exists() is False or path.read_bytes() != before else "same"
+    finally:
+        path.write_bytes(before)
+
+
+def _altered(path: Path, kind: str, chance: Random) -> bytes:
+    before = path.read_bytes()
+    # The history has no second digest of a snapshot: one that is sealed again is believed.
+    again = 0.0 if path.parent.name == "snapshots" else 0.5
+    if kind == "json":
+        try:
+            return edited_json(before, chance, sealed_again=again)
+        except (SealError, ValueError):
+            pass
+    return damaged_bytes(before, chance)
+
+
+@contextmanager
+def removed_folder(path: Path) -> Iterator[str]:
+    """Take a folder away until the end of the block."""
+    aside = path.parent.parent / "aside"
+    shutil.move(path, aside)
+    try:
+        yield "folder"
+    finally:
+        shutil.move(aside, path)
+
+
+def check_results(subject: Subject, chance: Random) -> tuple[str, str]:
+    """Alter the results folder and certify it again; return the kind and what is wrong."""
+    takes_folder = chance.random() < 0.1
+    path = chance.choice(subject.folders if takes_folder else subject.files)
+    with removed_folder(path) if takes_folder else altered_file(path, chance) as kind:
+        try:
+            after = subject.certify()
+        except RackproofError:
+            # No certificate at all.
+            return f"results:{kind}:refused", ""
+    place = str(path.relative_to(subject.results))
+    found = list(_better(subject.before, after))
+    # Of night.json the history has verdict, findings and end; what else is sealed again is not seen.
+    if kind != "same" and not (kind == "json" and path.name == "night.json"):
+        found += _kept(subject.before, after, place)
+    return f"results:{kind}", f"{kind} {place}: {'; '.join(found)}" if found else ""
+
+
+def _better(before: Certificate, after: Certificate) -> Iterator[str]:
+    for was, now in zip(before.answers, after.answers, strict=True):
+        # Of a failure whose evidence was damaged, unproven is left; nothing better.
+        best = min(ORDER.index(was.verdict), ORDER.index(Verdict.UNPROVEN))
+        if ORDER.index(now.verdict) < best:
+            yield f"{was.id}: {was.verdict.value} became {now.verdict.value}"
+
+
+def _kept(before: Certificate, after: Certificate, place: str) -> Iterator[str]:
+    """Yield the answers that rest on what was altered and are still no worse than before."""
+    touched = {
+        piece.id
+        for piece in before.evidence
+        if any(file.path == place or file.path.startswith(f"{place}/") for file in piece.files)
+    }
+    for was, now in zip(before.answers, after.answers, strict=True):
+        if touched & set(was.by) and not now.verdict.gates:
+            yield f"{was.id}: still {now.verdict.value}, though its evidence was altered"
+
+
+# All of it.
+
+
+def try_mutations(seed: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
+    """Try mutations; return how many of each kind, and what is wrong."""
+    kinds: Counter[str] = Counter()
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        subject = Subject(Path(folder))
+        for index in range(first, first + count):
+            chance = Random(f"{seed}/{index}")
+            try:
+                kind, wrong = (check_page if index % 2 else check_results)(subject, chance)
+            except Exception:  # whatever it is, a reader did not refuse it
+                kind, wrong = "crash", traceback.format_exc(limit=-4)
+            kinds[kind] += 1
+            failures += [f"--seed {seed} --start {index}: {wrong}"] if wrong else []
+    return kinds, failures
+
+
+def main() -> int:
+    """Run and report; exit status 1 when a mutation was not seen."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mutations", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    os.fsync = lambda _: None  # type: ignore[assignment]  # nothing here outlives the machine
+    began, last = time.monotonic(), options.start + options.mutations
+    kinds: Counter[str] = Counter()
+    failures: list[str] = []
+    with ProcessPoolExecutor(options.jobs) as pool:
+        starts = range(options.start, last, BATCH)
+        jobs = [pool.submit(try_mutations, options.seed, at, min(BATCH, last - at)) for at in starts]
+        for job in jobs:
+            some, bad = job.result()
+            kinds, failures = kinds + some, failures + bad
+    print("\n".join(failures[:20]))
+    print(", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()))
+    took = time.monotonic() - began
+    print(f"{kinds.total():,} mutations in {took:.0f} s, {len(failures)} not seen, seed {options.seed}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""Altering or removing what a certificate is made of leaves no pass; ``certificates.py`` goes further."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.fuzz.certificates import PAGE_KINDS, try_mutations
+
+
+@pytest.mark.timeout(300)
+def test_three_hundred_mutations_of_a_certificate_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    kinds, failures = try_mutations(20261126, 0, 300)
+    assert failures == []
+    tried = {kind.split(":")[1] for kind in kinds if not kind.endswith(("same", "refused"))}
+    assert tried >= {*PAGE_KINDS, "remove", "empty", "bytes", "json", "folder"}
