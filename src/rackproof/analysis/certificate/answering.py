@@ -119,7 +119,7 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
 
 
 def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
-    """Return why a piece says nothing of a node's present hardware now; empty where it does."""
+    """Return why a piece proves nothing about a node's present hardware, or "" if it proves something."""
     then = piece.node(name)
     # A run that failed before its node answered has nothing to know the hardware by, and counts.
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):

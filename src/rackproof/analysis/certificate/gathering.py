@@ -106,7 +106,7 @@ class Gathered:
         )
 
     def _objection(self, run_id: str, folder: Path) -> str:
-        """Return why a folder is not what the history has of it, empty where it is."""
+        """Return the difference between a folder and its row in the history, or "" if they agree."""
         known = self._known(run_id)
         if known is None:
             return "the history does not know it: enter it with `rackproof history --rebuild`"

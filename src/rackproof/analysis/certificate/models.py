@@ -128,7 +128,7 @@ class EvidencePiece(Record):
         return f"{self.benchmark} {json.dumps(self.parameters, sort_keys=True)}"
 
     def node(self, name: str) -> Node | None:
-        """Return a node as it was then; None where the piece does not cover it."""
+        """Return a node as it was then, or None if the piece does not cover it."""
         return next((one for one in self.nodes if one.name == name), None)
 
 
@@ -162,7 +162,7 @@ class Certificate(Record):
 
 
 def hardware_doubt(then: Node, now: Node | None) -> str:
-    """Return why two descriptions of a node are not of the same hardware, empty where they are."""
+    """Return why two descriptions of a node are of different hardware, or "" if it is the same."""
     if now is None:
         return "its present hardware is not known"
     if _uuids(then) != _uuids(now):

@@ -40,7 +40,7 @@ def load_certificate(data: bytes) -> Certificate:
     """Return the certificate that JSON describes.
 
     Raises:
-        CertificateError: It was changed after it was written, or is none.
+        CertificateError: It was changed after it was written, or is not a certificate.
     """
     try:
         return Certificate.model_validate_json(open_sealed(data))
