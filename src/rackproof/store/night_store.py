@@ -6,6 +6,7 @@ a folder that holds it is a night. Snapshots of an unfinished night are not comp
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, ValidationError
 
 from rackproof.core.judging import SkuReference, sku_references
-from rackproof.core.records import Node, Record, Verdict
+from rackproof.core.records import LogFile, Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot
@@ -239,6 +240,24 @@ def write_night(folder: Path, night: NightRecord) -> None:
         ResultsError: It cannot be written.
     """
     write_file(folder / NIGHT_FILE, seal_json(night.model_dump_json(indent=1) + "\n"))
+
+
+def night_files(folder: Path, nodes: Iterable[str]) -> tuple[LogFile, ...]:
+    """Return the digests of a night's record and of its snapshots of these nodes, for its ``run.json``.
+
+    Raises:
+        OSError: A file is gone or cannot be read.
+    """
+    paths = (folder / NIGHT_FILE, *(snapshot_path(folder, one) for one in nodes))
+    return tuple(_digested(folder, path) for path in paths)
+
+
+def _digested(folder: Path, path: Path) -> LogFile:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        length = stream.tell()
+    name = str(path.relative_to(folder))
+    return LogFile(path=name, sha256=digest, size_bytes=length, format=BENCHMARK, verdict=Verdict.PASS)
 
 
 def read_night(folder: Path) -> NightRecord:

@@ -146,6 +146,8 @@ class Gathered:
         known = self._known(night.night_id)
         if known and _differs(night, [about for about in kept.values() if about], known):
             objections.append("the history and its night.json or its snapshots differ")
+        if known and not known.logs:
+            objections.append("its record has no digests of its files: it was made before nights kept them")
         paths = [folder / night_store.NIGHT_FILE, folder / RECORD_NAME]
         paths += [night_store.snapshot_path(folder, name) for name, about in kept.items() if about]
         return EvidencePiece(

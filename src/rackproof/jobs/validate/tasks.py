@@ -15,7 +15,7 @@ from typing import Any
 
 from rackproof import __version__
 from rackproof.core.judging import SkuReferenceError, sku_references
-from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
+from rackproof.core.records import Direction, Judgement, LogFile, Measurement, Record, Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import mapping_at
 from rackproof.jobs.validate.errors import ValidateError
@@ -245,7 +245,8 @@ def close_night(
         }
         try:
             night_store.write_night(folder, night)
-            write_run(build_night_run(night, snapshots), folder)
+            files = night_store.night_files(folder, snapshots)
+            write_run(build_night_run(night, snapshots, files), folder)
             history = History(results).keep(folder)
             page = str(write_night_pages(results, night, changes))
         except (ResultsError, OSError) as error:
@@ -267,8 +268,16 @@ def _readable_night(folder: Path) -> NightRecord | None:
         return None
 
 
-def build_night_run(night: NightRecord, snapshots: Mapping[str, StoredSnapshot]) -> Run:
-    """Return a night as a run, for the history: its numbers and findings, keyed by hardware."""
+def build_night_run(
+    night: NightRecord, snapshots: Mapping[str, StoredSnapshot], files: tuple[LogFile, ...] = ()
+) -> Run:
+    """Return a night as a run, for the history: its numbers and findings, keyed by hardware.
+
+    Args:
+        night: The night.
+        snapshots: Its snapshots by node.
+        files: The digests of its files.
+    """
     measurements, judgements = [], []
     for kept in snapshots.values():
         for gpu in kept.snapshot.gpus:
@@ -310,6 +319,7 @@ def build_night_run(night: NightRecord, snapshots: Mapping[str, StoredSnapshot])
         asked_nodes=tuple(one.node for one in night.nodes),
         measurements=tuple(measurements),
         judgements=tuple(judgements),
+        logs=files,
         verdict=night.verdict,
         reasons=tuple(
             f"{one.node}: {text}"
