@@ -36,7 +36,7 @@ def _harmless(character: str, newlines: bool) -> str:
     if newlines and character == "\n":
         return character
     category = unicodedata.category(character)
-    if character in "\t\n\v\f\r" or category in ("Zl", "Zp"):
+    if character in "\t\n\v\f\r" or category in ("Zl", "Zp", "Zs"):
         return " "
     # Cc control, Cf format (bidi overrides, zero width, tags), Cs surrogates, Co private, Cn unassigned
     # (U+FFFE and U+FFFF are forbidden in XML).

@@ -120,7 +120,7 @@ def why_no_log(path: Path) -> str:
         OSError: It cannot be read.
     """
     if special := special_file(path):
-        return f"{special}, not a file: copy what it gives into a file, or pipe it into `rackproof parse -`"
+        return f"{special}, not a file: copy what it gives into a file, or pipe it in and name the file -"
     with path.open("rb") as raw:
         head = raw.read(_HEAD)
         if any(head.startswith(magic) for magic in _UNPACK):

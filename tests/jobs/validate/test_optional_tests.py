@@ -242,7 +242,7 @@ def test_a_drained_node_has_every_named_test_and_its_bounds_are_the_benchmarks(
 )
 def test_the_roles_wait_as_long_as_optional_tests_take(root: Path, role: str, variable: str) -> None:
     known = yaml.safe_load((root / "roles/validate/vars/main.yml").read_text())["validate_optional_tests_s"]
-    assert known == {name: one.adds_s for name, one in OPTIONAL.items()}
+    assert known == 60 + sum(one.adds_s for one in OPTIONAL.values())
     tasks = "probe.yml" if role == "validate" else "steps/validate.yml"
     measuring = [
         one
@@ -251,4 +251,4 @@ def test_the_roles_wait_as_long_as_optional_tests_take(root: Path, role: str, va
     ]
     assert {one["rackproof_validate_probe"]["probes"] for one in measuring} == {f"{{{{ {variable} }}}}"}
     (drained,) = [one for one in measuring if one["rackproof_validate_probe"].get("drained")]
-    assert f"selectattr(0, 'in', {variable})" in drained["timeout"]
+    assert "validate_optional_tests_s" in drained["timeout"]
