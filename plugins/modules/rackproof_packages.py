@@ -198,6 +198,16 @@ class RefusedError(Exception):
     """Work that is not done; the message tells an operator what to do."""
 
 
+def ask_until_unlocked(call, words, limit_s):
+    """Repeat a call while its output has these words about a lock; return its last result."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        result = call()
+        if words not in output(result) or time.monotonic() > deadline:
+            return result
+        time.sleep(2)
+
+
 class Apt:
     """Runs apt-get with the options that hold for every call."""
 
@@ -223,14 +233,11 @@ class Apt:
 
     def update(self):
         """Fetch the package lists; a list that could not be fetched is an error, too."""
-        deadline = time.monotonic() + self.options["lock_timeout_s"]
-        while True:
-            result = self("update", timeout_s=UPDATE_S)
-            text = result.get("stdout", "") + result.get("stderr", "")
-            # apt waits for the lock of dpkg, but not for the lock of the package lists.
-            if "Could not get lock" not in text or time.monotonic() > deadline:
-                break
-            time.sleep(2)
+        # apt waits for the lock of dpkg, but not for the lock of the package lists.
+        result = ask_until_unlocked(
+            lambda: self("update", timeout_s=UPDATE_S), "Could not get lock", self.options["lock_timeout_s"]
+        )
+        text = output(result)
         # A server that is down is only a warning to apt, which then works on with the lists of last time.
         failed = re.search(r"^(E:|Err:|W: (Failed to fetch|GPG error|An error occurred))", text, re.M)
         if result["status"] != "ok" or failed:
@@ -450,18 +457,12 @@ def settled_packages(options):
 
 def configure_all(options):
     """Let dpkg finish its work, and return its output; dpkg does not wait for its lock."""
-    deadline = time.monotonic() + options["lock_timeout_s"]
-    while True:
-        result = ask(
-            ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
-            options["timeout_s"],
-            bounded=False,
-            environment=ENVIRONMENT,
-        )
-        said = result.get("stdout", "") + result.get("stderr", "")
-        if "locked by another process" not in said or time.monotonic() > deadline:
-            return result
-        time.sleep(1)
+    argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
+    return ask_until_unlocked(
+        lambda: ask(argv, options["timeout_s"], bounded=False, environment=ENVIRONMENT),
+        "locked by another process",
+        options["lock_timeout_s"],
+    )
 
 
 def repair(apt, options):
