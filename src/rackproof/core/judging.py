@@ -317,13 +317,7 @@ def judge_rule(
             expected = Reference(value=0, unit=rule.unit, source=source)
             judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
-            # A rule without a unit applies to any unit of the metric.
-            same_unit = bound.model_copy(update={"unit": measurement.unit})
-            judged = judge(measurement, same_unit, direction=rule.better)
-            if rule.coverage and judged.verdict is Verdict.FAIL:
-                judged = judged.model_copy(update={"verdict": Verdict.UNPROVEN})
-            is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
-            judgements.append(_doubted(judged, busy) if is_speed else judged)
+            judgements.append(_judge_by_bound(rule, measurement, bound, busy))
         else:
             of_speed = _judge_by_references(
                 rule,
@@ -334,6 +328,17 @@ def judge_rule(
             )
             judgements += [_doubted(judged, busy) for judged in of_speed]
     return judgements
+
+
+def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference, busy: str) -> Judgement:
+    """Judge a measurement by the bound of its rule."""
+    # A rule without a unit applies to any unit of the metric.
+    same_unit = bound.model_copy(update={"unit": measurement.unit})
+    judged = judge(measurement, same_unit, direction=rule.better)
+    if rule.coverage and judged.verdict is Verdict.FAIL:
+        return judged.model_copy(update={"verdict": Verdict.UNPROVEN})
+    is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
+    return _doubted(judged, busy) if is_speed else judged
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:

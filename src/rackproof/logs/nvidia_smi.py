@@ -487,18 +487,31 @@ class NvidiaSmiXmlParser(_Whole):
 
 
 def _contradictions(gpu: Gpu, element: _Element) -> Iterator[str]:
-    """Yield in which words a GPU's description contradicts itself."""
+    """Yield in words where a GPU's description contradicts itself."""
+    yield from _address_faults(gpu, element)
+    yield from _draw_faults(gpu, element)
+    yield from _memory_faults(gpu, element)
+
+
+def _address_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
     bus_id = element.get("pci/pci_bus_id") or element.get("pci/bus_id")
     if bus_id and bus_id.lower() != gpu.bus_id.lower():
         yield f"it is at {gpu.bus_id:.20}, and its PCI section says {bus_id:.20}"
+
+
+def _draw_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
     limit = gpu.power_limit_w or 0
     for draw in (_first_number(element, (path,)) for path in _POWER_DRAWS):
         if limit and draw is not None and draw > limit * _MOST_OVER_LIMIT:
             yield f"it draws {draw:g} W, and its power limit is {limit:g} W"
-    parts = [_size(element.get(f"fb_memory_usage/{name}")) for name in ("reserved", "used", "free")]
+
+
+def _memory_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
+    texts = [element.get(f"fb_memory_usage/{name}") for name in ("reserved", "used", "free")]
+    parts = [_size(text) for text in texts]
     total, mebibyte = gpu.memory_bytes, _UNIT["MiB"]
+    is_whole = all(texts)
     # An instance of MIG may have memory that is counted as its own.
-    is_whole = all(element.get(f"fb_memory_usage/{name}") for name in ("reserved", "used", "free"))
     if is_whole and abs(sum(parts) - total) > _ROUNDED_MIB * mebibyte and not _has_instances(element):
         shown = " + ".join(f"{part // mebibyte}" for part in parts)
         yield f"memory of {shown} MiB (reserved, used, free) is not its total of {total // mebibyte} MiB"
