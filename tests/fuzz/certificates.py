@@ -10,7 +10,6 @@ Two kinds of mutations, by turns:
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -19,7 +18,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from json import dumps, loads
@@ -35,6 +33,7 @@ from rackproof.core.records import Run, Verdict
 from rackproof.store.run_folder import RECORD_NAME
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 from tests.analysis.certificate import samples
+from tests.fuzz.batches import read_options, try_in_batches
 from tests.fuzz.edits import draw_edits, edited
 
 ORDER = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
@@ -261,24 +260,10 @@ def try_mutations(seed: int, first: int, count: int) -> tuple[Counter[str], list
 
 def main() -> int:
     """Run and report; exit status 1 when a mutation was not seen."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--mutations", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    options = parser.parse_args()
+    options = read_options(__doc__)
     os.fsync = lambda _: None  # type: ignore[assignment]  # nothing here outlives the machine
-    began, last = time.monotonic(), options.start + options.mutations
-    kinds: Counter[str] = Counter()
-    failures: list[str] = []
-    with ProcessPoolExecutor(options.jobs) as pool:
-        starts = range(options.start, last, BATCH)
-        jobs = [pool.submit(try_mutations, options.seed, at, min(BATCH, last - at)) for at in starts]
-        for job in jobs:
-            some, bad = job.result()
-            kinds, failures = kinds + some, failures + bad
+    began = time.monotonic()
+    kinds, failures = try_in_batches(try_mutations, options, BATCH)
     print("\n".join(failures[:20]))
     print(", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()))
     took = time.monotonic() - began

@@ -13,7 +13,6 @@ that is gone as a whole, with all that names it, was never there.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import lzma
@@ -26,7 +25,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -52,6 +50,7 @@ from rackproof.store.night_store import NightContext, NightReason
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, write_run
 from rackproof.store.sealed_json import open_sealed, seal_json
+from tests.fuzz.batches import read_options, try_in_batches
 from tests.fuzz.edits import draw_removals, edited
 from tests.fuzz.samples import healthy_answer, with_faults
 from tests.jobs.bench.test_slurm_runs import NODES as SLURM_NODES
@@ -707,24 +706,9 @@ def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], li
 
 def main() -> int:
     """Run and report; exit status 1 when a verdict became better."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--mutations", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    options = parser.parse_args()
+    options = read_options(__doc__)
     begin = time.monotonic()
-    last, batch = options.start + options.mutations, 500
-    starts = range(options.start, last, batch)
-    counts = [min(batch, last - first) for first in starts]
-    kinds: Counter[str] = Counter()
-    failures: list[str] = []
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for some, bad in pool.map(try_mutations, [options.seed] * len(starts), starts, counts):
-            kinds += some
-            failures += bad
+    kinds, failures = try_in_batches(try_mutations, options, 500)
     print("\n".join(failures[:30]))
     print(", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items())))
     print(
