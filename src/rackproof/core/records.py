@@ -255,6 +255,10 @@ class Node(Record):
         return f"machine:{self.machine_id}" if self.machine_id else f"host:{self.name}"
 
 
+KEPT_RECORD = "record"
+"""The format of a file that is no log: a night's own records, whose digests its run has."""
+
+
 class LogFile(Record):
     """A raw log kept beside the record; ``path`` is relative to the run folder."""
 

@@ -9,10 +9,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rackproof.core.records import Run, Verdict
+from rackproof.core.records import KEPT_RECORD, Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.report.terminal import terminal_table
-from rackproof.store.night_store import BENCHMARK
 
 __all__ = [
     "FORMATS",
@@ -79,7 +78,11 @@ def render(
 
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
     """Return the last lines of the log of a run that did not pass, clean; nothing for a pass, or a night."""
-    if run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN) or not run.logs or run.benchmark == BENCHMARK:
+    if (
+        run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN)
+        or not run.logs
+        or run.logs[0].format == KEPT_RECORD
+    ):
         return ()
     path = folder / run.logs[0].path
     try:

@@ -6,7 +6,6 @@ a folder that holds it is a night. Snapshots of an unfinished night are not comp
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +17,11 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, ValidationError
 
 from rackproof.core.judging import SkuReference, sku_references
-from rackproof.core.records import LogFile, Node, Record, Verdict
+from rackproof.core.records import KEPT_RECORD, LogFile, Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot
+from rackproof.store.run_evidence import digest_file
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, read_file, stamp_of, write_file
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 
@@ -253,11 +253,9 @@ def night_files(folder: Path, nodes: Iterable[str]) -> tuple[LogFile, ...]:
 
 
 def _digested(folder: Path, path: Path) -> LogFile:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        length = stream.tell()
+    digest, length = digest_file(path)
     name = str(path.relative_to(folder))
-    return LogFile(path=name, sha256=digest, size_bytes=length, format=BENCHMARK, verdict=Verdict.PASS)
+    return LogFile(path=name, sha256=digest, size_bytes=length, format=KEPT_RECORD, verdict=Verdict.PASS)
 
 
 def read_night(folder: Path) -> NightRecord:

@@ -26,13 +26,22 @@ def record_objection(run: Run, folder: Path) -> str:
     return "; ".join(log_objections(run, folder))
 
 
+def digest_file(path: Path) -> tuple[str, int]:
+    """Return the SHA-256 of a file, and its size in bytes.
+
+    Raises:
+        OSError: It is gone or cannot be read.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest(), stream.tell()
+
+
 def _log_objection(log: LogFile, path: Path) -> str:
     try:
         # The size first: it is known at once, and whatever else lies there now may never end.
         if path.stat().st_size != log.size_bytes or not path.is_file():
             return f"its log {log.path} was changed after it was recorded"
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest, _ = digest_file(path)
     except OSError as error:
         return f"its log {log.path} is gone or cannot be read ({error.strerror})"
     return "" if digest == log.sha256 else f"its log {log.path} was changed after it was recorded"

@@ -88,9 +88,12 @@ def _answer(question: _Question) -> Answer:
 
 
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
+    runs = []
     for benchmark in question.requirement.benchmarks:
-        yield from _parts_of_benchmark(question, name, benchmark)
-    yield from _metric_parts(question, name)
+        counted, doubt = _counted_runs(question, name, benchmark)
+        yield from _parts_of_benchmark(question, f"{name}: {benchmark}", counted, doubt)
+        runs += counted
+    yield from _metric_parts(question, name, runs)
     if question.requirement.night:
         yield from _parts_of_night(question, name)
 
@@ -162,14 +165,15 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
     return fresh + failed or list(newest.values()), doubt
 
 
-def _parts_of_benchmark(question: _Question, name: str, benchmark: str) -> Iterator[_Part]:
-    runs, doubt = _counted_runs(question, name, benchmark)
+def _parts_of_benchmark(
+    question: _Question, place: str, runs: Sequence[EvidencePiece], doubt: str
+) -> Iterator[_Part]:
     if not runs:
         wide = {"node": "", "pair": " with another node", "rack": " with all the others"}
         why = doubt or f"there is no run{wide[question.requirement.scope]}"
-        yield _Part(Verdict.UNPROVEN, f"{name}: {benchmark}: {why}")
+        yield _Part(Verdict.UNPROVEN, f"{place}: {why}")
     for piece in runs:
-        yield _piece_part(question, piece, piece.verdict, f"{name}: {benchmark}")
+        yield _piece_part(question, piece, piece.verdict, place)
 
 
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
@@ -182,12 +186,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, pla
     return _Part(counted, f"{place}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
 
 
-def _metric_parts(question: _Question, name: str) -> Iterator[_Part]:
-    runs = [
-        piece
-        for benchmark in question.requirement.benchmarks
-        for piece in _counted_runs(question, name, benchmark)[0]
-    ]
+def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
     # That there is no run is a reason already.
     for metric in question.requirement.metrics if runs else ():
         judged = [

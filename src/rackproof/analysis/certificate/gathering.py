@@ -6,9 +6,8 @@ failed cannot be taken out of the way.
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from rackproof.store.history.database import HistoryError
 from rackproof.store.history.repository import Store
 from rackproof.store.history.rows import RunRow
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
-from rackproof.store.run_evidence import record_objection
+from rackproof.store.run_evidence import digest_file, record_objection
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run, stamp_of
 
 _MOST_RUNS = 100_000
@@ -95,22 +94,9 @@ class Gathered:
                 for one in run.findings
                 if one.verdict is not None
             ),
-            files=(
-                *_digests(self._results, [folder / RECORD_NAME]),
-                *(
-                    RawFile(path=f"{run.run_id}/{log.path}", sha256=log.sha256, size_bytes=log.size_bytes)
-                    for log in run.logs
-                ),
-            ),
-            objections=tuple(filter(None, [self._objection(run.run_id, folder), _no_logs(run)])),
+            files=tuple(_files(folder, run)),
+            objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
         )
-
-    def _objection(self, run_id: str, folder: Path) -> str:
-        """Return the difference between a folder and its row in the history, or "" if they agree."""
-        known = self._known(run_id)
-        if known is None:
-            return "the history does not know it: enter it with `rackproof history --rebuild`"
-        return sanitize(record_objection(known, folder), _LONGEST)
 
     def _known(self, run_id: str) -> Run | None:
         """Return a run as the history has it."""
@@ -139,29 +125,21 @@ class Gathered:
 
     def _night_piece(self, folder: Path, night: NightRecord, mine: Sequence[NodeNight]) -> EvidencePiece:
         kept = {one.node: night_store.read_snapshot(folder, one.node) for one in mine}
-        nodes = [about.about if about else Node(name=name) for name, about in kept.items()]
-        self._see(night.ended, [about.about for about in kept.values() if about])
-        lost = [one.node for one in mine if not one.unreached and kept[one.node] is None]
-        objections = [f"the snapshot of {name} is gone or was changed" for name in lost]
+        there = {name: about for name, about in kept.items() if about}
+        self._see(night.ended, [about.about for about in there.values()])
         known = self._known(night.night_id)
-        if known and _differs(night, [about for about in kept.values() if about], known):
-            objections.append("the history and its night.json or its snapshots differ")
-        if known and not known.logs:
-            objections.append("its record has no digests of its files: it was made before nights kept them")
-        paths = [folder / night_store.NIGHT_FILE, folder / RECORD_NAME]
-        paths += [night_store.snapshot_path(folder, name) for name, about in kept.items() if about]
         return EvidencePiece(
             id=night.night_id,
             kind="night",
             moment=night.ended,
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(nodes),
+            nodes=tuple(there[name].about if name in there else Node(name=name) for name in kept),
             verdict=worst(one.verdict for one in mine),
             verdicts={one.node: one.verdict for one in mine},
             findings=tuple(finding for one in mine for finding in _night_findings(one)),
-            reads={name: _reads(about) for name, about in kept.items() if about},
-            files=tuple(_digests(self._results, paths)),
-            objections=tuple(filter(None, [*objections, self._objection(night.night_id, folder)])),
+            reads={name: _reads(about) for name, about in there.items()},
+            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, there)])),
+            objections=(*_night_doubts(known, mine, there), *_doubts(known, folder)),
         )
 
     # What is gone.
@@ -241,17 +219,32 @@ def _nodes_of(run: Run) -> tuple[Node, ...]:
     return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
 
 
-def _no_logs(run: Run) -> str:
-    return "" if run.logs else "it has no raw log"
+def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
+    """Yield why a folder proves nothing of what the history has of it."""
+    if known is None:
+        yield "the history does not know it: enter it with `rackproof history --rebuild`"
+    elif objection := record_objection(known, folder):
+        yield sanitize(objection, _LONGEST)
 
 
-def _differs(night: NightRecord, snapshots: Iterable[StoredSnapshot], known: Run) -> bool:
-    """Return whether a night's record or snapshots are other than the history has them."""
-    here = Counter((one.code, one.verdict) for node in night.nodes for one in node.findings)
-    there = Counter((one.metric, one.verdict) for one in known.judgements)
-    nodes = {node.name: node for node in known.nodes}
-    is_same = (night.verdict, night.ended, here) == (known.verdict, known.ended, there)
-    return not is_same or any(nodes.get(one.about.name) != one.about for one in snapshots)
+def _no_logs(run: Run) -> Iterator[str]:
+    if not run.logs:
+        yield "it has no raw log"
+
+
+def _night_doubts(
+    known: Run | None, mine: Sequence[NodeNight], there: Mapping[str, StoredSnapshot]
+) -> Iterator[str]:
+    """Yield which snapshots are missing, and why those that are there prove nothing."""
+    for one in mine:
+        if not one.unreached and one.node not in there:
+            yield f"the snapshot of {one.node} is gone or was changed"
+    if known and not known.logs:
+        yield "its record has no digests of its files: it was made before nights kept them"
+
+
+def _snapshots(folder: Path, names: Iterable[str]) -> list[Path]:
+    return [night_store.snapshot_path(folder, name) for name in names]
 
 
 def _night_findings(one: NodeNight) -> Iterator[PieceFinding]:
@@ -275,13 +268,12 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
     return states
 
 
-def _digests(results: Path, paths: Iterable[Path]) -> Iterator[RawFile]:
-    for path in paths:
-        try:
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            size = path.stat().st_size
-        except OSError:
-            # That it is gone is among the objections: it differs from what the history has.
-            continue
-        yield RawFile(path=str(path.relative_to(results)), sha256=digest, size_bytes=size)
+def _files(folder: Path, record: Run | None, wanted: Collection[Path] = ()) -> Iterator[RawFile]:
+    """Yield the record of a run or night, and its files (``wanted`` ones alone, if any) as it names them."""
+    # That a file is gone, or is another, is among the objections.
+    with contextlib.suppress(OSError):
+        digest, length = digest_file(folder / RECORD_NAME)
+        yield RawFile(path=f"{folder.name}/{RECORD_NAME}", sha256=digest, size_bytes=length)
+    for log in record.logs if record else ():
+        if not wanted or folder / log.path in wanted:
+            yield RawFile(path=f"{folder.name}/{log.path}", sha256=log.sha256, size_bytes=log.size_bytes)
