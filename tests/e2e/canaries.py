@@ -23,7 +23,7 @@ VAULT = {
     "nightly_smtp_user": canary("user"),
     "nightly_database_url": f"postgresql://rack:{canary('nightly')}@127.0.0.1:1/history",
 }
-# From the environment of whoever starts the playbook, which all that it starts has.
+# From the environment of the playbook, which all programs that it starts have.
 ENVIRONMENT = {
     "RACKPROOF_DATABASE_URL": f"postgresql://rack:{canary('database')}@127.0.0.1:1/history",
     "RACKPROOF_WEBHOOK_URL": f"https://hooks.example/{canary('webhook')}",

@@ -129,7 +129,7 @@ def test_of_halves_that_were_left_only_the_own_are_ended(tmp_path: Path) -> None
         link.symlink_to(tmp_path / "elsewhere")
         if os.geteuid() == 0:
             other.mkdir()
-            # Whoever reads it waits without an end.
+            # A program that reads it waits without an end.
             os.mkfifo(other / "pid")
             os.chown(other, 12345, 12345)
         assert old_halves(tmp_path).returncode == 0

@@ -170,9 +170,9 @@ def test_a_load_that_was_interrupted_is_said_to_start_again(
     assert name == "soak_unfinished_seconds"
     # To the minute, and never more than there was.
     assert known_s - 10 <= value <= known_s
-    told = capsys.readouterr().out
-    assert "of 86400 s without a result" in told
-    assert "starts again at 0 s" in told
+    said = capsys.readouterr().out
+    assert "of 86400 s without a result" in said
+    assert "starts again at 0 s" in said
     second.note(20.0)
     second.end()
     assert restart(soak, soak.Notes(tmp_path, "GPU-1,GPU-2", 86_400.0)) == []

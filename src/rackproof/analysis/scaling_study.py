@@ -172,7 +172,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # One run stands for the base: the clocks of the other sizes are compared with its clocks.
+    # One run is the base: the clocks of the other sizes are compared with its clocks.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(

@@ -628,8 +628,8 @@ def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
         ]
         run = trace_of_events("result_0.txt", sorted(events, key=lambda one: one[0]), benchmark=training)
         run.seeds = {"1"}
-        told = compare_runs([run], ruleset="4.0.0", usage="training", gpus=gpus)
-        assert any("fastest published result of" in one.message for one in told) is found
+        said = compare_runs([run], ruleset="4.0.0", usage="training", gpus=gpus)
+        assert any("fastest published result of" in one.message for one in said) is found
 
 
 def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:
