@@ -515,7 +515,7 @@ class Together(Docker):
     def on_nodes(self, name: str) -> list[str]:
         """Return the beginning of a job step with one task on each node."""
         hosts = self.spec["hosts"]
-        command = ["srun", f"--job-name={name}", *self.options(), f"--nodelist={','.join(hosts)}"]
+        command = ["srun", self.step_name(name), *self.options(), f"--nodelist={','.join(hosts)}"]
         return [*command, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1"]
 
     def job_environment(self, config: Path) -> dict[str, str]:
@@ -558,7 +558,7 @@ class Together(Docker):
             status = super().follow()
         finally:
             left = f"cont_{self.job}"
-            run([*self.on_nodes("tidy"), "docker", "rm", "-f", left], timeout=120)
+            self.run_step([*self.on_nodes("tidy"), "docker", "rm", "-f", left], timeout=120)
         return status
 
     def everything(self) -> int:

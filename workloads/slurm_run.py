@@ -924,7 +924,7 @@ class Work:
         """Return the beginning of a job step with one task, or so many, on each of these hosts."""
         return [
             "srun",
-            f"--job-name={name}",
+            self.step_name(name),
             *self.options(),
             f"--nodelist={','.join(hosts)}",
             f"--nodes={len(hosts)}",
@@ -935,6 +935,27 @@ class Work:
             # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
             f"--mpi={mpi}",
         ]
+
+    def step_name(self, name: str) -> str:
+        """Return the option that names a step's job, so that no other job has the name."""
+        return f"--job-name={name}-{self.run_id}" if self.run_id else f"--job-name={name}"
+
+    def run_step(self, command: list[str], **how: Any) -> tuple[int, str, str]:
+        """Run a command of srun; see :func:`run`. If it fails, its job ends."""
+        status, out, err = run(command, **how)
+        if status != 0:
+            self.cancel_step(command)
+        return status, out, err
+
+    def cancel_step(self, command: Sequence[str]) -> None:
+        """Cancel the job of a command of srun that has failed.
+
+        srun cannot give back an allocation whose prolog has not ended in Slurm's view. Such a job, without a
+        time limit, would hold its nodes until a person cancels it.
+        """
+        names = [word.partition("=")[2] for word in command if word.startswith("--job-name=")]
+        if command[0] == "srun" and self.run_id and names:
+            run(["scancel", f"--name={names[0]}"])
 
     def image_options(self, cont: str = "") -> list[str]:
         """Return the options of a step in the image; without the image pyxis refuses all of them."""
@@ -978,6 +999,8 @@ class Work:
                             )
                 finally:
                     self.end_child()
+                    if self.child.returncode != 0:
+                        self.cancel_step(command)
             said = last_lines(log.read_text(errors="replace")[-8000:])
             log.unlink()
         return self.child.returncode, said
@@ -1221,7 +1244,7 @@ class Work:
         program = ["python3", "-c", WORLD] if by_pmix else ["true"]
         options = ["--immediate=60", "--time=3", *self.image_options()]
         command = [*self.srun(hosts, "mpi", kind, each), *options, *program]
-        status, out, err = run(command, timeout=900, env=environment)
+        status, out, err = self.run_step(command, timeout=900, env=environment)
         if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
             say(phase=f"whether ranks meet was not tried: {last_lines(err, 1)}")
             return False, []
@@ -1250,7 +1273,7 @@ class Work:
         said = []
         for where in ([], self.image_options()):
             command = [*self.srun(hosts, "devices"), "--immediate=60", *where, "sh", "-c", DEVICES]
-            status, out, err = run(command, timeout=900, env=environment)
+            status, out, err = self.run_step(command, timeout=900, env=environment)
             if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
                 say(phase=f"what devices containers have was not looked at: {last_lines(err, 1)}")
                 return
@@ -1271,7 +1294,7 @@ class Work:
         if len(hosts) < 2 or not str(self.spec["system"]).startswith(("GB200", "GB300")):
             return
         command = [*self.srun(hosts, "domain"), "--immediate=60", "bash", "-c", DOMAIN]
-        status, out, err = run(command, timeout=900)
+        status, out, err = self.run_step(command, timeout=900)
         if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
             say(phase=f"whether the nodes are an NVLink domain was not looked at: {last_lines(err, 1)}")
             return

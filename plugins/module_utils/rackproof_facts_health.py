@@ -37,6 +37,9 @@ UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 # slurmctld calls a node idle for minutes after it lost it; an answer needs the node's key, clock and network.
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
+# The name under which slurmd knows itself. One that was started while the node had another's name answers for
+# the other, and every job on two nodes waits for a prolog that ended.
+SLURMD = ["scontrol", "show", "slurmd"]
 # A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
 # a limit. The controller decides which lines count; an extra line does no harm. The words are those of
 # rackproof.logs.kernel_events, which a test compares.
@@ -287,6 +290,7 @@ def gather(options):
             "units": pool.submit(ask, ["systemctl", "show", UNIT_PROPERTIES, *options["units"]], timeout_s),
             "clock": pool.submit(ask, CLOCK, timeout_s),
             "slurm_controller": pool.submit(slurm_controller, timeout_s),
+            "slurmd_status": pool.submit(ask, SLURMD, timeout_s),
         }
         spaces, hung = disks(options["paths"], timeout_s)
         smi = asked.result()

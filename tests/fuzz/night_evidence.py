@@ -62,9 +62,10 @@ def bases() -> tuple[Base, ...]:
             **variables.get("validate_expect", {}),
         }
         snapshot = build_snapshot("n1", answer, sku=variables.get("bench_sku", ""))
-        tools = {**snapshot.tools, "slurm_controller": "ok", "fabricmanager": "ok", "units": "ok"}
-        services = {"slurmd.service": "active"}
-        snapshot = snapshot.model_copy(update={"tools": tools, "reaches_slurm": True, "services": services})
+        answered = ("slurm_controller", "slurmd_status", "fabricmanager", "units")
+        seen = {"reaches_slurm": True, "slurm_name": "n1", "services": {"slurmd.service": "active"}}
+        tools = {**snapshot.tools, **dict.fromkeys(answered, "ok")}
+        snapshot = snapshot.model_copy(update={"tools": tools, **seen})
         found.append(Base(name, snapshot, parse_node_expectation("n1", expected)))
     return tuple(found)
 
@@ -106,6 +107,7 @@ FAULTS: Mapping[str, Callable[[NodeSnapshot], Update]] = {
     "unit": lambda seen: {"failed_units": ("a.service",)},
     "service": lambda seen: {"services": {"slurmd.service": "failed"}},
     "slurm": lambda seen: {"reaches_slurm": False},
+    "slurm name": lambda seen: {"slurm_name": "n2"},
     "disk": lambda seen: {"disk": {"/": {"total_bytes": 100.0, "free_bytes": 1.0, "read_only": 0.0}}},
     "slow driver": lambda seen: {"seconds": {**seen.seconds, "nvidia_smi_xml": 9.0}},
     "gpu list": lambda seen: {"attached_gpus": 99},
@@ -127,6 +129,7 @@ _GONE: Mapping[str, Callable[[NodeSnapshot], Update]] = {
     "units": lambda seen: {"services": None, "idle_units": ()},
     "clock": lambda seen: {"clock_synchronized": None},
     "slurm_controller": lambda seen: {"reaches_slurm": None},
+    "slurmd_status": lambda seen: {"slurm_name": None},
 }
 
 

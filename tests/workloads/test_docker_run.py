@@ -314,6 +314,23 @@ def test_two_nodes_train_together_as_one_slurm_job(machine: Machine) -> None:
     assert len((slurm / "sbatch.calls").read_text().splitlines()) == 1
 
 
+def test_a_step_that_srun_cannot_give_back_is_cancelled(machine: Machine) -> None:
+    """As with a slurmd that answers under another node's name: the job stays without a limit of time."""
+    spec = cluster(machine)
+    programs = {
+        "srun": 'echo "srun: error: Nodes n[1-2] are still not ready" >&2; exit 1',
+        "scancel": 'echo "$@" >> "$SLURM/scancel.calls"',
+    }
+    for name, text in programs.items():
+        (machine.folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (machine.folder / "bin" / name).chmod(0o755)
+    status, output = machine(spec)
+    assert status == 6
+    assert "still not ready" in output
+    (call,) = (machine.folder / "slurm/scancel.calls").read_text().splitlines()
+    assert re.fullmatch(r"--name=build-\S{8,}", call), call
+
+
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [

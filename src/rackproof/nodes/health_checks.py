@@ -1185,6 +1185,16 @@ def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("slurm_unreachable", Verdict.UNPROVEN, "configure", evidence, "likely")
 
 
+def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
+    found = node.snapshot.slurm_name
+    if found is not None and _short_name(found) != _short_name(node.snapshot.node):
+        evidence = (
+            f"its slurmd answers Slurm as {found}: jobs on several nodes wait for a prolog that has ended; "
+            "it was started while the node had another name: systemctl restart slurmd"
+        )
+        yield node.finding("slurm_name_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
+
+
 def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[str]) -> HealthFinding:
     code = f"service_{_snake(names[0].removesuffix('.service'))}"
     evidence = f"{' or '.join(names)} does not run: {', '.join(dict.fromkeys(states))}"
@@ -1249,6 +1259,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _clock,
     _services,
     _slurm_controller,
+    _slurm_name,
     _units,
 )
 """Findings of one verdict are shown in this order: the most informative first."""

@@ -147,6 +147,12 @@ def _needs_controller(node: NodeSubject) -> bool:
     return bool(units & {"slurmd", "slurmd.service"})
 
 
+def _needs_slurm_name(node: NodeSubject) -> bool:
+    """Return whether slurmd has to answer: Slurm expects the node, its controller and slurmd are there."""
+    running = (node.snapshot.services or {}).get("slurmd.service") == "active"
+    return _needs_controller(node) and node.snapshot.reaches_slurm is True and running
+
+
 def _needs_hostname(node: NodeSubject) -> bool:
     return bool(node.expected.hostname) and not is_address(node.expected.hostname)
 
@@ -324,6 +330,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("idle_units", "systemctl show", harmless=_BY_TOOL.format("units")),
     _by_tool("services", "units"),
     _by_tool("reaches_slurm", "slurm_controller"),
+    _by_tool("slurm_name", "slurmd_status"),
     _row("mount_table", "/proc/self/mountinfo", "mounts_unknown"),
     _row("disk", "statvfs", state=_disk_state, needed=lambda node: bool(node.limits.disk_free)),
     _row(
@@ -417,6 +424,13 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         "slurm_controller_unknown",
         needed=_needs_controller,
         value="reaches_slurm",
+    ),
+    _tool(
+        "slurmd_status",
+        "scontrol show slurmd",
+        "slurm_name_unknown",
+        needed=_needs_slurm_name,
+        value="slurm_name",
     ),
     _row("statfs", "statvfs", "disk_unknown", state=_statfs_state, needed=_always),
     _tool(

@@ -228,6 +228,8 @@ class NodeSnapshot(Record):
     """A unit is active, inactive, masked, not-found or similar; condition means that it need not run."""
     reaches_slurm: bool | None = None
     """True if a controller of Slurm answers the node, or None if that is not known."""
+    slurm_name: str | None = None
+    """The name under which the node's slurmd answers Slurm, or None if that is not known."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
     """A path has source, type, options of the mount and super_options of its file system."""
     disk: dict[str, dict[str, float]] = Field(default={})
@@ -337,6 +339,7 @@ def build_snapshot(
         idle_units=_idle_units(stdout_of(tools, "units"), failed_units or ()),
         services=_read_services(tools),
         reaches_slurm=_reaches_slurm(tools),
+        slurm_name=_slurm_name(tools),
         mount_table=_read_mount_table(text_at(files, "mountinfo")),
         disk=disk,
         memory_bytes=record.memory_bytes or as_int(node.get("memory_bytes")) or 0,
@@ -1024,6 +1027,15 @@ def _reaches_slurm(tools: Mapping[str, Any]) -> bool | None:
     states = _CONTROLLER.findall(text_at(mapping_at(tools, "slurm_controller"), "stdout"))
     # Without a line scontrol has no configuration: slurmd may have one by other means.
     return any("UP" in state.split("/") for state in states) if states else None
+
+
+_SLURMD_NAME = re.compile(r"^Hostname[ \t]{1,60}= (\S{1,100})$", re.MULTILINE)
+
+
+def _slurm_name(tools: Mapping[str, Any]) -> str | None:
+    """Return the name under which slurmd answers Slurm (``scontrol show slurmd``), or None if unknown."""
+    found = _SLURMD_NAME.search(text_at(mapping_at(tools, "slurmd_status"), "stdout"))
+    return sanitize(found[1], 100) if found else None
 
 
 def _service_state(unit: Mapping[str, str]) -> str:

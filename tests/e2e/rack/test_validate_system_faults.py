@@ -46,6 +46,7 @@ WRONG_KEY = (
     "cp -p /etc/munge/munge.key /root/munge.key.right"
     " && head -c 1024 /dev/urandom >/etc/munge/munge.key && systemctl restart munge slurmd"
 )
+RESTART = "systemctl restart slurmd"
 RIGHT_KEY = (
     "! [ -e /root/munge.key.right ]"
     " || { mv /root/munge.key.right /etc/munge/munge.key; systemctl restart munge slurmd; }"
@@ -70,7 +71,7 @@ def mended(rack: Command) -> Iterator[None]:
     for node, _, _, _, mend in BREAKS:
         rack(node, mend)
     for node in (FIRST, SECOND):
-        rack(node, UNMOUNTED)
+        rack(node, f"{UNMOUNTED}; {RESTART}")
     serving(rack)
 
 
@@ -106,6 +107,12 @@ def test_what_breaks_a_node_s_system_is_found_on_it(root: Path, tmp_path: Path, 
         assert (code, verdict) in found_on(broken[node]), broken[node].reason_texts()
     for node, _, _, _, mend in BREAKS:
         rack(node, mend)
+    # slurmd was started while the node still had the other's name, and answers for the other.
+    serving(rack)
+    misnamed = night()
+    assert ("slurm_name_differs", "unproven") in found_on(misnamed[SECOND]), misnamed[SECOND].reason_texts()
+    assert "slurm_name_differs" not in {code for code, _ in found_on(misnamed[FIRST])}
+    assert rack(SECOND, RESTART).returncode == 0
 
     assert rack(FIRST, WRONG_KEY).returncode == 0
     # Slurm itself may call it idle, silent or down by now.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from tests.jobs.validate.nights import uuid
@@ -92,7 +93,7 @@ def healthy_gathered(
             "epoch": epoch + 1,
             "booted": epoch - 1000,
             "loaded": False,
-            "tools": SYSTEMD | {
+            "tools": deepcopy(SYSTEMD) | {
                 "kernel_log": answer_ok(log, lines=log.count("\n")),
                 "nvlink_status": answer_ok(_links(chips, "50 GB/s")),
                 "nvlink_errors": answer_ok(_links(chips, "Replay Errors: 0")),
@@ -105,7 +106,7 @@ def healthy_gathered(
                     }
                 }
             },
-            "pci": CARD_LINKS,
+            "pci": deepcopy(CARD_LINKS),
             "disk": {
                 "/": {
                     "total_bytes": 100 << 30, "free_bytes": 50 << 30, "total_inodes": 100, "free_inodes": 60,

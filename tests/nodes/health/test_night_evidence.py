@@ -29,8 +29,12 @@ from .test_health_checks import EXPECTED, GPU, PORT, SOUND
 TABLES = (NODE_EVIDENCE, TOOL_EVIDENCE, GPU_EVIDENCE, PORT_EVIDENCE)
 SLURM = SOUND.model_copy(
     update={
-        "tools": {**SOUND.tools, "slurm_controller": "ok", "fabricmanager": "ok", "docker": "ok"},
+        "tools": {
+            **SOUND.tools,
+            **dict.fromkeys(("slurm_controller", "slurmd_status", "fabricmanager", "docker"), "ok"),
+        },
         "reaches_slurm": True,
+        "slurm_name": SOUND.node,
         "services": {"slurmd.service": "active"},
     }
 )
@@ -41,6 +45,7 @@ READ_INTO = {
     "units": {"services": None},
     "clock": {"clock_synchronized": None},
     "slurm_controller": {"reaches_slurm": None},
+    "slurmd_status": {"slurm_name": None},
     "nvidia_smi_xml": {"gpus": ()},
 }
 

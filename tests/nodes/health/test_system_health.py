@@ -26,6 +26,14 @@ MOUNTINFO = r"""
 28 22 7:1 / /snap/core/1 ro - squashfs /dev/loop1 ro
 """
 
+SLURMD = """Active Steps             = NONE
+Boot time                = 2026-11-26T15:56:53
+Hostname                 = {}
+Slurmd PID               = 659
+Version                  = 22.05.8
+"""
+"""As Slurm 22.05 prints it."""
+
 
 def unit(name: str, load: str = "loaded", active: str = "active", **more: str) -> str:
     values = {"Id": name, "Names": name, "LoadState": load, "ActiveState": active} | more
@@ -51,6 +59,7 @@ def node(mountinfo: str = MOUNTINFO, *units: str, status: str = "ok", **disk: An
                 "tools": {
                     "units": {"status": status, "rc": 0, "stdout": "\n\n".join(units)},
                     "slurm_controller": {"status": "ok", "stdout": "Slurmctld(primary) at c is UP\n"},
+                    "slurmd_status": {"status": "ok", "stdout": SLURMD.format("n1")},
                 },
             },
         },
@@ -112,6 +121,34 @@ def test_without_systemd_s_answer_no_service_is_proven(status: str) -> None:
     assert (code, U) in judged(node(status=status), services=["slurmd"])
     # One that hangs counts even where nobody needs its answer.
     assert ((code, U) in judged(node(status=status))) is (status == "hung")
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"),
+    [
+        ({"status": "ok", "stdout": SLURMD.format("n1")}, ""),
+        ({"status": "ok", "stdout": SLURMD.format("N1.rack.example")}, ""),
+        ({"status": "ok", "stdout": SLURMD.format("n2")}, "slurm_name_differs"),
+        ({"status": "ok", "stdout": SLURMD.format("n11")}, "slurm_name_differs"),
+        ({"status": "ok", "stdout": ""}, "slurm_name_unknown"),
+        ({"status": "ok", "stdout": "Hostname                 = \n"}, "slurm_name_unknown"),
+        ({"status": "failed", "rc": 1, "stdout": "slurm_load: no contact"}, "slurm_name_unknown"),
+        ({"status": "hung"}, "tool_hung"),
+        ({"status": "absent"}, "slurm_name_unknown"),
+    ],
+)
+def test_a_slurmd_that_answers_as_another_node_is_unproven(tool: dict[str, Any], code: str) -> None:
+    tools = {
+        "units": {"status": "ok", "rc": 0, "stdout": unit("slurmd.service", "active")},
+        "slurm_controller": {"status": "ok", "stdout": "Slurmctld(primary) at c is UP\n"},
+        "slurmd_status": tool,
+    }
+    seen = build_snapshot("n1", {"health": {"tools": tools}})
+    codes = ("slurm_name_differs", "slurm_name_unknown", "tool_hung")
+    found = {one for one in judged(seen, services=["slurmd"]) if one[0] in codes}
+    assert found == ({(code, U)} if code else set())
+    # A node that is not of Slurm needs no name there.
+    assert ("slurm_name_unknown", U) not in judged(seen, services=[])
 
 
 @pytest.mark.parametrize(
