@@ -286,6 +286,19 @@ def chosen_by_device(device: str, wanted: int | None) -> list[Gpu]:
     return choose_gpus(wanted)
 
 
+def _positive(text: str) -> float:
+    """Return a number above 0.
+
+    Raises:
+        ValueError: It is no number.
+        argparse.ArgumentTypeError: It is 0, below, or infinite.
+    """
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
 def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all probes have."""
     arguments = argparse.ArgumentParser(
@@ -296,7 +309,7 @@ def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentPa
     )
     arguments.add_argument("--gpus", type=gpu_count, default=None, help="how many GPUs, or 'all' (default)")
     arguments.add_argument(
-        "--seconds", type=float, default=seconds, help="time for measuring (default: %(default)s)"
+        "--seconds", type=_positive, default=seconds, help="time for measuring (default: %(default)s)"
     )
     arguments.add_argument(
         "--seed", type=int, default=1, help="seed of the random data (default: %(default)s)"

@@ -312,7 +312,7 @@ def test_a_speed_is_shown_with_the_spread_of_its_samples() -> None:
     assert view.main_measurements(run)[0].value == "100 TFLOP/s ±3 %"
     for table, column in ((view.judgement_table(run), "Measured"), (view.measurement_table(run), "Value")):
         assert table.rows[0][table.columns.index(column)].note == "96 to 102 (200 samples)"
-    assert "100 TFLOP/s ±3 %" in report.terminal_table([run])
+    assert "100 TFLOP/s ±3 %" in report.terminal_table([run], 200)
     page = html.run_page(run)
     assert "±3 %" in page
     assert "96 to 102 (200 samples)" in page

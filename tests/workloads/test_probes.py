@@ -243,3 +243,12 @@ def test_several_nodes_need_a_place_to_meet(root: Path, torch_python: str) -> No
     done = run(torch_python, root, "probe_all_reduce.py", "--nodes", "2")
     assert done.returncode == 2
     assert "--rendezvous" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["-3", "0", "inf", "nan", "many"])
+def test_a_probe_refuses_a_time_in_which_nothing_can_be_measured(
+    root: Path, torch_python: str, seconds: str
+) -> None:
+    done = run(torch_python, root, "probe_memory_bandwidth.py", "--seconds", seconds)
+    assert done.returncode == 2
+    assert "--seconds" in done.stderr

@@ -560,9 +560,14 @@ class Headline:
     spread: str = ""
 
     @property
+    def amount(self) -> str:
+        """Return figure and unit on one line."""
+        return f"{self.figure} {self.unit}".strip()
+
+    @property
     def value(self) -> str:
         """Return figure, unit and spread on one line."""
-        return " ".join(part for part in (self.figure, self.unit, self.spread) if part)
+        return f"{self.amount} {self.spread}".strip()
 
     @property
     def brief(self) -> str:
