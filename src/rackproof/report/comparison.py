@@ -278,7 +278,7 @@ def sections(
         runs: That of two single runs.
         several: That of more single runs; it has all that means over one run each would repeat.
     """
-    made = [*several_runs.tables(several)] if several else []
+    made = [*several_runs.tables_of_runs(several)] if several else []
     if several is None:
         made += [(f"s-{kind}", heading, two_columns(comparison, kind)) for kind, heading in _HEADINGS]
     made += [

@@ -14,7 +14,7 @@ from rackproof.report.view import Cell, Table
 _BETTER = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
 
 
-def tables(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
+def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
     """Return the tables as (id, heading, table): which run is which, and every measurement."""
     return (
         ("s-runs", "Runs", runs_table(compared)),
