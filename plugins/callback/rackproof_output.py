@@ -20,7 +20,13 @@ extends_documentation_fragment:
 """
 
 _REPORTING = frozenset(
-    {"rackproof_bench_follow", "rackproof_bench_plan", "rackproof_bench_record", "rackproof_reimage_discover"}
+    {
+        "rackproof_bench_follow",
+        "rackproof_bench_plan",
+        "rackproof_bench_record",
+        "rackproof_bench_runtime",
+        "rackproof_reimage_discover",
+    }
 )
 """Actions that print lines before they return."""
 

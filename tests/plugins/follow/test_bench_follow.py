@@ -103,7 +103,7 @@ def test_every_action_that_shows_lines_gets_its_heading_early(root: Path) -> Non
     shows = {
         path.stem
         for path in (root / "plugins" / "action").glob("*.py")
-        if re.search(r"show_line|bench_follow", path.read_text())
+        if re.search(r"show_line|bench_follow|bench_runtime", path.read_text())
     }
     assert shows == named - {"rackproof_output"}
     assert "stdout_callback = rackproof_output" in (root / "ansible.cfg").read_text().splitlines()
