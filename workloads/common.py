@@ -11,6 +11,7 @@ import argparse
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import re
@@ -25,7 +26,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import gpu_state
 import samples
@@ -105,7 +106,8 @@ class Rank:
         return f"tcp://{self.address}" if self.address else f"file://{self.state}/rendezvous"
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True)
+class Spread:
     """The spread of the samples of a measurement; the node's copy of ``rackproof.core.spread``.
 
     Of five samples or more, the lowest and the highest 5 %, at least one each, lie outside.
@@ -119,6 +121,10 @@ class Spread(NamedTuple):
     def speeds(self, work: float) -> Spread:
         """Return the spread of the speeds, where this one is of the times of so much work."""
         return Spread(self.count, work / self.high, work / self.median, work / self.low)
+
+    def scaled(self, factor: float) -> Spread:
+        """Return the spread of so many times each sample."""
+        return Spread(self.count, factor * self.low, factor * self.median, factor * self.high)
 
 
 def spread_of(samples: Iterable[float]) -> Spread:
@@ -174,15 +180,21 @@ class Log:
         value: float,
         unit: str,
         direction: str | None = None,
-        *,
-        spread: Spread | None = None,
         **labels: str,
     ) -> None:
-        """Log a result, with the spread of its samples if it is made of several, and show it."""
+        """Log a result of one sample, and show it."""
+        self._state({"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels})
+
+    def sampled(
+        self, name: str, value: float, unit: str, direction: str, spread: Spread, /, **labels: str
+    ) -> None:
+        """Log a result with the spread of its samples, and show it."""
         stated = {"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels}
-        if spread is not None:
-            stated["spread"] = spread._asdict()
+        self._state({**stated, "spread": dataclasses.asdict(spread)})
+
+    def _state(self, stated: dict[str, Any]) -> None:
         self.event("measurement", stated)
+        name, value, unit, labels = (stated[key] for key in ("name", "value", "unit", "labels"))
         where = " ".join(f"{key}={text}" for key, text in labels.items())
         say(f"{name} = {value:.6g} {unit} {where}".rstrip())
 

@@ -676,7 +676,7 @@ def log_speed(
     log.event("step_times", seconds=[round(one, 6) for one in clock.steps[:KEPT_STEPS]])
     speeds = common.spread_over_time(clock.steps, trainer.global_batch)
     rate = steps * trainer.global_batch / took
-    log.measurement("images_per_second", rate, "images/s", HIGHER, spread=speeds)
+    log.sampled("images_per_second", rate, "images/s", HIGHER, speeds)
     log.measurement("step_time", median, "s", LOWER)
     ordered = sorted(clock.steps)
     log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)

@@ -15,8 +15,8 @@ Otherwise a virtual environment is made; a marker with the checksum of the files
 second call a matter of milliseconds, and a half-made environment is made again.
 
 Prints one line of JSON at the end: {"changed": bool, "python": PATH}. Ends with one line on standard error
-and a status that is not 0 where there is no such environment. While pip works, lines `:::RACKPROOF {JSON}` state
-the size of the environment so far, and that at which it is whole; pip itself shows nothing without a terminal.
+and a status that is not 0 where there is no such environment. While pip works, lines `:::RACKPROOF {JSON}`
+state the size of the environment so far, and that at which it is whole; pip shows nothing without a terminal.
 """
 
 import argparse
@@ -348,7 +348,9 @@ def main():
     parser.add_argument("--runtime", required=True, help="folder with requirements.txt and runtime.json")
     parser.add_argument("--folder", required=True, help="where the environment is or will be")
     parser.add_argument("--python", default="", help="an existing interpreter to use as it is")
-    parser.add_argument("--found", action="store_true", help=f"make nothing: status {NOT_MADE} if it has to be made")
+    parser.add_argument(
+        "--found", action="store_true", help=f"make nothing: status {NOT_MADE} if it has to be made"
+    )
     options = parser.parse_args()
     with open(os.path.join(options.runtime, "runtime.json"), encoding="utf-8") as stream:
         needs = json.load(stream)

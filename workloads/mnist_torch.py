@@ -544,13 +544,13 @@ def log_results(
     log.measurement("best_accuracy", best, "fraction", HIGHER)
     speeds = common.spread_of(trained for trained, _ in steady).speeds(samples)
     rate = samples * len(steady) / training
-    log.measurement("samples_per_second", rate, "samples/s", HIGHER, spread=speeds)
+    log.sampled("samples_per_second", rate, "samples/s", HIGHER, speeds)
     log.measurement(
         "samples_per_second_with_startup", samples * len(times) / (startup + run_time), "samples/s", HIGHER
     )
     whole = [one for _, one in steady]
     epoch = common.spread_of(whole)
-    log.measurement("seconds_per_epoch", sum(whole) / len(whole), "s", LOWER, spread=epoch)
+    log.sampled("seconds_per_epoch", sum(whole) / len(whole), "s", LOWER, epoch)
     log.measurement("startup_time", startup, "s", LOWER)
     log.measurement("epochs", len(times), "epochs")
 

@@ -243,8 +243,9 @@ def slowest(mine: float, device: torch.device) -> float:
 
 def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
     """Return the spread of times, of which each part is the slowest rank's; every rank has as many times."""
-    count, *parts = common.spread_of(samples)
-    return common.Spread(count, *(slowest(one, device) for one in parts))
+    mine = common.spread_of(samples)
+    low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
+    return common.Spread(mine.count, low, median, high)
 
 
 def record_burst(burst: Callable[[], None]) -> Callable[[], None]:
@@ -340,7 +341,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
                 **where,
             }
             speed = taken.speeds(size_bytes * 2 * (rank.count - 1) / rank.count / 1e9)
-            log.measurement(name, speed.median, "GB/s", HIGHER, spread=speed, **labels)
+            log.sampled(name, speed.median, "GB/s", HIGHER, speed, **labels)
             log.measurement("wrong_values", wrong, "1", LOWER, **labels)
             log.progress("all_reduce", done + 1, len(sizes))
         del buffer

@@ -363,10 +363,10 @@ class Sweep:
         work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
         speed = taken.speeds(work)
         self.medians[name, size] = speed.median
-        self.log.measurement(f"{name}_time", taken.median, "s", LOWER, spread=taken, **labels)
+        self.log.sampled(f"{name}_time", taken.median, "s", LOWER, taken, **labels)
         if size < BANDWIDTH_FROM and self.device.type == "cuda":
             return
-        self.log.measurement(f"{name}_busbw", speed.median, "GB/s", HIGHER, spread=speed, **labels)
+        self.log.sampled(f"{name}_busbw", speed.median, "GB/s", HIGHER, speed, **labels)
         self.log.measurement(f"{name}_busbw_p95", work / slow_s, "GB/s", HIGHER, **labels)
         self.log.measurement(f"{name}_busbw_best", work / best_s, "GB/s", HIGHER, **labels)
         self.log.measurement(f"{name}_algbw", moved / 1e9 / taken.median, "GB/s", HIGHER, **labels)

@@ -197,7 +197,7 @@ def log_sustained(dtype: str, device: torch.device, log: Log, labels: dict[str, 
     size = SUSTAINED[dtype]
     labels = {"dtype": dtype, "shape": f"{size}x{size}x{size}", **labels}
     mean, slow, speeds = sustained(dtype, size, device)
-    log.measurement("gemm_sustained", mean, "TFLOP/s", HIGHER, spread=speeds, **labels)
+    log.sampled("gemm_sustained", mean, "TFLOP/s", HIGHER, speeds, **labels)
     log.measurement("gemm_p95", slow, "TFLOP/s", HIGHER, **labels)
 
 
@@ -218,12 +218,12 @@ def measure_format(
         names = ("gemm", "gemm_fixed") if size == fixed else ("gemm",)
         for name in names:
             shown = {"dtype": dtype, "shape": shape, **labels}
-            log.measurement(name, rate.median, "TFLOP/s", HIGHER, spread=rate, **shown)
+            log.sampled(name, rate.median, "TFLOP/s", HIGHER, rate, **shown)
         rates.append(rate)
         errors.append(error)
         wrong += bad
     best = max(rates, key=lambda rate: rate.median)
-    log.measurement("gemm_best", best.median, "TFLOP/s", HIGHER, spread=best, dtype=dtype, **labels)
+    log.sampled("gemm_best", best.median, "TFLOP/s", HIGHER, best, dtype=dtype, **labels)
     # nan is not less than anything: max() could lose it.
     worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
     log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)

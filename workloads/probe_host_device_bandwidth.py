@@ -86,7 +86,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         to_device, to_host, wrong = measure(gpu, size_bytes, options.seconds)
         for name, times_s in (("host_to_device", to_device), ("device_to_host", to_host)):
             speed = common.spread_of(times_s).speeds(size_bytes / 1e9)
-            log.measurement(name, speed.median, "GB/s", HIGHER, spread=speed, **gpu.labels)
+            log.sampled(name, speed.median, "GB/s", HIGHER, speed, **gpu.labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **gpu.labels)
         log.progress("host_device", done + 1, len(found))
     common.mark_stop(rank)

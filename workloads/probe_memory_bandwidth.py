@@ -71,14 +71,14 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
     times_s = common.sample_seconds(lambda: c.copy_(a), device, options.seconds / 2)
     speed = common.spread_of(times_s).speeds(2 * 4 * values / 1e12)
-    log.measurement("memory_copy", speed.median, "TB/s", HIGHER, spread=speed, **labels)
+    log.sampled("memory_copy", speed.median, "TB/s", HIGHER, speed, **labels)
     wrong = count_wrong(c, a, None, 0.0)
     log.progress("memory_copy", 1, 2)
 
     c.fill_(math.nan)
     times_s = common.sample_seconds(lambda: torch.add(a, b, alpha=SCALE, out=c), device, options.seconds / 2)
     speed = common.spread_of(times_s).speeds(3 * 4 * values / 1e12)
-    log.measurement("memory_triad", speed.median, "TB/s", HIGHER, spread=speed, **labels)
+    log.sampled("memory_triad", speed.median, "TB/s", HIGHER, speed, **labels)
     wrong += count_wrong(c, a, b, SCALE)
     log.measurement("wrong_values", wrong, "1", LOWER, **labels)
     common.say(f"arrays of {4 * values / GIB:.2f} GiB")

@@ -167,7 +167,7 @@ def one_by_one(
         labels = labels_of(pair)
         speed = common.spread_of(times_s).speeds(got.numel() / 1e9)
         rates[labels["pair"]] = speed.median
-        log.measurement("peer_copy", speed.median, "GB/s", HIGHER, spread=speed, **labels)
+        log.sampled("peer_copy", speed.median, "GB/s", HIGHER, speed, **labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **labels)
         if not torch.cuda.can_device_access_peer(here, there):
             common.say(f"pair {labels['pair']} has no peer access: the copy went through the host")

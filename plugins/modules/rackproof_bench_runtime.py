@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_bench_runtime
 short_description: Find or make the Python environment of a workload on a node
 description:
-  - Finds the environment by one small command on the node; where it has to be made, C(make_runtime.py) does it
-    in a job, as M(rackproof_job) starts it, and how much is fetched and when it ends is shown meanwhile.
+  - Finds the environment by one small command on the node. Where it has to be made, C(make_runtime.py)
+    makes it in a job of M(rackproof_job); how much is fetched and when it ends is shown meanwhile.
   - Killing the controller does not touch the job. Started again, this waits for it and finds what it made.
 options:
   name:

@@ -282,7 +282,14 @@ SPEC = {
 }
 # The options of each subset and their defaults: they depend on the subset, so the specification has none.
 DEFAULTS = {
-    "record": {"tool_timeout_s": 60, "paths": [], "pythons": {}, "packages": {}, "imports": {}, "programs": []},
+    "record": {
+        "tool_timeout_s": 60,
+        "paths": [],
+        "pythons": {},
+        "packages": {},
+        "imports": {},
+        "programs": [],
+    },
     "provision": {
         "tool_timeout_s": 60,
         "paths": ["/", "/var"],

@@ -57,7 +57,9 @@ class BenchRuntime(NodeAction):
             "patience_s": _PATIENCE_S,
         }
         ended = JobFollower(self, follow).follow()["job"]
-        _, output, _ = self.run_command(f"tail -n 20 {shlex.quote(folder)}/log.txt; rm -rf {shlex.quote(folder)}")
+        _, output, _ = self.run_command(
+            f"tail -n 20 {shlex.quote(folder)}/log.txt; rm -rf {shlex.quote(folder)}"
+        )
         if not ended.get("succeeded"):
             raise AnsibleActionFail(_last_line(output) or sanitize(ended.get("message", ""), 300))
         return self._answer(output)

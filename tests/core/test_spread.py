@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_workloads_state_the_same_spread(common: Any) -> None:
     dice = random.Random(1)
     for count in (2, 3, 4, 5, 19, 20, 39, 40, 41, 200, 2000):
         samples = [dice.uniform(0.5, 2) for _ in range(count)]
-        stated = common.spread_of(samples)._asdict()
+        stated = dataclasses.asdict(common.spread_of(samples))
         assert Spread.model_validate(stated) == spread_of(samples)
         speeds = common.spread_of(samples).speeds(8.0)
         exact = spread_of(8.0 / one for one in samples)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from rackproof import report
 from rackproof.analysis.compare.naming import THROUGHPUT
 from rackproof.core.records import (
     Direction,
@@ -18,7 +19,6 @@ from rackproof.core.records import (
     Verdict,
 )
 from rackproof.core.text import NOTHING
-from rackproof import report
 from rackproof.report import html, view
 from tests.report import example_runs
 
@@ -319,7 +319,8 @@ def test_a_speed_is_shown_with_the_spread_of_its_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    "spread", [None, Spread(count=9, low=100, median=100.1, high=100.2), Spread(count=9, low=0, median=0, high=0)]
+    "spread",
+    [None, Spread(count=9, low=100, median=100.1, high=100.2), Spread(count=9, low=0, median=0, high=0)],
 )
 def test_a_spread_of_nothing_is_not_shown_in_short(spread: Spread | None) -> None:
     measured = Measurement(name="gemm_best", value=100, unit="TFLOP/s", spread=spread)

@@ -475,14 +475,17 @@ def test_a_library_that_the_system_lacks_comes_before_anything_is_built(
 
 
 def test_while_pip_works_the_size_of_the_environment_is_reported(
-    make_runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    make_runtime: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(make_runtime, "REPORT_S", 0.2)
     folder = tmp_path / "environment"
     folder.mkdir()
     pip = program(
         tmp_path / "pip",
-        f"for i in 1 2 3 4; do head -c 1000000 /dev/zero >>{folder}/wheel; sleep 0.5; done; echo said; exit 3",
+        f"for i in 1 2 3; do head -c 1000000 /dev/zero >>{folder}/wheel; sleep 0.5; done; echo said; exit 3",
     )
     status, output = make_runtime.run_pip([str(pip)], str(folder), 4_000_000, "torch", dict(os.environ))
     assert (status, output) == (3, "said\n")

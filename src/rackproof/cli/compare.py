@@ -24,7 +24,6 @@ from rackproof.report.comparison import (
     comparison_text,
 )
 
-
 _TWO = 2
 
 

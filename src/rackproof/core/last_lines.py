@@ -11,7 +11,7 @@ from rackproof.core.text import sanitize
 _MOST_BYTES = 16 * 1024
 _MOST_WORDS = 200
 """Characters of each line in a reason."""
-# Events of MLPerf's log state the end in a form for machines; Rackproof's own programs repeat the exit status.
+# Events of MLPerf's log are for machines; Rackproof's own programs repeat the exit status.
 _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit status")
 
 

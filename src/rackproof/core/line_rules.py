@@ -87,8 +87,8 @@ class LineMetric(Record):
     direction: Direction | None = Field(default=None, description="Which way is better.")
     take: Literal["only", "first", "last", "lowest", "highest", "median"] = Field(
         default="only",
-        description="Which of several lines counts; with `only` several are unproven. `median`: the lines are "
-        "repetitions, and their spread is kept.",
+        description="Which of several lines counts; with `only` several are unproven. `median`: the lines "
+        "are repetitions, and their spread is kept.",
     )
     at_least: float = Field(default=0, description="A lower number is impossible, so unproven.")
 

@@ -140,6 +140,4 @@ class PlainLinesParser(LogParser):
             return None
         rule = reading.rule
         value = statistics.median(reading.samples) if reading.samples else reading.value
-        return self.measure(
-            name, value, rule.unit, rule.direction, reading.line, samples=reading.samples
-        )
+        return self.measure(name, value, rule.unit, rule.direction, reading.line, samples=reading.samples)

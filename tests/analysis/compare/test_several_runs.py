@@ -57,14 +57,18 @@ def test_another_unit_is_another_row_and_an_absent_value_is_none() -> None:
     [(100, 110, "+10.0 %"), (100, 100, ""), (0, 5, ""), (math.nan, 5, ""), (-2, -1, "+50.0 %")],
 )
 def test_the_difference_from_the_first_run(first: float, second: float, shown: str) -> None:
-    table = several_runs.measurements_table(compare_several([run(1, measured(first)), run(2, measured(second))]))
+    table = several_runs.measurements_table(
+        compare_several([run(1, measured(first)), run(2, measured(second))])
+    )
     assert table.rows[0][-1].note == shown
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     for number in range(6):
-        write_run(run(number, measured(100 + number), measured(number, "odd", "<b>x")), tmp_path / f"r{number}")
+        write_run(
+            run(number, measured(100 + number), measured(number, "odd", "<b>x")), tmp_path / f"r{number}"
+        )
     return tmp_path
 
 

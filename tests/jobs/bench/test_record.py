@@ -190,7 +190,9 @@ def test_the_last_words_of_a_program_that_ended_early_are_in_the_reason(
 ) -> None:
     folder = tmp_path / "results" / planned.run_id
     (folder / "logs").mkdir(parents=True)
-    log = "\n".join(["first", *lines, ':::MLLOG {"key": "run_stop"}', "rackproof: /x ended with exit status 3"])
+    log = "\n".join(
+        ["first", *lines, ':::MLLOG {"key": "run_stop"}', "rackproof: /x ended with exit status 3"]
+    )
     (folder / "logs" / "n1.log").write_text(f"{log}\n")
     known = evidence(planned, job={"succeeded": False, **end})
     run, _ = record.judge_folder(planned, known, folder, record.History(tmp_path / "results"))

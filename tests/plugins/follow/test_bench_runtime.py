@@ -73,7 +73,10 @@ def test_one_that_has_to_be_made_shows_how_much_is_fetched(controller: Controlle
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ('[ "$2" = --found ] && exit 3\necho "make_runtime: the disk is full" >&2; exit 1', "the disk is full"),
+        (
+            '[ "$2" = --found ] && exit 3\necho "make_runtime: the disk is full" >&2; exit 1',
+            "the disk is full",
+        ),
         ("echo 'make_runtime: not a Python' >&2; exit 1", "make_runtime: not a Python"),
         ('[ "$2" = --found ] && exit 3\necho half of it', "ended without an answer: half of it"),
     ],

@@ -20,7 +20,7 @@ class RunValue(Record):
 
 
 class MeasurementOfRuns(Record):
-    """A measurement of at least one of several runs; ``values`` has one entry for each run, in their order."""
+    """A measurement of at least one of several runs; ``values`` has an entry for each run, in their order."""
 
     name: str
     labels: dict[str, str]
@@ -49,7 +49,7 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
     found: list[dict[_Key, Measurement]] = []
     for run in runs:
         counts = Counter(_key(one, anonymous_key) for one in run.measurements)
-        entries = {}
+        entries: dict[_Key, Measurement] = {}
         for one in run.measurements:
             key = _key(one, anonymous_key)
             entries.setdefault(key if counts[key] == 1 else _key(one, exact_key), one)

@@ -210,9 +210,7 @@ def _programs(chosen: Iterable[definitions.LoadedDefinition]) -> tuple[str, ...]
     return tuple(dict.fromkeys(command[0] for command in commands if command and "{{" not in command[0]))
 
 
-def _imports(
-    chosen: Iterable[definitions.LoadedDefinition], workloads: Path
-) -> dict[str, tuple[str, ...]]:
+def _imports(chosen: Iterable[definitions.LoadedDefinition], workloads: Path) -> dict[str, tuple[str, ...]]:
     """Return the modules of the definitions' runtimes."""
     runtimes = {loaded.definition.launch.runtime for loaded in chosen} - {""}
     return {
