@@ -11,17 +11,19 @@ import argparse
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,6 +108,48 @@ class Rank:
         return f"tcp://{self.address}" if self.address else f"file://{self.state}/rendezvous"
 
 
+@dataclass(frozen=True)
+class Spread:
+    """The spread of the samples of a measurement; the node's copy of ``rackproof.core.spread``.
+
+    Of five samples or more, the lowest and the highest 5 %, at least one each, lie outside.
+    """
+
+    count: int
+    low: float
+    median: float
+    high: float
+
+    def speeds(self, work: float) -> Spread:
+        """Return the spread of the speeds, where this one is of the times of so much work."""
+        return Spread(self.count, work / self.high, work / self.median, work / self.low)
+
+    def scaled(self, factor: float) -> Spread:
+        """Return the spread of so many times each sample."""
+        return Spread(self.count, factor * self.low, factor * self.median, factor * self.high)
+
+
+def spread_of(samples: Iterable[float]) -> Spread:
+    """Return the spread of samples (one or more). No I/O."""
+    ordered = sorted(samples)
+    outside = max(1, len(ordered) // 20) if len(ordered) >= 5 else 0
+    return Spread(len(ordered), ordered[outside], statistics.median(ordered), ordered[-1 - outside])
+
+
+def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
+    """Return the spread of the speed over a run. No I/O.
+
+    Ten stretches of equally many steps are compared: single steps wait for data in turn, which is no swing.
+
+    Args:
+        times_s: The seconds of each step, in their order, one or more.
+        work: The work of one step, in the unit of the speed times a second.
+    """
+    size = max(1, len(times_s) // 10)
+    ends = range(size, len(times_s) + 1, size)
+    return spread_of(work * size / sum(times_s[end - size : end]) for end in ends)
+
+
 class Log:
     """Writes MLLOG lines through ``mlperf_logging``; one line is one write, so ranks do not mix."""
 
@@ -133,13 +177,26 @@ class Log:
         self._logger.end(key, metadata=metadata, time_ms=time_ms, clear_line=fresh_line)
 
     def measurement(
-        self, name: str, value: float, unit: str, direction: str | None = None, **labels: str
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        direction: str | None = None,
+        **labels: str,
     ) -> None:
-        """Log a result and show it."""
-        self.event(
-            "measurement",
-            {"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels},
-        )
+        """Log a result of one sample, and show it."""
+        self._state({"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels})
+
+    def sampled(
+        self, name: str, value: float, unit: str, direction: str, spread: Spread, /, **labels: str
+    ) -> None:
+        """Log a result with the spread of its samples, and show it."""
+        stated = {"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels}
+        self._state({**stated, "spread": dataclasses.asdict(spread)})
+
+    def _state(self, stated: dict[str, Any]) -> None:
+        self.event("measurement", stated)
+        name, value, unit, labels = (stated[key] for key in ("name", "value", "unit", "labels"))
         where = " ".join(f"{key}={text}" for key, text in labels.items())
         say(f"{name} = {value:.6g} {unit} {where}".rstrip())
 
@@ -243,6 +300,19 @@ def chosen_by_device(device: str, wanted: int | None) -> list[Gpu]:
     return choose_gpus(wanted)
 
 
+def _positive(text: str) -> float:
+    """Return a number above 0.
+
+    Raises:
+        ValueError: It is no number.
+        argparse.ArgumentTypeError: It is 0, below, or infinite.
+    """
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
 def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all probes have."""
     arguments = argparse.ArgumentParser(
@@ -253,7 +323,7 @@ def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentPa
     )
     arguments.add_argument("--gpus", type=gpu_count, default=None, help="how many GPUs, or 'all' (default)")
     arguments.add_argument(
-        "--seconds", type=float, default=seconds, help="time for measuring (default: %(default)s)"
+        "--seconds", type=_positive, default=seconds, help="time for measuring (default: %(default)s)"
     )
     arguments.add_argument(
         "--seed", type=int, default=1, help="seed of the random data (default: %(default)s)"
@@ -670,7 +740,12 @@ def majority(values: Sequence[Value]) -> Value | None:
 
 
 def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> float:
-    """Return the median time of one call, after a warm-up; on a GPU measured there, by device events.
+    """Return the median time of one call, as :func:`sample_seconds` measures it."""
+    return statistics.median(sample_seconds(call, device, seconds, most))
+
+
+def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> list[float]:
+    """Return times of one call, after a warm-up; on a GPU measured there, by device events.
 
     Args:
         call: The function to time; on a GPU it queues work on the current stream.
@@ -678,8 +753,6 @@ def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
         seconds: Duration of the measurement (at least five samples are taken).
         most: At most this many samples.
     """
-    import statistics
-
     import torch
 
     if device.type != "cuda":
@@ -690,7 +763,7 @@ def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
             began = time.perf_counter()
             call()
             samples.append(time.perf_counter() - began)
-        return statistics.median(samples)
+        return samples
 
     def measured(count: int, inner: int) -> list[float]:
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
@@ -709,7 +782,7 @@ def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
         # Events tick in about half a microsecond: short calls are timed several at a time.
         inner = max(1, round(200e-6 / once))
         count = max(5, min(most, int(seconds / (once * inner))))
-        return statistics.median(measured(count, inner))
+        return measured(count, inner)
 
 
 def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any, list[Gpu]]:

@@ -674,7 +674,9 @@ def log_speed(
         return
     found = common.choose_gpus(trainer.options.gpus)
     log.event("step_times", seconds=[round(one, 6) for one in clock.steps[:KEPT_STEPS]])
-    log.measurement("images_per_second", steps * trainer.global_batch / took, "images/s", HIGHER)
+    speeds = common.spread_over_time(clock.steps, trainer.global_batch)
+    rate = steps * trainer.global_batch / took
+    log.sampled("images_per_second", rate, "images/s", HIGHER, speeds)
     log.measurement("step_time", median, "s", LOWER)
     ordered = sorted(clock.steps)
     log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)

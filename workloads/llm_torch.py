@@ -432,8 +432,8 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
         odd = odd_steps([one for _, one in every])
         log.measurement("loss_odd_steps", odd[rank.index], "1", LOWER, **labels)
     model = {"gpu_model": found[rank.local].name} if found else {}
-    rate = tokens / took
-    log.measurement("tokens_per_second_per_gpu", rate, "tokens/s", HIGHER, **kind, **labels)
+    rate, speeds = tokens / took, common.spread_over_time(times, options.batch * options.sequence)
+    log.sampled("tokens_per_second_per_gpu", rate, "tokens/s", HIGHER, speeds, **kind, **labels)
     log.measurement("model_flops", rate * flop / 1e12, "TFLOP/s", HIGHER, **kind, **model, **labels)
     if found:
         memory = torch.cuda.max_memory_allocated()
@@ -443,7 +443,8 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
         slowest = max(seconds for seconds, _ in every)
         where = {} if found else {"device": "cpu"}
         total = rank.count * tokens / slowest
-        log.measurement("tokens_per_second", total, "tokens/s", HIGHER, **kind, **where)
+        speeds = speeds.scaled(rank.count)
+        log.sampled("tokens_per_second", total, "tokens/s", HIGHER, speeds, **kind, **where)
         log_times(times, losses, log)
 
 

@@ -15,7 +15,8 @@ Otherwise a virtual environment is made; a marker with the checksum of the files
 second call a matter of milliseconds, and a half-made environment is made again.
 
 Prints one line of JSON at the end: {"changed": bool, "python": PATH}. Ends with one line on standard error
-and a status that is not 0 where there is no such environment.
+and a status that is not 0 where there is no such environment. While pip works, lines `:::RACKPROOF {JSON}`
+state the size of the environment so far, and that at which it is whole; pip shows nothing without a terminal.
 """
 
 import argparse
@@ -26,12 +27,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 
 MARKER = "rackproof-runtime.sha256"
 CUDA = "requirements-cuda.txt"
 REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
 """The files of requirements in their order; the first one must exist."""
 ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
+REPORT_S = 2.0
+"""Seconds between two looks at the size of the environment."""
+NOT_MADE = 3
+"""Exit status with --found where the environment has to be made."""
 NO_NETWORK = (
     "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
 )  # fmt: skip
@@ -216,7 +223,52 @@ def explain(status, said, folder, runtime):
     )
 
 
-def install(python, folder, requirements, runtime, cuda_bytes=0):
+def size_of(folder):
+    """Return the bytes of all files below a folder; what goes away meanwhile is left out."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def run_pip(argv, folder, whole_bytes, runtime, environment):
+    """Run pip, and report how large the environment is; return pip's exit status and output.
+
+    Args:
+        argv: The command.
+        folder: The folder of the environment, where pip also keeps what it fetches.
+        whole_bytes: Its size when all is there, about; 0 if it is not known.
+        runtime: Name of the runtime, for the reports.
+        environment: The environment of the process.
+    """
+    with tempfile.TemporaryFile() as output:
+        pip = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        before = 0
+        try:
+            while pip.poll() is None:
+                size = size_of(folder)
+                if size > before:
+                    before = size
+                    report = {"phase": f"fetching {runtime}", "bytes": size, "of_bytes": whole_bytes}
+                    print(f":::RACKPROOF {json.dumps(report)}", flush=True)
+                until = time.monotonic() + REPORT_S
+                while pip.poll() is None and time.monotonic() < until:
+                    time.sleep(0.1)
+        finally:
+            if pip.poll() is None:
+                pip.kill()
+                pip.wait()
+        output.seek(0)
+        return pip.returncode, output.read().decode("utf-8", "replace")
+
+
+def install(python, folder, requirements, runtime, needs):
     """Make the virtual environment; the caller has emptied the folder and takes it away on a failure.
 
     Args:
@@ -224,8 +276,9 @@ def install(python, folder, requirements, runtime, cuda_bytes=0):
         folder: Absolute path.
         requirements: The files of requirements.
         runtime: Name of the runtime, for messages.
-        cuda_bytes: Free disk that CUDA's libraries need, where they are wanted.
+        needs: What runtime.json states: minimum_bytes, and cuda_bytes that CUDA's libraries need more.
     """
+    cuda_bytes, whole_bytes = needs.get("cuda_bytes", 0), needs.get("minimum_bytes", 0)
     print(f"making {folder} with {python}", flush=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
     # pip unpacks here and not in /tmp, which on many nodes is memory, and small.
@@ -246,19 +299,18 @@ def install(python, folder, requirements, runtime, cuda_bytes=0):
                 " for CUDA's libraries",
                 ", or a package index that has a build for the CPU",
             )
-        done = subprocess.run(
+            whole_bytes = size_of(folder) + cuda_bytes
+        status, output = run_pip(
             [
                 *pip, "install", "--quiet", "--disable-pip-version-check", "--no-input",
                 # Wheels alone: what builds one from sources would be fetched without a hash.
                 "--require-hashes", "--only-binary=:all:", "--no-deps", "--requirement", path,
             ],
-            env={**os.environ, "TMPDIR": scratch},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            encoding="utf-8", errors="replace", check=False,
+            folder, whole_bytes, runtime, {**os.environ, "TMPDIR": scratch},
         )  # fmt: skip
-        print(done.stdout, end="", flush=True)
-        if done.returncode:
-            stop(explain(done.returncode, done.stdout, folder, runtime))
+        print(output, end="", flush=True)
+        if status:
+            stop(explain(status, output, folder, runtime))
     shutil.rmtree(scratch)
 
 
@@ -271,7 +323,7 @@ def make(folder, needs, requirements, checksum, runtime):
     provide_libraries(needs.get("libraries", {}), runtime)
     clear(folder, needs.get("minimum_bytes", 0))
     try:
-        install(interpreter, folder, requirements, runtime, needs.get("cuda_bytes", 0))
+        install(interpreter, folder, requirements, runtime, needs)
         check_modules(os.path.join(folder, "bin", "python"), needs["imports"])
         with open(os.path.join(folder, MARKER), "w", encoding="ascii") as marker:
             marker.write(checksum)
@@ -296,6 +348,9 @@ def main():
     parser.add_argument("--runtime", required=True, help="folder with requirements.txt and runtime.json")
     parser.add_argument("--folder", required=True, help="where the environment is or will be")
     parser.add_argument("--python", default="", help="an existing interpreter to use as it is")
+    parser.add_argument(
+        "--found", action="store_true", help=f"make nothing: status {NOT_MADE} if it has to be made"
+    )
     options = parser.parse_args()
     with open(os.path.join(options.runtime, "runtime.json"), encoding="utf-8") as stream:
         needs = json.load(stream)
@@ -311,6 +366,11 @@ def main():
         return
     folder = os.path.abspath(options.folder)
     checksum, requirements = checksum_of(options.runtime)
+    if options.found:
+        if not made_before(folder, checksum):
+            sys.exit(NOT_MADE)
+        print(json.dumps({"changed": False, "python": os.path.join(folder, "bin", "python")}))
+        return
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         with open(folder + ".lock", "w", encoding="ascii") as lock:

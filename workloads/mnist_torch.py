@@ -542,11 +542,15 @@ def log_results(
     training = sum(trained for trained, _ in steady)
     log.measurement("eval_accuracy", accuracy, "fraction", HIGHER)
     log.measurement("best_accuracy", best, "fraction", HIGHER)
-    log.measurement("samples_per_second", samples * len(steady) / training, "samples/s", HIGHER)
+    speeds = common.spread_of(trained for trained, _ in steady).speeds(samples)
+    rate = samples * len(steady) / training
+    log.sampled("samples_per_second", rate, "samples/s", HIGHER, speeds)
     log.measurement(
         "samples_per_second_with_startup", samples * len(times) / (startup + run_time), "samples/s", HIGHER
     )
-    log.measurement("seconds_per_epoch", sum(whole for _, whole in steady) / len(steady), "s", LOWER)
+    whole = [one for _, one in steady]
+    epoch = common.spread_of(whole)
+    log.sampled("seconds_per_epoch", sum(whole) / len(whole), "s", LOWER, epoch)
     log.measurement("startup_time", startup, "s", LOWER)
     log.measurement("epochs", len(times), "epochs")
 

@@ -12,7 +12,6 @@ import argparse
 import math
 import os
 import re
-import statistics
 import sys
 import tempfile
 import time
@@ -223,8 +222,8 @@ def most_sums(ranks: int) -> int:
     return int(DECADES / math.log10(ranks))
 
 
-def time_s(buffer: torch.Tensor, seconds: float) -> float:
-    """Return the median time of one all-reduce, agreed among ranks: the slowest rank's."""
+def times_s(buffer: torch.Tensor, seconds: float) -> common.Spread:
+    """Return the spread of the times of one all-reduce in seconds, agreed among ranks: the slowest rank's."""
     samples = samples_s(
         lambda: torch.distributed.all_reduce(buffer, async_op=True),
         lambda: refill(buffer),
@@ -232,7 +231,7 @@ def time_s(buffer: torch.Tensor, seconds: float) -> float:
         seconds,
         most_sums(torch.distributed.get_world_size()),
     )
-    return slowest(statistics.median(samples), buffer.device)
+    return slowest_spread(samples, buffer.device)
 
 
 def slowest(mine: float, device: torch.device) -> float:
@@ -240,6 +239,13 @@ def slowest(mine: float, device: torch.device) -> float:
     time_of_all = torch.tensor(mine, device=device)
     torch.distributed.all_reduce(time_of_all, torch.distributed.ReduceOp.MAX)
     return float(time_of_all.item())
+
+
+def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
+    """Return the spread of times, of which each part is the slowest rank's; every rank has as many times."""
+    mine = common.spread_of(samples)
+    low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
+    return common.Spread(mine.count, low, median, high)
 
 
 def record_burst(burst: Callable[[], None]) -> Callable[[], None]:
@@ -326,7 +332,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             require_mnnvl(nccl_log, rank, device)
             nccl_log = None
         wrong = count_wrong_of_all(buffer, options, rank)
-        seconds = time_s(buffer, options.seconds / len(sizes))
+        taken = times_s(buffer, options.seconds / len(sizes))
         if rank.index == 0:
             labels = {
                 "size_bytes": str(size_bytes),
@@ -334,8 +340,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
                 "ranks": str(rank.count),
                 **where,
             }
-            speed = size_bytes / seconds * 2 * (rank.count - 1) / rank.count / 1e9
-            log.measurement(name, speed, "GB/s", HIGHER, **labels)
+            speed = taken.speeds(size_bytes * 2 * (rank.count - 1) / rank.count / 1e9)
+            log.sampled(name, speed.median, "GB/s", HIGHER, speed, **labels)
             log.measurement("wrong_values", wrong, "1", LOWER, **labels)
             log.progress("all_reduce", done + 1, len(sizes))
         del buffer

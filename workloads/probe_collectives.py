@@ -38,6 +38,7 @@ from probe_all_reduce import (
     refill,
     samples_s,
     slowest,
+    slowest_spread,
 )
 
 if common.IS_RANK:
@@ -346,26 +347,29 @@ class Sweep:
         wrong += buffers.count_wrong()
         if wrong:
             common.say(f"{name} of {size} bytes: {wrong} wrong values on rank {self.rank.index}")
-        every = [statistics.median(times_s), probe_gemm.slow_seconds(times_s), min(times_s)]
-        median_s, slow_s, best_s = (slowest(one, self.device) for one in every)
+        taken = slowest_spread(times_s, self.device)
+        slow_s, best_s = (
+            slowest(one, self.device) for one in (probe_gemm.slow_seconds(times_s), min(times_s))
+        )
         if self.rank.index == 0:
-            self.log_speed(name, size, buffers.size_bytes, median_s, slow_s, best_s)
+            self.log_speed(name, size, buffers.size_bytes, taken, slow_s, best_s)
         return wrong
 
     def log_speed(
-        self, name: str, size: int, moved: int, median_s: float, slow_s: float, best_s: float
+        self, name: str, size: int, moved: int, taken: common.Spread, slow_s: float, best_s: float
     ) -> None:
         """Log what times of one collective of one size mean, ``moved`` being its size in bytes."""
         labels = {"size_bytes": str(size), **self.labels}
-        speed = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
-        self.medians[name, size] = speed / median_s
-        self.log.measurement(f"{name}_time", median_s, "s", LOWER, **labels)
+        work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
+        speed = taken.speeds(work)
+        self.medians[name, size] = speed.median
+        self.log.sampled(f"{name}_time", taken.median, "s", LOWER, taken, **labels)
         if size < BANDWIDTH_FROM and self.device.type == "cuda":
             return
-        self.log.measurement(f"{name}_busbw", speed / median_s, "GB/s", HIGHER, **labels)
-        self.log.measurement(f"{name}_busbw_p95", speed / slow_s, "GB/s", HIGHER, **labels)
-        self.log.measurement(f"{name}_busbw_best", speed / best_s, "GB/s", HIGHER, **labels)
-        self.log.measurement(f"{name}_algbw", moved / 1e9 / median_s, "GB/s", HIGHER, **labels)
+        self.log.sampled(f"{name}_busbw", speed.median, "GB/s", HIGHER, speed, **labels)
+        self.log.measurement(f"{name}_busbw_p95", work / slow_s, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_busbw_best", work / best_s, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_algbw", moved / 1e9 / taken.median, "GB/s", HIGHER, **labels)
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:

@@ -135,12 +135,12 @@ def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Call
     return left, right, multiply
 
 
-def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tuple[float, float, int]:
+def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tuple[common.Spread, float, int]:
     """Time and check one product.
 
     Returns:
-        TFLOP/s, relative error (norm of the difference over norm of the product in float64, on random
-        rows), and the number of wrong values.
+        The spread of the TFLOP/s, relative error (norm of the difference over norm of the product in
+        float64, on random rows), and the number of wrong values.
     """
     left, right, multiply = product(dtype, size, device)
     first = torch.full((size, size), math.nan, device=device, dtype=_kind(dtype))
@@ -150,7 +150,7 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
         torch.cuda.synchronize(device)
         time.sleep(PAUSE_S)
         seconds = min(seconds, MOST_SECONDS)
-    time_s = common.median_seconds(lambda: multiply(last), device, seconds)
+    times_s = common.sample_seconds(lambda: multiply(last), device, seconds)
     rows = torch.randperm(size, device=device)[:ROWS_CHECKED]
     # float64 of fp8 goes through float32: there is no direct conversion on every device.
     exact = left[rows].float().double() @ right.float().double()
@@ -159,7 +159,7 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
     # Written this way round, NaN counts as wrong. The last product must equal the first one everywhere.
     wrong = int((~(difference.abs() <= bound)).sum()) + int((~((last - first).abs() <= bound)).sum())
     error = float(difference.norm() / exact.norm())
-    return 2.0 * size**3 / time_s / 1e12, error, wrong
+    return common.spread_of(times_s).speeds(2.0 * size**3 / 1e12), error, wrong
 
 
 def slow_seconds(times_s: list[float]) -> float:
@@ -167,11 +167,12 @@ def slow_seconds(times_s: list[float]) -> float:
     return sorted(times_s)[len(times_s) - max(1, math.ceil(SLOW_SHARE * len(times_s)))]
 
 
-def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float]:
+def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float, common.Spread]:
     """Run products back to back for :data:`SUSTAINED_S` on a GPU, each timed by events.
 
     Returns:
-        TFLOP/s of all products over the time that all took, and of the one at the 95th percentile of times.
+        TFLOP/s of all products over the time that all took, of the one at the 95th percentile of times, and
+        their spread.
     """
     _, _, multiply = product(dtype, size, device)
     out = torch.empty((size, size), device=device, dtype=_kind(dtype))
@@ -188,15 +189,15 @@ def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float
     torch.cuda.synchronize(device)
     times_s = [marks[at].elapsed_time(marks[at + 1]) / 1e3 for at in range(count)]
     work = 2.0 * size**3 / 1e12
-    return work * count / sum(times_s), work / slow_seconds(times_s)
+    return work * count / sum(times_s), work / slow_seconds(times_s), common.spread_of(times_s).speeds(work)
 
 
 def log_sustained(dtype: str, device: torch.device, log: Log, labels: dict[str, str]) -> None:
     """Log what products back to back reach, in the formats and the size of :data:`SUSTAINED`."""
     size = SUSTAINED[dtype]
     labels = {"dtype": dtype, "shape": f"{size}x{size}x{size}", **labels}
-    mean, slow = sustained(dtype, size, device)
-    log.measurement("gemm_sustained", mean, "TFLOP/s", HIGHER, **labels)
+    mean, slow, speeds = sustained(dtype, size, device)
+    log.sampled("gemm_sustained", mean, "TFLOP/s", HIGHER, speeds, **labels)
     log.measurement("gemm_p95", slow, "TFLOP/s", HIGHER, **labels)
 
 
@@ -214,13 +215,15 @@ def measure_format(
     for size in sizes:
         rate, error, bad = measure(dtype, size, device, seconds)
         shape = f"{size}x{size}x{size}"
-        log.measurement("gemm", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
-        if size == fixed:
-            log.measurement("gemm_fixed", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
+        names = ("gemm", "gemm_fixed") if size == fixed else ("gemm",)
+        for name in names:
+            shown = {"dtype": dtype, "shape": shape, **labels}
+            log.sampled(name, rate.median, "TFLOP/s", HIGHER, rate, **shown)
         rates.append(rate)
         errors.append(error)
         wrong += bad
-    log.measurement("gemm_best", max(rates), "TFLOP/s", HIGHER, dtype=dtype, **labels)
+    best = max(rates, key=lambda rate: rate.median)
+    log.sampled("gemm_best", best.median, "TFLOP/s", HIGHER, best, dtype=dtype, **labels)
     # nan is not less than anything: max() could lose it.
     worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
     log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)

@@ -63,8 +63,8 @@ def near(gpu: Gpu) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[float, float, int]:
-    """Return seconds to the device, seconds to the host, and the number of wrong bytes."""
+def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[list[float], list[float], int]:
+    """Return samples of the seconds to the device and to the host, and the number of wrong bytes."""
     device = torch.device("cuda", gpu.index)
     torch.cuda.set_device(device)
     with near(gpu):
@@ -73,8 +73,8 @@ def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[float, float, in
         outward = words.view(torch.uint8)
         homeward = torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=True)
     remote = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
-    to_device = common.median_seconds(lambda: remote.copy_(outward, non_blocking=True), device, seconds / 2)
-    to_host = common.median_seconds(lambda: homeward.copy_(remote, non_blocking=True), device, seconds / 2)
+    to_device = common.sample_seconds(lambda: remote.copy_(outward, non_blocking=True), device, seconds / 2)
+    to_host = common.sample_seconds(lambda: homeward.copy_(remote, non_blocking=True), device, seconds / 2)
     wrong = int((homeward != outward).sum())
     return to_device, to_host, wrong
 
@@ -86,8 +86,9 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     size_bytes = options.size_mib << 20
     for done, gpu in enumerate(found):
         to_device, to_host, wrong = measure(gpu, size_bytes, options.seconds)
-        log.measurement("host_to_device", size_bytes / to_device / 1e9, "GB/s", HIGHER, **gpu.labels)
-        log.measurement("device_to_host", size_bytes / to_host / 1e9, "GB/s", HIGHER, **gpu.labels)
+        for name, times_s in (("host_to_device", to_device), ("device_to_host", to_host)):
+            speed = common.spread_of(times_s).speeds(size_bytes / 1e9)
+            log.sampled(name, speed.median, "GB/s", HIGHER, speed, **gpu.labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **gpu.labels)
         log.progress("host_device", done + 1, len(found))
     common.mark_stop(rank)

@@ -162,11 +162,12 @@ def one_by_one(
         here, there = torch.device("cuda", source.index), torch.device("cuda", target.index)
         got = torch.zeros_like(sent[source.index], device=there)
         copy: Callable[[], Any] = functools.partial(got.copy_, sent[source.index], non_blocking=True)
-        time_s = common.median_seconds(copy, here, seconds / len(pairs), most=20)
+        times_s = common.sample_seconds(copy, here, seconds / len(pairs), most=20)
         wrong = int((got.to(here) != sent[source.index]).sum())
         labels = labels_of(pair)
-        rates[labels["pair"]] = got.numel() / time_s / 1e9
-        log.measurement("peer_copy", rates[labels["pair"]], "GB/s", HIGHER, **labels)
+        speed = common.spread_of(times_s).speeds(got.numel() / 1e9)
+        rates[labels["pair"]] = speed.median
+        log.sampled("peer_copy", speed.median, "GB/s", HIGHER, speed, **labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **labels)
         if not torch.cuda.can_device_access_peer(here, there):
             common.say(f"pair {labels['pair']} has no peer access: the copy went through the host")

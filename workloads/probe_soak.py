@@ -322,7 +322,8 @@ def report(watch: Watch, load: Load, seconds: float, log: Log, labels: dict[str,
     settle_s = min(soak_series.SETTLE_S, SETTLE_SHARE * seconds)
     rate = soak_series.mean_rate(windows, settle_s)
     if rate is not None:
-        log.measurement("soak", rate, "TFLOP/s", HIGHER, **labels)
+        speeds = common.spread_of(soak_series.window_rates(windows, settle_s))
+        log.sampled("soak", rate, "TFLOP/s", HIGHER, speeds, **labels)
     log.measurement("soak_seconds", windows[-1].at_s if windows else 0.0, "s", HIGHER, **labels)
     log.measurement("wrong_values", load.wrong_values(), "1", LOWER, **labels)
     log.measurement("soak_stalls", soak_series.most_stalls(windows), "1", LOWER, **labels)

@@ -125,6 +125,11 @@ def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | 
     return sum(one.work for one in settled) / busy_s if busy_s > 0 else None
 
 
+def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
+    """Return the speed of each window after the GPU has settled, in TFLOP/s; 0 where it did nothing."""
+    return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.at_s > settle_s]
+
+
 def merge(windows: Sequence[Window]) -> Window:
     """Return several windows in a row as one that hides nothing: the slowest speed, the most of all else.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
+
+from ansible.utils.vars import load_extra_vars
 
 from rackproof.jobs.bench import tasks
 from rackproof_ansible.action import RackproofAction
@@ -18,6 +21,8 @@ class ActionModule(RackproofAction):
             Path(options.pop("definitions")),
             Path(options.pop("results")),
             owner_pid=self.owner_pid,
+            given=load_extra_vars(self._loader),
+            workloads=Path(inspect.getfile(type(self))).resolve().parents[2] / "workloads",
             **options,
         )
         return {"changed": False, "choice": choice.model_dump(mode="json")}

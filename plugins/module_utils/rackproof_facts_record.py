@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,13 @@ DMI = (
 # Runs inside the queried interpreter; prints one line of JSON.
 QUESTION = r"""
 import json, platform, sys
-said = {"version": platform.python_version(), "packages": {}, "torch": {}}
+said = {"version": platform.python_version(), "packages": {}, "imports": {}, "torch": {}}
+from importlib.util import find_spec
+for name in json.loads(sys.argv[2]):
+    try:
+        said["imports"][name] = find_spec(name) is not None
+    except Exception:
+        said["imports"][name] = False
 try:
     from importlib.metadata import version, PackageNotFoundError
 except ImportError:
@@ -97,9 +104,10 @@ print("\n" + json.dumps(said))
 """
 
 
-def interpreter(path, packages, timeout_s):
-    """Ask an interpreter for its version and packages."""
-    result = ask([path, "-c", QUESTION, json.dumps(packages)], timeout_s, bounded=False)
+def interpreter(path, packages, imports, timeout_s):
+    """Ask an interpreter for its version and packages, and whether modules can be found."""
+    argv = [path, "-c", QUESTION, json.dumps(packages), json.dumps(imports)]
+    result = ask(argv, timeout_s, bounded=False)
     if result["status"] == "ok":
         try:
             result["said"] = json.loads(result.pop("stdout").strip().splitlines()[-1])
@@ -158,7 +166,13 @@ def gather(options):
     with ThreadPoolExecutor(8) as pool:
         asked = {name: pool.submit(asks(argv), argv, timeout_s) for name, argv in TOOLS.items()}
         interpreters = {
-            name: pool.submit(interpreter, str(path), options["packages"].get(name, []), 3 * timeout_s)
+            name: pool.submit(
+                interpreter,
+                str(path),
+                options["packages"].get(name, []),
+                options["imports"].get(name, []),
+                3 * timeout_s,
+            )
             for name, path in options["pythons"].items()
         }
         tools = {name: future.result() for name, future in asked.items()}
@@ -184,6 +198,7 @@ def gather(options):
         "interpreters": interpreters_there(),
         "infiniband": infiniband(),
         "pythons": pythons,
+        "programs": {name: shutil.which(name) is not None for name in options["programs"]},
         "paths": {path: space(path) for path in options["paths"]},
         "memlock_bytes": locked_memory_bytes(),
         "shm_bytes": shared_memory_bytes(),

@@ -44,6 +44,15 @@ options:
   packages:
     description: Only V(record). Names of packages to ask for, by name of the interpreter. By default none.
     type: dict
+  imports:
+    description:
+      - Only V(record). Names of modules to look for, by name of the interpreter; those of no interpreter in
+        O(pythons) are left out. By default none.
+    type: dict
+  programs:
+    description: Only V(record). Programs to look for on the PATH of jobs. By default none.
+    type: list
+    elements: str
   commands:
     description:
       - Only V(provision). More commands to run, name to list of program and arguments. They must only read.
@@ -261,6 +270,8 @@ SPEC = {
     "paths": {"type": "list", "elements": "str"},
     "pythons": {"type": "dict"},
     "packages": {"type": "dict"},
+    "imports": {"type": "dict"},
+    "programs": {"type": "list", "elements": "str"},
     "commands": {"type": "dict"},
     "files": {"type": "list", "elements": "str"},
     "resolve": {"type": "list", "elements": "str"},
@@ -271,7 +282,14 @@ SPEC = {
 }
 # The options of each subset and their defaults: they depend on the subset, so the specification has none.
 DEFAULTS = {
-    "record": {"tool_timeout_s": 60, "paths": [], "pythons": {}, "packages": {}},
+    "record": {
+        "tool_timeout_s": 60,
+        "paths": [],
+        "pythons": {},
+        "packages": {},
+        "imports": {},
+        "programs": [],
+    },
     "provision": {
         "tool_timeout_s": 60,
         "paths": ["/", "/var"],

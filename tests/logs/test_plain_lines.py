@@ -102,3 +102,23 @@ def test_long_lines_and_other_bytes_do_not_end_it() -> None:
     text = b"Triad: " + b"9" * 100_000 + b"\n\xff\xfe\x1b[31mTriad: \x00 12\n" + STREAM.encode()
     log = parse(BytesIO(text), format="lines", lines=rules())
     assert log.verdict.value == "unproven"
+
+
+def test_lines_of_repetitions_make_their_median_and_its_spread() -> None:
+    speeds = [100.0, 98.0, 101.0, 55.0, 99.0, 100.0]
+    lines = "".join(f"Triad: {one}\n" for one in speeds)
+    log = read(STREAM.replace("Triad:           6964.4", f"{lines}Triad: 97.0"), take="median")
+    triad = log.measurement("triad")
+    assert triad is not None
+    assert triad.value == 99.0
+    assert triad.spread is not None
+    assert (triad.spread.count, triad.spread.low, triad.spread.high) == (7, 97.0, 100.0)
+
+
+def test_one_repetition_has_no_spread_and_too_many_are_none() -> None:
+    one = read(STREAM, take="median").measurement("triad")
+    assert one is not None
+    assert (one.value, one.spread) == (6964.4, None)
+    lines = "Triad: 100.0\n" * 10_001
+    many = read(STREAM.replace("Triad:           6964.4", f"{lines}Triad: 97.0"), take="median")
+    assert (many.verdict.value, {found.code for found in many.findings}) == ("unproven", {"several_values"})

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rackproof import logs
-from rackproof.core.records import ParsedLog, Verdict
+from rackproof.core.records import ParsedLog, Spread, Verdict
 from rackproof.logs import _reading
 from rackproof.logs.fault_texts import NO_NUMBERS, SEARCHED
 from tests.logs import log_samples as samples
@@ -1179,3 +1179,46 @@ def test_a_log_states_no_speed_that_its_own_platform_cannot_have(
     parsed = read(mllog(*events))
     assert ("implausible_speed" in codes(parsed)) is found
     assert (parsed.verdict is UNPROVEN) is found
+
+
+SPREAD = {"count": 200, "low": 90.0, "median": 100.0, "high": 101.0}
+
+
+def stated_speed(**more: Any) -> str:
+    stated = {"name": "copy", "value": 100, "unit": "GB/s", "direction": "higher", **more}
+    return event("measurement", stated, 1)
+
+
+def test_a_measurement_states_the_spread_of_its_samples() -> None:
+    found = read(own(stated_speed(spread=SPREAD))).measurement("copy")
+    assert found is not None
+    assert found.spread == Spread(count=200, low=90, median=100, high=101)
+
+
+@pytest.mark.parametrize(
+    "change", [{"low": 200}, {"high": 95}, {"count": 0}, {"low": None}, {"median": "NaN"}, {"more": 1}]
+)
+def test_a_spread_that_cannot_be_is_a_damaged_measurement(change: dict[str, Any]) -> None:
+    log = read(own(stated_speed(spread={**SPREAD, **change})))
+    assert log.verdict is Verdict.UNPROVEN
+    assert log.measurement("copy") is None
+
+
+def test_a_spread_that_one_of_two_lacks_was_taken_out() -> None:
+    whole = [stated_speed(spread=SPREAD, labels={"gpu": one}) for one in "ab"]
+    assert read(own(*whole)).verdict is Verdict.PASS
+    log = read(own(whole[0], stated_speed(labels={"gpu": "b"})))
+    assert (log.verdict, [one.code for one in log.findings if one.verdict]) == (
+        Verdict.UNPROVEN,
+        ["spread_missing"],
+    )
+
+
+def test_steps_of_a_training_make_the_spread_of_its_throughput() -> None:
+    speeds = [10, 100, 100, 40, 100, 40, 101, 99]
+    stats = [event("tracked_stats", {"throughput": one}, 131 + at, step=at) for at, one in enumerate(speeds)]
+    found = read(mllog(*stats)).measurement("samples_per_second")
+    assert found is not None
+    assert found.spread is not None
+    # The first interval holds the warm-up.
+    assert (found.spread.count, found.spread.low, found.spread.high) == (7, 40, 100)

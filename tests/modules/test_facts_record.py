@@ -106,3 +106,21 @@ def test_an_interpreter_that_misbehaves(
         pythons={"strange": str(tmp_path / "bin" / "strange")},
     )["facts"]
     assert facts["pythons"]["strange"]["status"] == status
+
+
+def test_programs_and_modules_that_are_there(modules: Modules, tools: Any) -> None:
+    tools("here", "exit 0")
+    facts = modules(
+        "rackproof_facts",
+        subset="record",
+        pythons={"own": sys.executable},
+        imports={"own": ["json", "xml.dom", "no_such.module"], "another": ["json"]},
+        programs=["here", "/bin/sh", "no-such-program", "/no/such/program"],
+    )["facts"]
+    assert facts["programs"] == {
+        "here": True, "/bin/sh": True, "no-such-program": False, "/no/such/program": False,
+    }  # fmt: skip
+    assert set(facts["pythons"]) == {"own"}
+    assert facts["pythons"]["own"]["said"]["imports"] == {
+        "json": True, "xml.dom": True, "no_such.module": False,
+    }  # fmt: skip

@@ -6,10 +6,20 @@ import math
 
 import pytest
 
+from rackproof import report
 from rackproof.analysis.compare.naming import THROUGHPUT
-from rackproof.core.records import Direction, Judgement, Measurement, Node, Reference, Run, Verdict
+from rackproof.core.records import (
+    Direction,
+    Judgement,
+    Measurement,
+    Node,
+    Reference,
+    Run,
+    Spread,
+    Verdict,
+)
 from rackproof.core.text import NOTHING
-from rackproof.report import view
+from rackproof.report import html, view
 from tests.report import example_runs
 
 
@@ -292,3 +302,27 @@ def test_reasons_of_a_plan_are_bounded() -> None:
     said = view.plan_reasons(bad)
     assert len(said) == 13
     assert said[-1] == "… and 28 more"
+
+
+def test_a_speed_is_shown_with_the_spread_of_its_samples() -> None:
+    spread = Spread(count=200, low=96, median=100, high=102)
+    measured = Measurement(name="gemm_best", value=100, unit="TFLOP/s", spread=spread)
+    judged = judgement(100.0, reference(), metric="gemm_best", unit="TFLOP/s", spread=spread)
+    run = example_runs.healthy(measurements=(measured,), judgements=(judged,))
+    assert view.main_measurements(run)[0].value == "100 TFLOP/s ±3 %"
+    for table, column in ((view.judgement_table(run), "Measured"), (view.measurement_table(run), "Value")):
+        assert table.rows[0][table.columns.index(column)].note == "96 to 102 (200 samples)"
+    assert "100 TFLOP/s ±3 %" in report.terminal_table([run], 200)
+    page = html.run_page(run)
+    assert "±3 %" in page
+    assert "96 to 102 (200 samples)" in page
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [None, Spread(count=9, low=100, median=100.1, high=100.2), Spread(count=9, low=0, median=0, high=0)],
+)
+def test_a_spread_of_nothing_is_not_shown_in_short(spread: Spread | None) -> None:
+    measured = Measurement(name="gemm_best", value=100, unit="TFLOP/s", spread=spread)
+    run = example_runs.healthy(measurements=(measured,), judgements=())
+    assert view.main_measurements(run)[0].value == "100 TFLOP/s"

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from rackproof.logs.progress import Follower
 from tests.workloads.programs import load_program
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -471,3 +472,41 @@ def test_a_library_that_the_system_lacks_comes_before_anything_is_built(
     assert child.returncode != 0
     assert said.strip().endswith("type: sudo apt-get install there9, then start again")
     assert not runtime.folder.exists()
+
+
+def test_while_pip_works_the_size_of_the_environment_is_reported(
+    make_runtime: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(make_runtime, "REPORT_S", 0.2)
+    folder = tmp_path / "environment"
+    folder.mkdir()
+    pip = program(
+        tmp_path / "pip",
+        f"for i in 1 2 3; do head -c 1000000 /dev/zero >>{folder}/wheel; sleep 0.5; done; echo said; exit 3",
+    )
+    status, output = make_runtime.run_pip([str(pip)], str(folder), 4_000_000, "torch", dict(os.environ))
+    assert (status, output) == (3, "said\n")
+    log = Follower("auto")
+    sizes = []
+    for line in capfd.readouterr().out.encode().splitlines(keepends=True):
+        progress = log.feed(line)
+        sizes.append(progress.done_bytes)
+        assert progress.all_bytes == 4_000_000
+        assert progress.phase == "fetching torch"
+        assert progress.fraction == pytest.approx(progress.done_bytes / 4e6)
+    assert len(sizes) >= 3
+    assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.slow
+def test_whether_it_is_made_is_asked_without_making_it(runtime: Runtime) -> None:
+    asked = runtime.start("--found")
+    assert asked.communicate(timeout=60) == ("", "")
+    assert asked.returncode == 3
+    assert not runtime.folder.exists()
+    made = runtime()
+    assert made["changed"] is True
+    assert runtime("--found") == {**made, "changed": False}

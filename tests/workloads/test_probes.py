@@ -63,6 +63,8 @@ def test_probe(
             assert one["value"] > 0
             assert one["unit"] == unit
             assert one["direction"] == "higher"
+            assert one["spread"]["count"] >= 5
+            assert one["spread"]["low"] <= one["spread"]["median"] == one["value"] <= one["spread"]["high"]
 
 
 def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -> None:
@@ -76,6 +78,8 @@ def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -
     assert measured["wrong_values"] == 0
     assert measured["soak_seconds"] >= 8
     assert measured["soak"] > 0
+    (soak,) = (one for one in values(done.stdout, "measurement") if one["name"] == "soak")
+    assert soak["spread"]["count"] >= 3
     assert len(values(done.stdout, "gpu_sample")) >= 3
 
 
@@ -167,7 +171,7 @@ def timed(left, right, out):
 torch.mm = timed
 torch.cuda.Event, torch.cuda.synchronize = Event, lambda device: None
 probe_gemm.common.median_seconds = lambda call, device, seconds: 0.02
-mean, slow = probe_gemm.sustained("fp32", 64, torch.device("cpu"))
+mean, slow, _ = probe_gemm.sustained("fp32", 64, torch.device("cpu"))
 alone = 2.0 * 64**3 / 1e12 / 0.02
 assert abs(mean / alone - 1 / 1.1) < 1e-6, mean / alone
 assert abs(slow / alone - 0.5) < 1e-6, slow / alone
@@ -239,3 +243,12 @@ def test_several_nodes_need_a_place_to_meet(root: Path, torch_python: str) -> No
     done = run(torch_python, root, "probe_all_reduce.py", "--nodes", "2")
     assert done.returncode == 2
     assert "--rendezvous" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["-3", "0", "inf", "nan", "many"])
+def test_a_probe_refuses_a_time_in_which_nothing_can_be_measured(
+    root: Path, torch_python: str, seconds: str
+) -> None:
+    done = run(torch_python, root, "probe_memory_bandwidth.py", "--seconds", seconds)
+    assert done.returncode == 2
+    assert "--seconds" in done.stderr

@@ -9,6 +9,7 @@ import click
 
 from rackproof.analysis.compare import Comparison, compare
 from rackproof.analysis.compare.selecting import select
+from rackproof.analysis.compare.several_runs import SeveralRuns, compare_several
 from rackproof.analysis.compare.systems import System, SystemComparison, compare_systems
 from rackproof.cli.errors import ToolError
 from rackproof.cli.find_run import find_run
@@ -22,6 +23,8 @@ from rackproof.report.comparison import (
     comparison_terminal,
     comparison_text,
 )
+
+_TWO = 2
 
 
 @click.command("compare")
@@ -50,7 +53,7 @@ def compare_command(
     SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
     logs or a quoted pattern, published:NAME, or a RUN: its id (or the beginning), folder, or run.json.
     Ratios are those to the first. Runs that failed enter no mean; one run has no interval. Two runs are
-    compared in full: every measurement, and what else differs.
+    compared in full: every measurement, and what else differs; of more runs, every measurement.
     """
     if len(names) < 2:
         raise click.UsageError("name two systems or runs, or more systems")
@@ -69,25 +72,36 @@ def compare_command(
         compared = compare_systems(_with_unique_names(systems), reference=reference, confidence=confidence)
     except ValueError as error:
         raise ToolError(str(error)) from None
+    several = _compare_several(systems)
     if as_json:
-        print_json(json_value(compared))
+        own = {"runs": json_value(several)} if several else {}
+        print_json({**json_value(compared), **own})
     else:
-        print_or_write(_rendered(compared, run_comparison, form), output)
+        print_or_write(_rendered(compared, run_comparison, several, form), output)
 
 
 def _compare_runs(systems: Sequence[System]) -> Comparison | None:
     """Return the comparison of two systems that are one run each, or None if they are not."""
-    if len(systems) != 2 or not all(system.single_run for system in systems):
+    if len(systems) != _TWO or not all(system.single_run for system in systems):
         return None
     return compare(systems[0].runs[0], systems[1].runs[0])
 
 
-def _rendered(compared: SystemComparison, run_comparison: Comparison | None, form: str) -> str:
+def _compare_several(systems: Sequence[System]) -> SeveralRuns | None:
+    """Return the comparison of more than two systems that are one run each, or None if they are not."""
+    if len(systems) <= _TWO or not all(system.single_run for system in systems):
+        return None
+    return compare_several([system.runs[0] for system in systems])
+
+
+def _rendered(
+    compared: SystemComparison, run_comparison: Comparison | None, several: SeveralRuns | None, form: str
+) -> str:
     if form == "text":
-        return comparison_terminal(compared, terminal_width())
+        return comparison_terminal(compared, terminal_width(), several)
     if form == "html":
-        return comparison_page(compared, run_comparison)
-    return comparison_markdown(compared, run_comparison)
+        return comparison_page(compared, run_comparison, several)
+    return comparison_markdown(compared, run_comparison, several)
 
 
 def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:

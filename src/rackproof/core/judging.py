@@ -11,6 +11,8 @@ The rules, in one place:
   a baseline without the label ``device`` is of GPUs, so no rule of another device has to find it;
 * beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
 * a speed or a time that was measured while others used the machine: ``unproven``, whatever it is;
+* a speed or a time whose samples swing by more than :data:`~rackproof.core.spread.WIDEST_FACTOR`:
+  ``unproven``, unless it fails;
 * where several measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
@@ -37,6 +39,7 @@ from rackproof.core.records import (
     Verdict,
     worst,
 )
+from rackproof.core.spread import spread_doubt
 
 NO_REFERENCE = "no reference yet"
 _TOO_GOOD = "too good to be true, check the measurement"
@@ -170,6 +173,7 @@ def judge(
         labels=measurement.labels,
         value=measurement.value,
         unit=measurement.unit,
+        spread=measurement.spread,
         reference=reference,
         verdict=verdict,
         gating=gating,
@@ -342,9 +346,15 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
-    """Return the judgement of a speed, unproven where others used the machine meanwhile."""
+    """Return the judgement of a speed, unproven where others used the machine meanwhile, or where its
+    samples differ by too much for one number.
+    """
     # Neither good nor bad: the others alone may have slowed it down.
-    return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": busy}) if busy else judged
+    doubt = busy
+    # With the machine to itself, one that is too slow is too slow, however unevenly.
+    if not doubt and judged.verdict is not Verdict.FAIL:
+        doubt = spread_doubt(judged.spread, judged.unit)
+    return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": doubt}) if doubt else judged
 
 
 def _lacking_measurements(

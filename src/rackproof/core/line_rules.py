@@ -85,8 +85,10 @@ class LineMetric(Record):
         min_length=1, max_length=40, description="Unit of the number, as the program prints it."
     )
     direction: Direction | None = Field(default=None, description="Which way is better.")
-    take: Literal["only", "first", "last", "lowest", "highest"] = Field(
-        default="only", description="Which of several lines counts; with `only` several are unproven."
+    take: Literal["only", "first", "last", "lowest", "highest", "median"] = Field(
+        default="only",
+        description="Which of several lines counts; with `only` several are unproven. `median`: the lines "
+        "are repetitions, and their spread is kept.",
     )
     at_least: float = Field(default=0, description="A lower number is impossible, so unproven.")
 

@@ -13,7 +13,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 SCHEMA_VERSION = 1
 """Version of the shape of ``run.json``; raised when a reader of the old shape would misread the new."""
@@ -75,6 +83,35 @@ class Source(Record):
         return place.strip()
 
 
+class Spread(Record):
+    """The distribution of the samples that a measurement was made of: repetitions, or moments of a run.
+
+    The values have the measurement's unit. Of five samples or more, the lowest and the highest 5 %, at
+    least one each, lie outside of ``low`` and ``high``: a single disturbance is no spread.
+    """
+
+    count: int = Field(ge=1)
+    """The number of samples."""
+    low: FiniteFloat
+    median: FiniteFloat
+    high: FiniteFloat
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Spread:
+        if not self.low <= self.median <= self.high:
+            raise ValueError("low, median and high of a spread do not ascend")
+        return self
+
+    @property
+    def factor(self) -> float:
+        """Return how many times as large the high end is as the low one; infinity if the low one is not
+        above 0.
+        """
+        if self.low == self.high:
+            return 1.0
+        return self.high / self.low if self.low > 0 else math.inf
+
+
 class Measurement(Record):
     """A named number with unit, direction and origin.
 
@@ -88,6 +125,8 @@ class Measurement(Record):
     unit: str
     direction: Direction | None = None
     labels: dict[str, str] = {}
+    spread: Spread | None = None
+    """The spread of its samples, or None if it is one number only."""
     source: Source = Source()
 
     @property
@@ -194,6 +233,8 @@ class Judgement(Record):
     labels: dict[str, str] = {}
     value: float | None = None
     unit: str = ""
+    spread: Spread | None = None
+    """The spread of the measurement's samples."""
     reference: Reference | None = None
     verdict: Verdict
     gating: bool = True

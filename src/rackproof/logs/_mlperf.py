@@ -18,7 +18,7 @@ from math import inf, isclose, isfinite
 
 from rackproof.core.gpu_models import share_of_peak
 from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
-from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
 from rackproof.core.training_limits import gpus_of_platform, impossible_speeds
 from rackproof.logs._course import KINDS, Course
 from rackproof.logs._reading import (
@@ -385,7 +385,7 @@ def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
     if measurement.name == "model_flops" and measurement.unit == "TFLOP/s":
         share = share_of_peak(labels.get("gpu_model", ""), labels.get("dtype", ""), measurement.value)
         if share is not None:
-            yield measurement.model_copy(update={"name": "mfu", "value": share, "unit": "1"})
+            yield measurement.model_copy(update={"name": "mfu", "value": share, "unit": "1", "spread": None})
 
 
 def _day_of(seconds: float) -> date | None:
@@ -884,13 +884,14 @@ class Events(LogParser):
         # JSON has no other form for non-finite numbers than text; any other text is a mistake.
         if isinstance(value["value"], str) and isfinite(figure):
             raise TypeError("a number as text")
-        labels = value.get("labels") or {}
+        labels, spread = value.get("labels") or {}, value.get("spread")
         return Measurement(
             name=text_of(value["name"], 200),
             value=figure,
             unit=text_of(value["unit"], 40),
             direction=Direction(value["direction"]) if value.get("direction") else None,
             labels={text_of(k, 100): text_of(v) for k, v in list(labels.items())[:50]},
+            spread=None if spread is None else Spread.model_validate(spread),
             source=self.log.source(line, rank),
         )
 
@@ -1017,6 +1018,7 @@ class Events(LogParser):
         self.judge_quality(measurements)
         self.remark()
         self.measure_speed(measurements)
+        self._find_missing_spread()
         stated = {one.name for one in self.extra}
         measurements = [one for one in measurements if one.name not in stated] + self.extra
         curves = [curve for name, curve in self.curves.items() if name != "train_step_time"]
@@ -1025,6 +1027,14 @@ class Events(LogParser):
             return parsed
         earliest = self.first_time if self.run_start is None else min(self.first_time, self.run_start)
         return parsed.model_copy(update={"first_event_s": earliest, "last_event_s": self.latest})
+
+    def _find_missing_spread(self) -> None:
+        """Find a measurement without the spread that others of its name state."""
+        spread = {one.name for one in self.extra if one.spread is not None}
+        for one in self.extra:
+            if one.spread is None and one.name in spread:
+                message = f"{one.name} states no spread, and another {one.name} of the log does"
+                self.log.find("spread_missing", message, Verdict.UNPROVEN, line=one.source.line)
 
     def _forgive_helpers(self) -> None:
         """Turn srun's messages about a task that ended before the program logged anything into remarks.
@@ -1395,9 +1405,8 @@ class Events(LogParser):
         # Clocks of ranks differ: an epoch may seem to end before it began.
         durations = [seconds for seconds in self.epoch_times if seconds > 0]
         if durations:
-            measurements.append(
-                self.measure("seconds_per_epoch", statistics.median(durations), "s", LOWER, None)
-            )
+            name, value = "seconds_per_epoch", statistics.median(durations)
+            measurements.append(self.measure(name, value, "s", LOWER, None, samples=durations[1:]))
 
     def _compare_with_course(self, measurements: list[Measurement]) -> None:
         """Find a throughput at which the training could not have come as far as its evaluations state."""
@@ -1434,10 +1443,11 @@ class Events(LogParser):
         name, unit = "samples_per_second", "samples/s"
         if rates.y:
             # The first interval holds the warm-up; the median is not moved by evaluation pauses.
-            value = statistics.median(rates.y[1:] or rates.y)
-            measurements.append(self.measure(name, value, unit, HIGHER, self.stats[name][1]))
+            kept = rates.y[1:] or rates.y
+            value, at = statistics.median(kept), self.stats[name][1]
+            measurements.append(self.measure(name, value, unit, HIGHER, at, samples=kept))
         elif steps.y and self.batch_size:
-            value = self.batch_size / statistics.median(steps.y)
-            measurements.append(self.measure(name, value, unit, HIGHER, self.stats["train_step_time"][1]))
+            value, at = self.batch_size / statistics.median(steps.y), self.stats["train_step_time"][1]
             for x, y in zip(steps.x, steps.y, strict=True):
                 rates.add(x, self.batch_size / y)
+            measurements.append(self.measure(name, value, unit, HIGHER, at, samples=rates.y[1:]))

@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
 from math import isfinite
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
+from rackproof.core.spread import spread_of
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
@@ -722,14 +723,16 @@ class LogParser(ABC):
         line: int | None,
         rank: int | None = None,
         labels: dict[str, str] | None = None,
+        samples: Iterable[float] = (),
     ) -> Measurement:
-        """Return a measurement with the place where it was read."""
+        """Return a measurement with the place where it was read, and the spread of its samples."""
         return Measurement(
             name=name,
             value=value,
             unit=unit,
             direction=direction,
             labels=labels or {},
+            spread=spread_of(samples),
             source=self.log.source(line, rank),
         )
 

@@ -163,10 +163,9 @@ class MxnetParser(LogParser):
         measurements: list[Measurement] = []
         if self.speeds:
             # The first interval holds allocation and auto-tuning.
-            speed = statistics.median(self.speeds[1:] or self.speeds)
-            measurements.append(
-                self.measure("samples_per_second", speed, "samples/s", Direction.HIGHER, self.speed_line)
-            )
+            speeds, name = self.speeds[1:] or self.speeds, "samples_per_second"
+            speed, up, at = statistics.median(speeds), Direction.HIGHER, self.speed_line
+            measurements.append(self.measure(name, speed, "samples/s", up, at, samples=speeds))
         for name, (value, at) in self.metrics.items():
             # Of other metrics it is not known which way is better.
             direction = Direction.HIGHER if name.endswith("accuracy") else None
@@ -211,8 +210,9 @@ class MxnetParser(LogParser):
             measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, at))
         if self.times:
             # The first epoch holds start-up: by so much it is longer than the others.
-            steady = statistics.median(self.times[1:] or self.times)
-            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, at))
+            times = self.times[1:] or self.times
+            steady = statistics.median(times)
+            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, at, samples=times))
             if len(self.times) > 1:
                 startup = max(0.0, self.times[0] - steady)
                 measurements.append(self.measure("startup_time", startup, "s", lower, at))

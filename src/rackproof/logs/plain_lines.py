@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from typing import ClassVar
 
 from rackproof.core.line_rules import CHARACTERS_READ, FORMAT, LineMetric, LineRules, characters_read
@@ -12,6 +13,8 @@ from rackproof.logs._reading import Log, LogParser, number
 
 MOST_CHARACTERS = CHARACTERS_READ[0]
 """Characters of a line that patterns are tried on."""
+MOST_REPETITIONS = 10_000
+"""So many numbers of one metric make its median; more are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """The first line that workloads/run_command.py prints: the program that made the output."""
 
@@ -35,6 +38,8 @@ class _Reading:
         self.rule = rule
         self.pattern = _BoundedPattern(rule.pattern)
         self.value, self.line, self.count = math.nan, 0, 0
+        self.samples: list[float] = []
+        """The numbers of repetitions, in their order."""
         self.group: int | str = "value" if "value" in self.pattern.compiled.groupindex else 1
 
     def take(self, at: int, value: float) -> None:
@@ -46,9 +51,12 @@ class _Reading:
             "last": True,
             "lowest": self.count == 1 or value < self.value,
             "highest": self.count == 1 or value > self.value,
+            "median": True,
         }
         if better[self.rule.take]:
             self.value, self.line = value, at
+        if self.rule.take == "median" and self.count <= MOST_REPETITIONS:
+            self.samples.append(value)
 
 
 _GOES_ON = re.compile(r"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
@@ -126,4 +134,10 @@ class PlainLinesParser(LogParser):
             message = f"{name}: {reading.count} lines fit its pattern; say with `take` which one counts"
             self.log.find("several_values", message, Verdict.UNPROVEN, line=reading.line)
             return None
-        return self.measure(name, reading.value, reading.rule.unit, reading.rule.direction, reading.line)
+        if reading.samples and reading.count > MOST_REPETITIONS:
+            message = f"{name}: {reading.count} repetitions, and {MOST_REPETITIONS} are the most"
+            self.log.find("several_values", message, Verdict.UNPROVEN, line=reading.line)
+            return None
+        rule = reading.rule
+        value = statistics.median(reading.samples) if reading.samples else reading.value
+        return self.measure(name, value, rule.unit, rule.direction, reading.line, samples=reading.samples)

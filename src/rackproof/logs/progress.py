@@ -59,6 +59,9 @@ class Progress:
     throughput_unit: str = ""
     target: float | None = None
     phase: str = ""
+    done_bytes: int | None = None
+    all_bytes: int | None = None
+    """Bytes that are there, and about how many there will be: of a download."""
     fraction: float | None = None
     message: str = ""
 
@@ -155,7 +158,8 @@ class Follower:
             return
         queue = report.get("queue")
         phase = report["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
-        self._update({"phase": clean(phase, 80)})
+        done, every = whole(report.get("bytes")), whole(report.get("of_bytes"))
+        self._update({"phase": clean(phase, 80), "done_bytes": done, "all_bytes": every or None})
 
     def _event_json(self, payload: bytes) -> None:
         try:
@@ -247,6 +251,8 @@ class Follower:
         now = self._now
         if now.phase in ("ended", "success"):
             return 1.0
+        if now.done_bytes is not None and now.all_bytes:
+            return min(1.0, now.done_bytes / now.all_bytes)
         fraction = _fraction_of_epochs(now)
         if fraction is None and now.step is not None and now.steps:
             fraction = now.step / now.steps

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rackproof.core.last_lines import read_last_lines
 from rackproof.core.records import KEPT_RECORD, Run, Verdict
-from rackproof.core.text import sanitize
 from rackproof.report.terminal import terminal_table
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
 ]
 
 _LOG_END_LINES = 20
-_LOG_END_BYTES = 16 * 1024
 FORMATS = ("html", "md", "junit", "json")
 _NAMES = {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
 
@@ -89,12 +88,9 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
         # A record may name any path; only what is kept with the run is shown.
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
             return ()
-        with path.open("rb") as stream:
-            stream.seek(max(path.stat().st_size - _LOG_END_BYTES, 0))
-            lines = stream.read(_LOG_END_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ()
-    return tuple(sanitize(line, 300, newlines=True) for line in lines[-_LOG_END_LINES:])
+    return read_last_lines(path, _LOG_END_LINES)
 
 
 def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:

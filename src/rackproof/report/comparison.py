@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rackproof import __version__
 from rackproof.analysis.compare.runs import Comparison, Side
+from rackproof.analysis.compare.several_runs import SeveralRuns
 from rackproof.analysis.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
 from rackproof.analysis.compare.systems import ComparisonCell as Value
 from rackproof.core.records import Direction, Judgement, Reference, Verdict, worst
 from rackproof.core.text import NOTHING, number, percent, quantity, sanitize
-from rackproof.report import charts, view
+from rackproof.report import charts, several_runs, view
 from rackproof.report.markdown import escape, table_text
 from rackproof.report.terminal import text_table
 from rackproof.report.view import Cell, Table
@@ -24,6 +25,9 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
     ("minutes", "Minutes to solution (lower is better)"),
     ("other", "Other measurements"),
 )
+_MOST_IN_TITLE = 3
+_MOST_WITH_COLUMNS = 2
+"""So many systems have columns of their own for the ratio."""
 _FAIRER = (
     "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
     "target stand beside the minutes."
@@ -32,6 +36,8 @@ _FAIRER = (
 
 def title(comparison: SystemComparison) -> str:
     """Return the heading."""
+    if len(comparison.systems) > _MOST_IN_TITLE:
+        return f"{len(comparison.systems)} systems beside {sanitize(comparison.systems[0], 200)}"
     return sanitize(" against ".join(comparison.systems), 300)
 
 
@@ -91,7 +97,7 @@ def _value(cell: Value) -> Cell:
     return Cell(quantity(cell.value, cell.unit), "number", note=runs)
 
 
-def _ratio(ratio: Ratio, confidence: float) -> tuple[Cell, Cell, Cell]:
+def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"
@@ -117,24 +123,43 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
             cells += _values_with_epochs(row, epochs.get((row.benchmark, row.point)))
         else:
             cells += [_value(value) for value in row.cells]
-        for ratio in row.ratios:
-            cells += _ratio(ratio, comparison.confidence)
+        if len(comparison.systems) > _MOST_WITH_COLUMNS:
+            cells = _with_ratios(cells, row.ratios)
+        else:
+            for ratio in row.ratios:
+                cells += _ratio(ratio)
         rows.append(cells)
     columns = _system_columns(comparison, kind)
     return view.table(f"Means over the runs that count, and their ratio to {base}", columns, rows)
 
 
+def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
+    """Return a row's cells, each value but the first with its ratio, interval and conclusion below it.
+
+    Columns of their own would make the table of six systems three times as wide as a window.
+    """
+    each = (len(cells) - 1) // (len(ratios) + 1)
+    made = list(cells)
+    for place, ratio in enumerate(ratios, start=1):
+        at = 1 + place * each
+        shown, interval, conclusion = _ratio(ratio)
+        parts = [f"ratio {shown.text}"] if ratio.value is not None else []
+        parts += [interval.text] if interval.text != "none" else []
+        parts += [conclusion.text, conclusion.note]
+        note = ", ".join(part for part in (made[at].note, *parts) if part)
+        made[at] = replace(made[at], note=note)
+    return made
+
+
 def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
-    base = sanitize(comparison.systems[0], 40)
-    several = len(comparison.systems) > 2
     columns = ["Benchmark"]
     for name in comparison.systems:
         columns.append(sanitize(name, 60))
         if kind == "minutes":
             columns.append("Epochs")
-    for name in comparison.systems[1:]:
-        whose = f" {sanitize(name, 40)} / {base}" if several else f" to {base}"
-        columns += [f"Ratio{whose}", f"{comparison.confidence:.0%} interval", "Conclusion"]
+    if len(comparison.systems) <= _MOST_WITH_COLUMNS:
+        base = sanitize(comparison.systems[0], 40)
+        columns += [f"Ratio to {base}", f"{comparison.confidence:.0%} interval", "Conclusion"]
     return columns
 
 
@@ -244,14 +269,22 @@ def differences(runs: Comparison | None) -> Table:
 
 
 def sections(
-    comparison: SystemComparison, runs: Comparison | None = None
+    comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables with rows as (id, heading, tables)."""
-    made = [(f"s-{kind}", heading, two_columns(comparison, kind)) for kind, heading in _HEADINGS]
+    """Return all tables with rows as (id, heading, tables).
+
+    Args:
+        comparison: The comparison of the systems.
+        runs: That of two single runs.
+        several: That of more single runs; it has all that means over one run each would repeat.
+    """
+    made = [*several_runs.tables_of_runs(several)] if several else []
+    if several is None:
+        made += [(f"s-{kind}", heading, two_columns(comparison, kind)) for kind, heading in _HEADINGS]
     made += [
         ("s-judged", "Against the published results", judged(comparison)),
         ("s-left-out", "Left out", left_out(comparison)),
-        ("s-counted", "Run by run", counted(comparison)),
+        *([] if several else [("s-counted", "Run by run", counted(comparison))]),
         ("s-differences", "Surroundings", differences(runs)),
     ]
     return tuple((ident, heading, (one,)) for ident, heading, one in made if one.rows)
@@ -308,8 +341,12 @@ def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def comparison_page(comparison: SystemComparison, runs: Comparison | None = None) -> str:
-    """Return the HTML page; ``runs`` adds what else differs between two single runs."""
+def comparison_page(
+    comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
+) -> str:
+    """Return the HTML page; ``runs`` adds what else differs between two single runs, ``several`` every
+    measurement of more than two.
+    """
     # Jinja2 takes a tenth of a second to import, and a terminal needs none.
     from rackproof.report.html import environment, style
 
@@ -320,27 +357,29 @@ def comparison_page(comparison: SystemComparison, runs: Comparison | None = None
             kind="Comparison",
             when="",
             style=style(),
-            title=title(comparison),
+            title=f"{len(several.runs)} runs" if several else title(comparison),
             counts=f"{len(comparison.counted)} runs count, {len(comparison.left_out)} are left out",
             verdict=verdict(comparison),
             lead=lead(comparison),
-            remarks=remarks(comparison),
-            sections=sections(comparison, runs),
+            remarks=() if several else remarks(comparison),
+            sections=sections(comparison, runs, several),
             drawn=[
                 charts.draw_ratios(chart, f"chart{place}")
                 for place, chart in enumerate(ratio_charts(comparison), start=1)
             ],
-            method=comparison.method,
+            method="times in UTC" if several else comparison.method,
             version=sanitize(__version__, 60),
         )
     )
 
 
-def comparison_markdown(comparison: SystemComparison, runs: Comparison | None = None) -> str:
+def comparison_markdown(
+    comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
+) -> str:
     """Return the same tables as GitHub-flavoured Markdown."""
     parts = [f"# {escape(title(comparison))}", escape(lead(comparison))]
     parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
-    for _, heading, tables in sections(comparison, runs):
+    for _, heading, tables in sections(comparison, runs, several):
         # Column heads are our own words everywhere else; here they hold the systems' names.
         safe = (replace(one, columns=tuple(map(escape, one.columns))) for one in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
@@ -348,22 +387,32 @@ def comparison_markdown(comparison: SystemComparison, runs: Comparison | None = 
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
+def comparison_terminal(
+    comparison: SystemComparison, width: int = 100, several: SeveralRuns | None = None
+) -> str:
     """Return the same tables as text for a terminal of ``width`` cells."""
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
-    for ident, heading, tables in sections(comparison):
+    if several:
+        lines = [f"{len(several.runs)} runs", lead(comparison)]
+    for ident, heading, tables in sections(comparison, several=several):
         # Columns that only a page has room for, such as single runs and where they were published; --json has
         # them, too.
         if ident == "s-counted":
             continue
+        left_out = () if ident == "s-runs" else _PAGE_COLUMNS
         for one in tables:
-            lines += ["", heading, *_table_lines(one, max(width, 60))]
-    return "\n".join([*lines, "", comparison.method]) + "\n"
+            lines += ["", heading, *_table_lines(one, max(width, 60), left_out)]
+    # Single runs have neither means nor intervals.
+    method = [] if several else ["", comparison.method]
+    return "\n".join([*lines, *method]) + "\n"
 
 
-def _table_lines(shown: Table, width: int) -> list[str]:
+_PAGE_COLUMNS = ("Published in", "Run")
+
+
+def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
     """Format a table for a terminal without the columns that only a page has room for."""
-    kept = [place for place, name in enumerate(shown.columns) if name not in ("Published in", "Run")]
+    kept = [place for place, name in enumerate(shown.columns) if name not in left_out]
     rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
     names = [shown.columns[place] for place in kept]
     return text_table(names, rows, width, range(len(kept)))

@@ -16,6 +16,7 @@ from rackproof import __version__
 from rackproof.core.records import Run
 from rackproof.core.text import moment, sanitize
 from rackproof.report import charts, study, view
+from rackproof.report.next_step import step_after_plan, step_after_run
 
 
 @cache
@@ -69,6 +70,7 @@ def run_page(run: Run, log_end: Sequence[str] = ()) -> str:
             drawn=_draw(charts.run_charts(run)),
             findings=view.finding_table(run),
             log_end="\n".join(log_end),
+            next_step=step_after_run(run),
             facts=view.fact_pairs(run),
             nodes=view.node_table(run),
             gpus=view.gpu_table(run),
@@ -104,6 +106,7 @@ def plan_page(
             verdict=verdict,
             meaning=view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""),
             reasons=view.plan_reasons(runs, missing),
+            next_step=step_after_plan(runs, verdict),
             overview=view.overview_table(runs, link),
             left_out=[sanitize(one, 400) for one in left_out],
             # A single point would only repeat the overview.

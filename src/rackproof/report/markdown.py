@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rackproof.core.records import Run
 from rackproof.core.text import sanitize
 from rackproof.report import study, view
+from rackproof.report.next_step import step_after_plan, step_after_run
 from rackproof.report.view import Cell, Table
 
 # Everything that could start markup, HTML, a mention, an issue link or a table cell.
@@ -71,6 +72,7 @@ def run_markdown(run: Run, level: int = 1) -> str:
         f"{mark} {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
         + (f" ({escape(point)})" if point else ""),
         "\n".join(f"- {escape(reason)}" for reason in view.reasons(run)),
+        _step(step_after_run(run)),
     ]
     sections = (
         ("Judgement", [view.judgement_table(run)]),
@@ -86,7 +88,13 @@ def run_markdown(run: Run, level: int = 1) -> str:
         texts = [text for text in map(table_text, tables) if text]
         if texts:
             parts += [f"{mark}# {name}", *texts]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _step(step: tuple[str, str]) -> str:
+    """Return the next step in words and code, or "" if there is none."""
+    words, command = step
+    return f"{escape(words)} {code(command)}" if command else ""
 
 
 def _facts(run: Run) -> Table:
@@ -107,10 +115,11 @@ def plan_markdown(
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
         f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}.",
         "\n".join(f"- {escape(reason)}" for reason in view.plan_reasons(runs, missing)),
+        _step(step_after_plan(runs, verdict)),
     ]
     tables = [view.overview_table(runs, link)]
     if view.is_training_sweep(runs):
         tables.append(view.sweep_table(runs))
     tables += study.tables(runs, link)
     parts += [text for text in map(table_text, tables) if text]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"

@@ -113,7 +113,7 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
 def _terminal_row(run: Run) -> tuple[str, ...]:
     headlines = view.main_measurements(run, 3)
     # A number and its unit stay on one line.
-    main = "; ".join(one.brief.replace(one.value, one.value.replace(" ", _KEEP)) for one in headlines)
+    main = "; ".join(one.brief.replace(one.amount, one.amount.replace(" ", _KEEP)) for one in headlines)
     # On a terminal a plain pass needs no reason.
     why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
     verdict = _verdict_mark(run.verdict)

@@ -25,6 +25,7 @@ from rackproof.core.records import (
     Node,
     Reference,
     Run,
+    Spread,
     Verdict,
     worst,
 )
@@ -217,6 +218,21 @@ def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
     return low, high
 
 
+def spread_text(spread: Spread | None) -> str:
+    """Write the spread of a measurement's samples: ``98 to 104 (200 samples)``; "" for none."""
+    if spread is None:
+        return ""
+    return f"{number(spread.low)} to {number(spread.high)} ({spread.count} samples)"
+
+
+def _short_spread(spread: Spread | None) -> str:
+    """Write half of the distance between the ends of a spread: ``±3 %``; "" for none or below 0.5 %."""
+    if spread is None or not spread.median:
+        return ""
+    half = (spread.high - spread.low) / 2 / abs(spread.median)
+    return f"±{100 * half:.0f} %" if half >= 0.005 else ""
+
+
 def _sort_key(one: Judgement) -> tuple[int, int]:
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     return (0 if one.gating else 1, order[one.verdict])
@@ -231,7 +247,7 @@ def judgement_table(run: Run) -> Table:
             (
                 verdict_cell(one.verdict, "" if one.gating else "does not count"),
                 Cell(words(one.metric), note=label_text(one.labels)),
-                _number(quantity(one.value, one.unit)),
+                Cell(quantity(one.value, one.unit), "number", note=spread_text(one.spread)),
                 _number(quantity(reference.value, reference.unit) if reference else "none"),
                 _number(bounds_text(reference) if reference else ""),
                 Cell(percent(deviation(one)), "number", gauge=gauge(one)),
@@ -261,7 +277,7 @@ def measurement_table(run: Run) -> Table:
         (
             _text(words(one.name)),
             _text(label_text(one.labels)),
-            _number(quantity(one.value, one.unit)),
+            Cell(quantity(one.value, one.unit), "number", note=spread_text(one.spread)),
             _text(better[one.direction]),
             _code(one.source, 200),
         )
@@ -541,11 +557,17 @@ class Headline:
     unit: str = ""
     note: str = ""
     verdict: Verdict | None = None
+    spread: str = ""
+
+    @property
+    def amount(self) -> str:
+        """Return figure and unit on one line."""
+        return f"{self.figure} {self.unit}".strip()
 
     @property
     def value(self) -> str:
-        """Return figure and unit on one line."""
-        return f"{self.figure} {self.unit}".strip()
+        """Return figure, unit and spread on one line."""
+        return f"{self.amount} {self.spread}".strip()
 
     @property
     def brief(self) -> str:
@@ -555,12 +577,14 @@ class Headline:
         return f"{self.name} {self.value}"
 
 
-def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdict | None = None) -> Headline:
-    figure = quantity(value, unit)
-    shown = unit_text(unit)
+def _headline(
+    name: str, one: Judgement | Measurement, note: str = "", verdict: Verdict | None = None
+) -> Headline:
+    figure, spread = quantity(one.value, one.unit), _short_spread(one.spread)
+    shown = unit_text(one.unit)
     if shown and figure.endswith(f" {shown}"):
-        return Headline(words(name), figure.removesuffix(f" {shown}"), shown, note, verdict)
-    return Headline(words(name), figure, "", note, verdict)
+        return Headline(words(name), figure.removesuffix(f" {shown}"), shown, note, verdict, spread)
+    return Headline(words(name), figure, "", note, verdict, spread)
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
@@ -580,7 +604,7 @@ def _judged_headlines(run: Run) -> dict[str, Headline]:
     for one in sorted(run.judgements, key=_sort_key):
         if one.gating and one.value is not None and one.metric not in judged:
             note = label_text(one.labels, 80)
-            judged[one.metric] = _headline(one.metric, one.value, one.unit, note, one.verdict)
+            judged[one.metric] = _headline(one.metric, one, note, one.verdict)
     return judged
 
 
@@ -596,7 +620,7 @@ def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
         note = label_text(chosen.labels, 80)
         if len(group) > 1:
             note = sanitize(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
-        others[name] = _headline(name, chosen.value, chosen.unit, note)
+        others[name] = _headline(name, chosen, note)
     return others
 
 

@@ -38,7 +38,28 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     plan = write_plan_reports(
         runs, folder / "sweep", "MNIST sweep", lambda run: f"../{run.run_id}/report.html"
     )
-    return made | {"sweep": plan["html"], "comparison": _comparison(folder / "comparison")}
+    return made | {
+        "sweep": plan["html"],
+        "comparison": _comparison(folder / "comparison"),
+        "six": _six_runs(folder / "six.html"),
+    }
+
+
+def _six_runs(page: Path) -> Path:
+    """Write the page of six runs beside each other: two of a rack, and one with hostile text."""
+    from rackproof.analysis.compare.several_runs import compare_several
+    from rackproof.analysis.compare.systems import System, compare_systems
+    from rackproof.report.comparison import comparison_page
+    from tests.report import example_runs
+
+    kinds = (example_runs.healthy, example_runs.hostile, example_runs.rack)
+    runs = [
+        kind().model_copy(update={"run_id": f"20261126T15534{place}Z-mnist-lenet-4f6e7{place}"})
+        for place, kind in enumerate((*kinds, *kinds))
+    ]
+    systems = [System(name=run.run_id, runs=(run,), single_run=True) for run in runs]
+    page.write_text(comparison_page(compare_systems(systems), several=compare_several(runs)))
+    return page
 
 
 def _comparison(folder: Path) -> Path:

@@ -59,7 +59,8 @@ class Site:
         resume = changes.pop("resume", True)
         dry_run = changes.pop("dry_run", False)
         variables = {"bench_home": "/home", "bench_workloads": "/workloads", "bench_sku": ""}
-        answer = NodeAnswer(facts=FACTS, variables=variables, pythons={})
+        facts, pythons = changes.pop("facts", FACTS), changes.pop("pythons", {})
+        answer = NodeAnswer(facts=facts, variables=variables, pythons=pythons)
         return tasks.plan_runs(
             self.choose(**{"benchmarks": ["train"], **changes}),
             hosts=[*asked, *unreached],
@@ -97,6 +98,75 @@ class Site:
         }
         plan_id = outcome.plan.plan_id
         return tasks.record_run(self.results, plan_id, planned.run_id, **{**options, **changes}).run.verdict
+
+
+PROGRAM = """\
+name: disk
+summary: Measures a disk
+parameters: {threads: 4}
+launch: {with: local, command: [fio, "{{ threads }}"]}
+result:
+  format: lines
+  lines: {good_end: "^done", metrics: {speed: {pattern: "^speed (.*)", unit: MB/s}}}
+  judge: [{metric: speed}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [({}, ""), ({"programs": {"fio": True}}, ""), ({"programs": {"fio": False}}, "n1: fio is not there")],
+)
+def test_a_program_that_a_node_lacks_is_found_before_the_run(
+    site: Site, facts: dict[str, Any], why: str
+) -> None:
+    (site.definitions / "disk.yml").write_text(PROGRAM)
+    assert site.choose(benchmarks=["disk"]).programs == ("fio",)
+    for dry_run in (True, False):
+        outcome = site.plan(benchmarks=["disk"], facts={**FACTS, **facts}, dry_run=dry_run)
+        assert outcome.plan.runs[0].unproven_because.startswith(why)
+        assert bool(outcome.plan.runs[0].unproven_because) is bool(why)
+        assert ("UNPROVEN: n1: fio is not there: install it" in outcome.description) is bool(why)
+
+
+def test_a_program_of_a_path_of_its_own_or_of_a_variable_is_not_looked_for(site: Site) -> None:
+    text = PROGRAM.replace("command:", "environment: {PATH: /opt/bin}, command:")
+    (site.definitions / "disk.yml").write_text(text)
+    outcome = site.plan(benchmarks=["disk"], facts={**FACTS, "programs": {"fio": False}})
+    assert outcome.plan.runs[0].unproven_because == ""
+    (site.definitions / "disk.yml").write_text(PROGRAM.replace("[fio, ", '["{{ threads }}", '))
+    assert site.choose(benchmarks=["disk"]).programs == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"status": "absent"}, "bench_pythons names /usr/bin/python3 for torch, which is not there"),
+        ({"status": "ok", "said": {"imports": {"torch": False, "mlperf_logging.mllog": True}}}, "no torch:"),
+        ({"status": "ok", "said": {"imports": {"torch": True}}}, ""),
+        # A tool that did not answer says nothing: the run itself shows what is wrong.
+        ({"status": "hung"}, ""),
+        ({}, ""),
+        ("text", ""),
+    ],
+)
+def test_an_interpreter_without_the_runtime_is_found_before_the_run(
+    site: Site, root: Path, answer: Any, why: str
+) -> None:
+    assert site.choose(workloads=root / "workloads").imports["torch"][0] == "torch"
+    facts = {**FACTS, "pythons": {"torch": answer}}
+    outcome = site.plan(facts=facts, pythons={"torch": "/usr/bin/python3"})
+    assert why in outcome.plan.runs[0].unproven_because
+    assert bool(outcome.plan.runs[0].unproven_because) is bool(why)
+
+
+def test_a_parameter_that_is_given_as_a_variable_is_refused(site: Site) -> None:
+    with pytest.raises(BenchError) as caught:
+        site.choose(benchmarks=["train"], given={"batch_size": "32", "suite": "two"})
+    assert "batch_size is a parameter of train, and no variable" in str(caught.value)
+    # What it advises does it.
+    advised = str(caught.value).partition("-e '")[2].partition("'")[0]
+    values = json.loads(advised)["bench_parameters"]
+    assert site.choose(benchmarks=["train"], parameters=values).parameters == {"batch_size": (32,)}
 
 
 def event(key: str, value: object, **metadata: object) -> str:

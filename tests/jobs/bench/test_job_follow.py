@@ -27,6 +27,7 @@ from rackproof.jobs.bench.job_follow import (
     parse_poll,
     poll_command,
 )
+from rackproof.logs.progress import Follower
 
 BOOT = "11111111-2222-4333-8444-555555555555"
 STATE = {
@@ -75,6 +76,8 @@ class LoggedProgress:
     throughput: float | None = None
     throughput_unit: str = ""
     phase: str = ""
+    done_bytes: int | None = None
+    all_bytes: int | None = None
     fraction: float | None = None
     message: str = ""
 
@@ -317,6 +320,33 @@ def test_without_an_earlier_job_the_last_epoch_is_the_latest_end() -> None:
     line = shown.progress_line(LoggedProgress(epoch=3, epochs=12, target=0.99, fraction=0.25), 30, 2)
     assert line is not None
     assert line.endswith("ends at the latest about 12:01:30 (in 1 min 30 s)")
+
+
+def test_a_download_shows_its_size_and_its_end() -> None:
+    clock = Clock()
+    shown, log = printer(clock), Follower("auto")
+
+    def line(done: float, total: float) -> str:
+        report = {"phase": "fetching torch", "bytes": int(done), "of_bytes": int(total)}
+        progress = log.feed(f":::RACKPROOF {json.dumps(report)}\n".encode())
+        return shown.progress_line(progress, clock.now - 1000, int(clock.now) + 1) or ""
+
+    line(0.4e9, 7.4e9)
+    clock.now += 60
+    assert "fetching torch · 1.4 of about 7.4 GB · 1 min 00 s elapsed · ends about" in line(1.4e9, 7.4e9)
+    clock.now += 60
+    assert "(in 5 min 00 s)" in line(2.4e9, 7.4e9)
+    clock.now += 600
+    # More than was expected: then the rest is not known.
+    assert "fetching torch · 8.0 GB ·" in line(8e9, 7.4e9)
+
+
+@pytest.mark.parametrize("report", [{"bytes": "x", "of_bytes": []}, {"bytes": -1}, {"bytes": 1e300}, {}])
+def test_a_report_without_a_size_shows_its_phase_alone(report: dict[str, Any]) -> None:
+    log = Follower("auto")
+    text = json.dumps({"phase": "waiting", **report})
+    progress = log.feed(f":::RACKPROOF {text}\n".encode())
+    assert (progress.phase, progress.fraction) == ("waiting", None)
 
 
 def test_lines_of_a_training() -> None:

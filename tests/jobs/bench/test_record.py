@@ -113,6 +113,7 @@ def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
         ({"exit_status": 1}, "fail", "exit_status", "exit status 1"),
         ({"exit_status": 255}, "fail", "exit_status", "exit status 255"),
         ({"exit_status": -1}, "fail", "exit_status", "exit status -1"),
+        ({"exit_status": 2}, "unproven", "could_not_run", "parameter has a value that it cannot use"),
         ({"exit_status": 4}, "unproven", "could_not_run", "GPU that was asked for is absent"),
         ({"exit_status": 5}, "unproven", "could_not_run", "data is missing"),
         ({"exit_status": None}, "unproven", "no_exit_status", "no exit status"),
@@ -180,6 +181,33 @@ def test_no_state_of_a_job_crashes_and_only_a_good_one_passes(
     else:
         assert run.reasons
     assert Run.model_validate_json(run.model_dump_json()).verdict == run.verdict
+
+
+@pytest.mark.parametrize("lines", [("starting", "", "ValueError: no disk"), ("rank 0: gone", "killed")])
+@pytest.mark.parametrize("end", [{"exit_status": 1}, {"exit_status": 2}, {"signal": 9}, {"ended_by": "hang"}])
+def test_the_last_words_of_a_program_that_ended_early_are_in_the_reason(
+    planned: PlannedRun, tmp_path: Path, lines: tuple[str, ...], end: dict[str, Any]
+) -> None:
+    folder = tmp_path / "results" / planned.run_id
+    (folder / "logs").mkdir(parents=True)
+    log = "\n".join(
+        ["first", *lines, ':::MLLOG {"key": "run_stop"}', "rackproof: /x ended with exit status 3"]
+    )
+    (folder / "logs" / "n1.log").write_text(f"{log}\n")
+    known = evidence(planned, job={"succeeded": False, **end})
+    run, _ = record.judge_folder(planned, known, folder, record.History(tmp_path / "results"))
+    words = " / ".join([line for line in ("first", *lines) if line][-2:])
+    assert f"its last lines: {words}" in run.reasons[0]
+
+
+def test_the_words_of_no_log_of_the_run_are_not_shown(planned: PlannedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / planned.run_id
+    (folder / "logs").mkdir(parents=True)
+    (tmp_path / "secret").write_text("of another file")
+    (folder / "logs" / "n1.log").symlink_to(tmp_path / "secret")
+    known = evidence(planned, job={"succeeded": False, "exit_status": 1})
+    run, _ = record.judge_folder(planned, known, folder, record.History(tmp_path / "results"))
+    assert "another file" not in " ".join(run.reasons)
 
 
 @pytest.mark.parametrize("key", ["phase", "ended_by", "exit_status", "succeeded", "id"])

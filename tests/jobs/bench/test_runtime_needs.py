@@ -15,7 +15,9 @@ from rackproof.jobs.bench.runtime_needs import (
     read_needs,
 )
 
-NEEDS = RuntimeNeeds((3, 10), (3, 11), {"libgomp.so.1": "libgomp1", "libquadmath.so.0": "libquadmath0"})
+NEEDS = RuntimeNeeds(
+    (3, 10), (3, 11), {"libgomp.so.1": "libgomp1", "libquadmath.so.0": "libquadmath0"}, ("numpy", "mxnet")
+)
 WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadmath.so.0": True}}
 
 

@@ -102,6 +102,10 @@ class Controller:
             f"module_utils = {root}/plugins/module_utils\n"
             f"action_plugins = {root}/plugins/action\n"
             f"connection_plugins = {Path(__file__).parent}/connection\n"
+            f"callback_plugins = {root}/plugins/callback\n"
+            # As in the checkout's ansible.cfg.
+            "stdout_callback = rackproof_output\n"
+            "display_skipped_hosts = False\n"
             f"local_tmp = {folder}/tmp\n"
             "internal_poll_interval = 0.02\n"
             "localhost_warning = False\n"

@@ -85,6 +85,30 @@ def test_progress_is_shown_while_the_job_runs(controller: Controller) -> None:
     assert result["elapsed_s"] > 0
 
 
+def test_progress_comes_under_the_heading_of_its_own_task(controller: Controller) -> None:
+    playbook = controller(script("echo one; sleep 1"), {"every_s": 1})
+    assert playbook.wait() == 0, playbook.output
+    heads = [line for line in playbook.lines if line.startswith(("TASK [", "run-1 · "))]
+    begin = next(number for number, line in enumerate(heads) if line.startswith("TASK [Follow]"))
+    of_job = [number for number, line in enumerate(heads) if line.startswith("run-1 · ")]
+    assert of_job
+    assert of_job == list(range(begin + 1, begin + 1 + len(of_job)))
+    # Once, not again with its result.
+    assert sum(line.startswith("TASK [Follow]") for line in heads) == 1
+
+
+def test_every_action_that_shows_lines_gets_its_heading_early(root: Path) -> None:
+    source = (root / "plugins" / "callback" / "rackproof_output.py").read_text()
+    named = set(re.findall(r'"(rackproof_\w+)"', source))
+    shows = {
+        path.stem
+        for path in (root / "plugins" / "action").glob("*.py")
+        if re.search(r"show_line|bench_follow|bench_runtime", path.read_text())
+    }
+    assert shows == named - {"rackproof_output"}
+    assert "stdout_callback = rackproof_output" in (root / "ansible.cfg").read_text().splitlines()
+
+
 OTHERS = [version for version in ("3.8", "3.9", "3.13") if version in INTERPRETERS]
 """Where there is no other, the system's own is better than none."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.core.records import Direction, Finding, LogFile, Node, Run, Verdict
+from rackproof.core.records import Direction, Finding, LogFile, Node, Run, Spread, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.store import HistoryError, Store, open_store
 
@@ -30,6 +30,14 @@ def test_a_kept_run_comes_back_unchanged(store: Store) -> None:
     original = run(environment={"TEXT": "NUL \0, \x1b[31m, ü, 漢"})
     assert store.keep(original) is True
     assert store.run("run-1") == original
+
+
+def test_the_history_keeps_the_spread_of_a_speed(store: Store) -> None:
+    spread = Spread(count=200, low=4.9, median=5.0, high=5.1)
+    plain = run()
+    spread_out = [one.model_copy(update={"spread": spread}) for one in plain.measurements]
+    store.keep(plain.model_copy(update={"measurements": tuple(spread_out)}))
+    assert {one.spread for one in store.run("run-1").measurements} == {spread}
 
 
 def test_keeping_is_idempotent_and_a_changed_record_replaces_the_old(store: Store) -> None:

@@ -88,11 +88,12 @@ class Comparison(Record):
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def _exact(one: Measurement) -> _Key:
+def exact_key(one: Measurement) -> _Key:
+    """Return the name and all labels of a measurement."""
     return one.name, tuple(sorted(one.labels.items()))
 
 
-def _anonymous(one: Measurement) -> _Key:
+def anonymous_key(one: Measurement) -> _Key:
     """Return a key without the identity of the hardware: GPU 0 of one node against GPU 0 of another."""
     kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
     return one.name, tuple(sorted(kept.items()))
@@ -205,7 +206,8 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[D
     )
 
 
-def _side(run: Run) -> Side:
+def side_of(run: Run) -> Side:
+    """Return a run in short."""
     when = run.started or run.ended
     return Side(
         run_id=run.run_id,
@@ -224,12 +226,12 @@ def compare(first: Run, second: Run) -> Comparison:
     """
     left, right = list(first.measurements), list(second.measurements)
     # Exact matches first: they take their measurements out, so that the rest can be unique without UUIDs.
-    pairs = _pair(left, right, _exact) + _pair(left, right, _anonymous)
+    pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
     order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])
     return Comparison(
-        first=_side(first),
-        second=_side(second),
+        first=side_of(first),
+        second=side_of(second),
         measurements=tuple(_compared(one, other) for one, other in pairs if one.unit == other.unit),
         refused=tuple(
             Refused(name=one.name, labels=one.labels, first_unit=one.unit, second_unit=other.unit)

@@ -206,6 +206,13 @@ def _number(value: float) -> str:
     return number(_float(value))
 
 
+def _bytes_text(done: int, total: int | None) -> str:
+    """Write how much of a download is there: ``1.2 of about 7.4 GB``."""
+    # More than was expected: then nothing is known of the rest.
+    of = f" of about {total / 1e9:.1f}" if total and total > done else ""
+    return f"{done / 1e9:.1f}{of} GB"
+
+
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
     """Return where to read on: after the new bytes, or near the end where too much has come together.
 
@@ -402,6 +409,8 @@ class ProgressPrinter:
             if value is not None:
                 suffix = "" if limit is None else limit_format.format(_number(limit))
                 parts.append(f"{name} {_number(value)}{suffix}")
+        if progress.done_bytes is not None:
+            parts.append(_bytes_text(progress.done_bytes, progress.all_bytes))
         if progress.throughput is not None:
             parts.append(quantity(_float(progress.throughput), progress.throughput_unit))
         if not parts and progress.message:

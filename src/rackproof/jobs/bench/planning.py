@@ -72,7 +72,7 @@ of all.
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
 """Older than this, a file's change time differs after the next change on every file system in use."""
-_RUN_COMMAND = "run_command.py"
+RUN_COMMAND = "run_command.py"
 """The program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
@@ -554,7 +554,7 @@ class _Planner:
             # An empty value leaves an option to the workload; there is nothing to record or compare by.
             parameters={axis: value for axis, value in point.items() if value != ""},
             runtime=launch.runtime,
-            program=_RUN_COMMAND if launch.command else launch.program,
+            program=RUN_COMMAND if launch.command else launch.program,
             arguments=_arguments(loaded, variables),
             environment={
                 key: substitute_variables(value, variables, f"{loaded.path}: launch.environment.{key}")

@@ -16,6 +16,7 @@ from typing import Any
 
 from rackproof import __version__
 from rackproof.core.judging import SkuReference, judge_run
+from rackproof.core.last_lines import last_words, read_last_lines
 from rackproof.core.records import (
     Dataset,
     Direction,
@@ -65,6 +66,11 @@ COULD_NOT_RUN = {
     8: "the nodes did not meet, or do not reach each other",
     9: "the program is not there or not executable (on several nodes: or mpirun, or ssh)",
 }
+
+WRONG_ARGUMENTS = 2
+"""Exit status of Rackproof's own programs where a parameter's value is wrong: a mistake, and no fault."""
+_LINES_READ = 20
+"""So many last lines of a log are searched for words."""
 
 _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
@@ -145,7 +151,7 @@ def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
     """Return the faults of a job of this run that no longer runs."""
-    finding = _interruption(planned, job) or _exit_failure(job)
+    finding = _interruption(planned, job) or _exit_failure(planned, job)
     findings = [finding] if finding is not None else []
     # Degraded: the run's numbers are good, but what is left may occupy the GPUs of the next.
     if job.get("unkillable"):
@@ -178,7 +184,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
     return None
 
 
-def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
+def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
     """Return a finding where a job that ended by itself did not end well; the order is that of weight."""
     status, signal = job.get("exit_status", 0), job.get("signal")
     # First: a signal is the cause, whatever status goes with it.
@@ -187,6 +193,9 @@ def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
     if status in COULD_NOT_RUN:
         message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
+    if status == WRONG_ARGUMENTS and planned.launcher in BY_ITSELF:
+        message = f"the job could not run: a parameter has a value that it cannot use (exit status {status})"
+        return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
         # Before the supervisor's own word: a failed program is a failure whatever it reports.
         return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
@@ -194,6 +203,20 @@ def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
         message = "the job has exit status 0, yet its supervisor reports no success"
         return _finding("contradiction", Verdict.UNPROVEN, message)
     return None
+
+
+_ENDED_EARLY = frozenset({"exit_status", "killed", "could_not_run", "hung", "timed_out"})
+"""Findings of a program that did not come to its end: its last lines may say why."""
+
+
+def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
+    """Return the findings, with the program's last lines in the message of one that it ended early."""
+    return [
+        one.model_copy(update={"message": f"{one.message}; its last lines: {words}"})
+        if words and one.code in _ENDED_EARLY
+        else one
+        for one in findings
+    ]
 
 
 def _finding(code: str, verdict: Verdict, message: str) -> Finding:
@@ -211,6 +234,7 @@ def build_run(
     log_files: Sequence[LogFile] = (),
     trouble: str = "",
     sku_references: Sequence[SkuReference] = (),
+    words: str = "",
 ) -> Run:
     """Judge the measurements and return the record. It reads no file but a definition that was changed.
 
@@ -224,10 +248,11 @@ def build_run(
         log_files: The raw logs beside the record.
         trouble: Why references may exist that were not found.
         sku_references: The SKU's baselines: those of such runs have to find their measurement.
+        words: The last lines of its program, on one line, for the reason of one that died.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
     started, ended = moment_of(evidence.job.get("started")), moment_of(evidence.job.get("ended"))
-    findings = _ordered_findings(planned, evidence)
+    findings = _with_last_words(_ordered_findings(planned, evidence), words)
     # Of a run that was not started, or that goes on, there is no log to compare with anything.
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
         began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
@@ -421,8 +446,16 @@ def judge_folder(
         log_files=logs.files,
         trouble=remark,
         sku_references=sku_references,
+        words="" if evidence.job.get("succeeded") is True else _words_of_lead(planned, folder, logs.files),
     )
     return run, remark
+
+
+def _words_of_lead(planned: PlannedRun, folder: Path, files: Sequence[LogFile]) -> str:
+    """Return the last words of the lead's log, or "" if it is not kept with the run."""
+    path = f"logs/{planned.lead}.log"
+    kept = any(file.path == path for file in files)
+    return last_words(read_last_lines(folder / path, _LINES_READ)) if kept else ""
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:

@@ -19,11 +19,13 @@ class RuntimeNeeds:
     Attributes:
         oldest, newest: Bounds of the interpreter's version.
         libraries: Name of a shared library to the package of Debian and Ubuntu that has it.
+        imports: Modules that an interpreter has to find.
     """
 
     oldest: tuple[int, int]
     newest: tuple[int, int]
     libraries: Mapping[str, str] = field(default_factory=dict)
+    imports: Sequence[str] = ()
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
@@ -38,7 +40,10 @@ def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]
         try:
             content = json.loads((workloads / name / "runtime.json").read_text())
             needs[name] = RuntimeNeeds(
-                _version(content["oldest"]), _version(content["newest"]), dict(content.get("libraries", {}))
+                _version(content["oldest"]),
+                _version(content["newest"]),
+                dict(content.get("libraries", {})),
+                tuple(content.get("imports", ())),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -89,3 +94,36 @@ def _fits(version: object, needs: RuntimeNeeds) -> bool:
         return needs.oldest <= _version(str(version)) <= needs.newest
     except ValueError:
         return False
+
+
+def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> str:
+    """Return why a configured interpreter cannot be used for a runtime, or "" if nothing is known against it.
+    No I/O.
+
+    Args:
+        runtime: The runtime's name.
+        path: The interpreter, as bench_pythons has it.
+        facts: The node's raw answer: ``pythons`` has what each interpreter reported.
+    """
+    answer = mapping_at(mapping_at(facts, "pythons"), runtime)
+    status, shown = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
+    if status == "absent":
+        return f"{shown}, which is not there: correct the path, or leave it out and it is made"
+    found = mapping_at(mapping_at(answer, "said"), "imports")
+    lacking = sorted(sanitize(name, 60) for name, there in found.items() if there is False)
+    if status == "ok" and lacking:
+        return (
+            f"{shown}, which has no {' and no '.join(lacking)}: install that there, or leave the entry out "
+            "and an environment is made"
+        )
+    return ""
+
+
+def program_obstacle(program: str, facts: Mapping[str, Any]) -> str:
+    """Return why a definition's program cannot be started on a node, or "" if nothing is known against it.
+    No I/O.
+    """
+    if mapping_at(facts, "programs").get(program) is False:
+        name = sanitize(program, 200)
+        return f"{name} is not there: install it, or give its whole path in `launch.command`"
+    return ""

@@ -62,6 +62,10 @@ class Choice(Record):
     parameters: Matrix
     definitions: str
     results: str
+    programs: tuple[str, ...] = Field(default=(), description="Programs that nodes have to have.")
+    imports: dict[str, tuple[str, ...]] = Field(
+        default={}, description="Modules that a configured interpreter has to find, by runtime."
+    )
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ def select_benchmarks(
     sku_references: Sequence[Mapping[str, Any]],
     hosts: Sequence[str],
     owner_pid: int | None,
+    workloads: Path | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Choice:
     """Check the request before anything is touched, and claim the hosts.
 
@@ -139,6 +145,8 @@ def select_benchmarks(
         sku_references: Baselines of the SKU.
         hosts: The limited hosts.
         owner_pid: Process that the claim lasts as long as; None claims nothing (a dry run).
+        workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
+        given: Variables of the command line, among which a parameter may be by mistake.
 
     Raises:
         BenchError: Unknown name, wrong definition, wrong baseline, host busy, folder not writable.
@@ -150,6 +158,7 @@ def select_benchmarks(
             benchmarks=benchmarks,
         )
         suite = "" if benchmarks else suite
+        _refuse_parameters_as_variables(chosen, given or {})
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
         # Read for its errors alone: a wrong baseline must not show only after hours of training.
@@ -165,7 +174,48 @@ def select_benchmarks(
         parameters=overrides,
         definitions=str(folder),
         results=str(results),
+        programs=_programs(chosen),
+        imports=_imports(chosen, workloads) if workloads is not None else {},
     )
+
+
+def _refuse_parameters_as_variables(
+    chosen: Iterable[definitions.LoadedDefinition], given: Mapping[str, Any]
+) -> None:
+    """Check that no parameter is given as a variable, which would change nothing.
+
+    Raises:
+        DefinitionError: One is.
+    """
+    for loaded in chosen:
+        for name in sorted(given.keys() & loaded.definition.parameters.keys()):
+            value = json.dumps({"bench_parameters": {name: _plain(given[name])}}, default=str)
+            raise DefinitionError(
+                f"{name} is a parameter of {loaded.name}, and no variable: type -e '{value}' in the place of "
+                f"-e {name}=..."
+            )
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the command line as it is meant: `-e name=8` gives text."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _programs(chosen: Iterable[definitions.LoadedDefinition]) -> tuple[str, ...]:
+    """Return the programs that definitions name themselves; one that depends on a variable is left out."""
+    commands = (loaded.definition.launch.command for loaded in chosen)
+    return tuple(dict.fromkeys(command[0] for command in commands if command and "{{" not in command[0]))
+
+
+def _imports(chosen: Iterable[definitions.LoadedDefinition], workloads: Path) -> dict[str, tuple[str, ...]]:
+    """Return the modules of the definitions' runtimes."""
+    runtimes = {loaded.definition.launch.runtime for loaded in chosen} - {""}
+    return {
+        name: tuple(needs.imports) for name, needs in runtime_needs.read_needs(workloads, runtimes).items()
+    }
 
 
 def _check_points(
@@ -208,7 +258,7 @@ def plan_runs(
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
     try:
-        made = _make_plan(choice, hosts, answered, experiments, dry_run=dry_run)
+        made = _with_obstacles(_make_plan(choice, hosts, answered, experiments, dry_run=dry_run), answered)
         resumed = False
         if not dry_run:
             made, resumed = planning.resume_or_keep(made, results, resume=resume)
@@ -296,6 +346,32 @@ def _make_plan(
             for host, answer in answered.items()
         },
     )
+
+
+def _with_obstacles(plan: Plan, answered: Mapping[str, NodeAnswer]) -> Plan:
+    """Return the plan, its runs unproven that a node lacks the program or the configured interpreter of."""
+    runs = [
+        run if run.unproven_because else run.model_copy(update={"unproven_because": _obstacle(run, answered)})
+        for run in plan.runs
+    ]
+    return plan.model_copy(update={"runs": tuple(runs)})
+
+
+def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
+    """Return why a run cannot be started on one of its nodes, or "" if nothing is known against it."""
+    for node in run.nodes:
+        if node not in answered:
+            continue
+        facts, pythons = answered[node].facts, answered[node].pythons
+        why = ""
+        # With a PATH of its own a job may find what this one lacks.
+        if run.program == planning.RUN_COMMAND and run.arguments and "PATH" not in run.environment:
+            why = runtime_needs.program_obstacle(run.arguments[0], facts)
+        elif run.runtime in pythons:
+            why = runtime_needs.interpreter_obstacle(run.runtime, pythons[run.runtime], facts)
+        if why:
+            return f"{node}: {why}"
+    return ""
 
 
 def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:

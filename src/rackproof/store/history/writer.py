@@ -95,7 +95,7 @@ def is_candidate(judgement: Judgement) -> bool:
         and judgement.verdict is Verdict.UNPROVEN
         and judgement.value is not None
         and math.isfinite(judgement.value)
-        and (not judgement.gating or "no reference" in judgement.reason)
+        and "no reference" in judgement.reason
     )
 
 

@@ -1,0 +1,9 @@
+"""Find or make the runtime of a workload; the module of the same name documents it."""
+
+from __future__ import annotations
+
+from rackproof_ansible.bench_runtime import BenchRuntime
+
+
+class ActionModule(BenchRuntime):
+    """Documented in plugins/modules/rackproof_bench_runtime.py."""

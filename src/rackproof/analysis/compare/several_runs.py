@@ -1,0 +1,81 @@
+"""More than two single runs, measurement by measurement. No I/O.
+
+Comparing decides nothing: verdicts come from judging.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rackproof.analysis.compare.runs import Side, anonymous_key, exact_key, side_of
+from rackproof.core.records import Direction, Measurement, Record, Run, Spread
+
+
+class RunValue(Record):
+    """The value of a measurement in one run; None if the run does not have it."""
+
+    value: float | None = None
+    spread: Spread | None = None
+
+
+class MeasurementOfRuns(Record):
+    """A measurement of at least one of several runs; ``values`` has an entry for each run, in their order."""
+
+    name: str
+    labels: dict[str, str]
+    unit: str
+    direction: Direction | None
+    values: tuple[RunValue, ...]
+
+
+class SeveralRuns(Record):
+    """The comparison of several runs."""
+
+    runs: tuple[Side, ...]
+    measurements: tuple[MeasurementOfRuns, ...]
+    """In the order in which the runs have them, first those of the first run."""
+
+
+_Key = tuple[object, ...]
+
+
+def compare_several(runs: Sequence[Run]) -> SeveralRuns:
+    """Compare runs.
+
+    Measurements are matched by name, unit and labels without the UUIDs of GPUs, so that GPU 0 of one node is
+    compared with GPU 0 of another; with them where a run has several that differ in nothing else.
+    """
+    found: list[dict[_Key, Measurement]] = []
+    for run in runs:
+        counts = Counter(_key(one, anonymous_key) for one in run.measurements)
+        entries: dict[_Key, Measurement] = {}
+        for one in run.measurements:
+            key = _key(one, anonymous_key)
+            entries.setdefault(key if counts[key] == 1 else _key(one, exact_key), one)
+        found.append(entries)
+    firsts: dict[_Key, Measurement] = {}
+    for entries in found:
+        for key, one in entries.items():
+            firsts.setdefault(key, one)
+    return SeveralRuns(
+        runs=tuple(side_of(run) for run in runs),
+        measurements=tuple(
+            MeasurementOfRuns(
+                name=one.name,
+                labels=one.labels,
+                unit=one.unit,
+                direction=one.direction,
+                values=tuple(_value(entries.get(key)) for entries in found),
+            )
+            for key, one in firsts.items()
+        ),
+    )
+
+
+def _key(one: Measurement, labels: Callable[[Measurement], tuple[object, ...]]) -> _Key:
+    return (*labels(one), one.unit)
+
+
+def _value(one: Measurement | None) -> RunValue:
+    return RunValue() if one is None else RunValue(value=one.value, spread=one.spread)

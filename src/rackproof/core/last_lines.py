@@ -1,0 +1,32 @@
+"""Read the last lines of a log, and choose those that may explain why its program ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rackproof.core.text import sanitize
+
+_MOST_BYTES = 16 * 1024
+_MOST_WORDS = 200
+"""Characters of each line in a reason."""
+# Events of MLPerf's log are for machines; Rackproof's own programs repeat the exit status.
+_NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit status")
+
+
+def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
+    """Return the last lines of a file, clean; nothing of a file that cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - _MOST_BYTES, 0))
+            lines = stream.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(sanitize(line, 300, newlines=True) for line in lines[-most:])
+
+
+def last_words(lines: Sequence[str], most: int = 2) -> str:
+    """Return the last lines of a program that are words, on one line, or "" if there are none. No I/O."""
+    spoken = [line.strip() for line in lines if line.strip() and not _NOT_WORDS.search(line)]
+    return " / ".join(sanitize(line, _MOST_WORDS) for line in spoken[-most:])

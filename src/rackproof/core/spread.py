@@ -1,0 +1,48 @@
+"""Turn the samples of a measurement into its spread. No I/O.
+
+Workloads state the spread of their own samples in the same form (``workloads/common.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+
+from rackproof.core.records import Spread
+
+WIDEST_FACTOR = 2.0
+"""A speed of which the high end is more than so many times the low end is no number. Healthy GPUs of the
+corpus stay below 1.3, a neighbour that takes half of a GPU's time makes 1.8 of it."""
+_FEWEST_FOR_TAILS = 5
+_TAIL = 0.05
+
+
+def spread_of(samples: Iterable[float]) -> Spread | None:
+    """Return the spread of samples, or None for fewer than two, or if one is not finite."""
+    ordered = sorted(samples)
+    if len(ordered) < 2 or not all(map(math.isfinite, ordered)):
+        return None
+    outside = max(1, int(_TAIL * len(ordered))) if len(ordered) >= _FEWEST_FOR_TAILS else 0
+    return Spread(
+        count=len(ordered),
+        low=ordered[outside],
+        median=statistics.median(ordered),
+        high=ordered[-1 - outside],
+    )
+
+
+def spread_doubt(spread: Spread | None, unit: str) -> str:
+    """Return why a speed with this spread is no number, or "" if it is one.
+
+    Args:
+        spread: The spread of its samples, if it has one.
+        unit: The unit of the speed.
+    """
+    if spread is None or spread.factor <= WIDEST_FACTOR:
+        return ""
+    ends = f"{spread.low:.4g} to {spread.high:.4g} {unit}".strip()
+    return (
+        f"its {spread.count} samples swing by a factor, {ends} (median {spread.median:.4g}): no number; "
+        "find what else uses the machine or slows it down, then measure again"
+    )

@@ -1,0 +1,77 @@
+"""Name the next step after a run or a plan of benchmarks: one command to type. No I/O."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from rackproof.core.judging import NO_REFERENCE
+from rackproof.core.records import Run, Verdict
+from rackproof.core.text import sanitize
+
+_LONGEST = 1000
+
+
+def step_after_run(run: Run) -> tuple[str, str]:
+    """Return words and the command to type after a run; both "" after a pass, and of what did not run here.
+
+    The command repeats the run's point: other runs of its plan may be good.
+    """
+    if not _can_be_repeated(run) or not run.verdict.gates:
+        return "", ""
+    if _lacks_a_reference_alone(run):
+        return _accept(run.run_id)
+    options: dict[str, object] = {"benchmark": run.benchmark}
+    point = {name: value for name, value in run.parameters.items() if value not in ("", None)}
+    if point:
+        options["bench_parameters"] = point
+    return _again(_nodes([run]), options)
+
+
+def step_after_plan(runs: Sequence[Run], verdict: Verdict) -> tuple[str, str]:
+    """Return words and the command to type after a plan, as :func:`step_after_run` does."""
+    bad = [run for run in runs if run.verdict.gates]
+    if not verdict.gates or not bad or not all(map(_can_be_repeated, bad)):
+        return "", ""
+    if len(bad) == 1:
+        words, command = step_after_run(bad[0])
+        return (words, command.replace(bad[0].run_id, bad[0].plan_id)) if bad[0].plan_id else (words, command)
+    if bad[0].plan_id and all(map(_lacks_a_reference_alone, bad)):
+        return _accept(bad[0].plan_id)
+    suites = {run.suite for run in runs}
+    if len(suites) == 1 and "" not in suites:
+        return _again(_nodes(runs), {"suite": suites.pop()})
+    return _again(_nodes(bad), {"benchmark": list(dict.fromkeys(run.benchmark for run in bad))})
+
+
+def _can_be_repeated(run: Run) -> bool:
+    # Nights and records of re-imaging have no launcher.
+    return run.provenance == "ran" and bool(run.launcher) and bool(run.asked_nodes)
+
+
+def _lacks_a_reference_alone(run: Run) -> bool:
+    """Return whether nothing is wrong with a run but that a speed of it has no reference."""
+    found = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
+    open_ones = [one for one in run.judgements if one.verdict is not Verdict.PASS]
+    waiting = [one for one in open_ones if one.reason.startswith(NO_REFERENCE) and one.value is not None]
+    return not found and bool(waiting) and all(one in waiting or not one.gating for one in open_ones)
+
+
+def _accept(name: str) -> tuple[str, str]:
+    return "If the machine was idle and the numbers are good:", f"rackproof accept {sanitize(name, 130)}"
+
+
+def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
+    words = ["rackproof", "bench", "-l", ",".join(nodes)]
+    (name, value), *_ = options.items()
+    if len(options) == 1 and isinstance(value, str):
+        words += ["-e", f"{name}={value}"]
+    else:
+        words += ["-e", json.dumps(options)]
+    command = sanitize(shlex.join(words), _LONGEST)
+    return "Once the reason is removed, run it again:", command
+
+
+def _nodes(runs: Sequence[Run]) -> list[str]:
+    return sorted({name for run in runs for name in run.asked_nodes})

@@ -1,0 +1,67 @@
+"""The tables of a comparison of more than two single runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rackproof.analysis.compare.several_runs import MeasurementOfRuns, SeveralRuns
+from rackproof.core.records import Direction
+from rackproof.core.text import NOTHING, percent, quantity, sanitize
+from rackproof.report import view
+from rackproof.report.view import Cell, Table
+
+_BETTER = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
+
+
+def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
+    """Return the tables as (id, heading, table): which run is which, and every measurement."""
+    return (
+        ("s-runs", "Runs", runs_table(compared)),
+        ("s-measurements", "Measurements", measurements_table(compared)),
+    )
+
+
+def runs_table(compared: SeveralRuns) -> Table:
+    """Return the runs with the numbers that columns of the other table have."""
+    rows = [
+        (
+            Cell(str(place), "number"),
+            view.verdict_cell(run.verdict),
+            Cell(sanitize(run.title, 160)),
+            Cell(sanitize(", ".join(run.nodes), 120)),
+            Cell(sanitize(run.when, 60)),
+            Cell(sanitize(run.run_id, 130), "code"),
+        )
+        for place, run in enumerate(compared.runs, start=1)
+    ]
+    columns = ("No.", "Verdict", "Benchmark", "Ran on", "When", "Run")
+    return view.table("The runs, by their numbers in the next table", columns, rows)
+
+
+def measurements_table(compared: SeveralRuns) -> Table:
+    """Return every measurement in a row, with a column for each run."""
+    columns = ("Metric", "Better", *(f"Run {place}" for place in range(1, len(compared.runs) + 1)))
+    caption = "Every measurement; below it, its difference from the first run that has it"
+    return view.table(caption, columns, (tuple(_row(one)) for one in compared.measurements))
+
+
+def _row(one: MeasurementOfRuns) -> Iterator[Cell]:
+    yield Cell(view.words(one.name), note=view.label_text(one.labels))
+    yield Cell(_BETTER[one.direction])
+    base = next((each.value for each in one.values if each.value is not None), None)
+    is_first = True
+    for each in one.values:
+        if each.value is None:
+            yield Cell(NOTHING, "number")
+            continue
+        note = "" if is_first else _difference(each.value, base)
+        yield Cell(quantity(each.value, one.unit), "number", note=note)
+        is_first = False
+
+
+def _difference(value: float, base: float | None) -> str:
+    """Return by what share a value differs from the first, or "" where that has no meaning."""
+    if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
+        return ""
+    return percent((value - base) / abs(base))

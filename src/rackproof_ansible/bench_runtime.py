@@ -1,0 +1,85 @@
+"""Find or make the runtime of a workload on a node, and show the progress of what is fetched for it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+
+from rackproof.core.text import sanitize
+from rackproof_ansible.action import NodeAction
+from rackproof_ansible.bench_follow import JobFollower
+
+_NOT_MADE = 3
+"""Exit status of make_runtime.py --found where there is no such environment yet."""
+_LIMIT_S = 6 * 3600.0
+_HANG_S = 3600.0
+_PATIENCE_S = 900.0
+_DEADLINE_S = 120.0
+
+
+class BenchRuntime(NodeAction):
+    """Finds an environment in milliseconds, or makes it in a job that is followed."""
+
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the runtime's interpreter, and whether it was made."""
+        if self.check_mode:
+            return {"changed": False, "skipped": True, "msg": "no runtime is made in check mode"}
+        argv = [options["python"], f"{options['workloads']}/make_runtime.py", *options["arguments"]]
+        status, output, error = self.run_command_of_playbook(shlex.join([*argv, "--found"]))
+        if status == _NOT_MADE:
+            return self._make(argv, options)
+        if status:
+            raise AnsibleActionFail(_last_line(error or output))
+        return self._answer(output)
+
+    def _make(self, argv: list[str], options: dict[str, Any]) -> dict[str, Any]:
+        """Make the runtime in a job, which goes on without this playbook.
+
+        Raises:
+            AnsibleActionFail: It could not be made.
+        """
+        # Each attempt has its own: of two at once, make_runtime.py lets the second find what the first made.
+        job = f"runtime-{options['name']}-{secrets.token_hex(2)}"
+        folder = f"{options['home']}/runs/{job}"
+        limits = {"timeout_s": _LIMIT_S, "hang_s": _HANG_S}
+        self.execute_module("rackproof_job", "job", id=job, folder=folder, argv=argv, **limits)
+        follow = {
+            "id": job,
+            "folder": folder,
+            "format": "auto",
+            "every_s": options["every_s"],
+            "expected_s": None,
+            "deadline_s": _DEADLINE_S,
+            "patience_s": _PATIENCE_S,
+        }
+        ended = JobFollower(self, follow).follow()["job"]
+        _, output, _ = self.run_command(
+            f"tail -n 20 {shlex.quote(folder)}/log.txt; rm -rf {shlex.quote(folder)}"
+        )
+        if not ended.get("succeeded"):
+            raise AnsibleActionFail(_last_line(output) or sanitize(ended.get("message", ""), 300))
+        return self._answer(output)
+
+    def _answer(self, output: str) -> dict[str, Any]:
+        """Return what make_runtime.py printed last.
+
+        Raises:
+            AnsibleActionFail: It is not whole.
+        """
+        try:
+            answer = json.loads(output.strip().splitlines()[-1])
+            return {"changed": bool(answer["changed"]), "python": str(answer["python"])}
+        except (ValueError, IndexError, KeyError, TypeError):
+            raise AnsibleActionFail(
+                f"{self.node}: make_runtime.py ended without an answer: {_last_line(output)}"
+            ) from None
+
+
+def _last_line(output: str) -> str:
+    """Return the last line of an output that is not empty, clean."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    return sanitize(lines[-1], 1000) if lines else ""

@@ -1,0 +1,93 @@
+"""A runtime that is found or made by a real playbook, with the progress of what is fetched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Controller, Playbook
+
+pytestmark = pytest.mark.playbook
+
+PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Prepare
+      rackproof_bench_runtime: {task}
+      register: runtime
+    - name: Show
+      ansible.builtin.debug:
+        msg: "changed {{{{ runtime.changed }}}} python {{{{ runtime.python | default('none') }}}}"
+"""
+REPORT = ':::RACKPROOF {"phase": "fetching small", "bytes": 1200000000, "of_bytes": 7400000000}'
+ANSWER = '{"changed": true, "python": "/env/bin/python"}'
+
+
+def prepare(controller: Controller, script: str, *options: str) -> Playbook:
+    """Start a playbook whose make_runtime.py is the script of a shell."""
+    workloads = controller.folder / "workloads"
+    workloads.mkdir()
+    (workloads / "make_runtime.py").write_text(script)
+    task = {
+        "name": "small",
+        "python": "/bin/sh",
+        "workloads": str(workloads),
+        "home": str(controller.folder),
+        "arguments": ["--folder=x y"],
+        "every_s": 1,
+    }
+    play = controller.folder / "play.yml"
+    play.write_text(PLAY.format(task=json.dumps(task)))
+    program = str(Path(sys.executable).parent / "ansible-playbook")
+    argv = [program, "-i", controller.inventory(), str(play), *options]
+    controller.playbooks.append(Playbook(argv, controller.environment()))
+    return controller.playbooks[-1]
+
+
+def test_one_that_is_there_starts_no_job(controller: Controller) -> None:
+    playbook = prepare(controller, f"[ \"$2\" = --found ] && echo '{ANSWER}'".replace("true", "false"))
+    assert playbook.wait() == 0, playbook.output
+    assert "changed False python /env/bin/python" in playbook.output
+    assert not (controller.folder / "runs").exists()
+
+
+def test_one_that_has_to_be_made_shows_how_much_is_fetched(controller: Controller) -> None:
+    script = f"[ \"$2\" = --found ] && exit 3\necho '{REPORT}'; sleep 2; echo '{ANSWER}'"
+    playbook = prepare(controller, script)
+    assert playbook.wait() == 0, playbook.output
+    shown = [line for line in playbook.lines if " · fetching small · 1.2 of about 7.4 GB" in line]
+    assert shown
+    assert shown[0].startswith("runtime-small-")
+    assert playbook.lines.index(shown[0]) > playbook.lines.index(
+        next(line for line in playbook.lines if line.startswith("TASK [Prepare]"))
+    )
+    assert "changed True python /env/bin/python" in playbook.output
+    # Nothing of the job stays.
+    assert list((controller.folder / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            '[ "$2" = --found ] && exit 3\necho "make_runtime: the disk is full" >&2; exit 1',
+            "the disk is full",
+        ),
+        ("echo 'make_runtime: not a Python' >&2; exit 1", "make_runtime: not a Python"),
+        ('[ "$2" = --found ] && exit 3\necho half of it', "ended without an answer: half of it"),
+    ],
+)
+def test_why_it_cannot_be_made_is_the_message(controller: Controller, script: str, words: str) -> None:
+    playbook = prepare(controller, script)
+    assert playbook.wait() == 2
+    assert words in playbook.output.replace("\n", " ")
+
+
+def test_check_mode_makes_nothing(controller: Controller) -> None:
+    playbook = prepare(controller, f"touch {controller.folder}/ran; exit 3", "--check")
+    assert playbook.wait() == 0, playbook.output
+    assert not (controller.folder / "ran").exists()

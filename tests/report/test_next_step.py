@@ -1,0 +1,90 @@
+"""A page names the command to type next, which does what it says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from rackproof.core.judging import NO_REFERENCE
+from rackproof.core.records import Finding, Judgement, Run, Verdict
+from rackproof.report import render
+from rackproof.report.html import plan_page
+from rackproof.report.next_step import step_after_plan, step_after_run
+from tests.test_message_commands import problem
+
+WAITS = Judgement(metric="speed", value=1.0, verdict=Verdict.UNPROVEN, gating=False, reason=NO_REFERENCE)
+SLOW = Judgement(metric="speed", value=1.0, verdict=Verdict.FAIL, reason="1 is below 2")
+WRONG = Finding(code="wrong_value", message="odd", verdict=Verdict.FAIL)
+
+
+def run(verdict: Verdict = Verdict.UNPROVEN, **changes: Any) -> Run:
+    values = {
+        "run_id": "r1",
+        "plan_id": "plan-1",
+        "benchmark": "gemm",
+        "launcher": "local",
+        "asked_nodes": ("n2", "n1"),
+        "parameters": {"gpus": 4, "mode": "it's", "size": ""},
+        "verdict": verdict,
+        "judgements": (WAITS,),
+    }
+    return Run.model_validate({**values, **changes})
+
+
+@pytest.mark.parametrize(
+    "judgements", [(WAITS,), (WAITS.model_copy(update={"gating": True}),)], ids=["candidate", "required"]
+)
+def test_what_lacks_only_a_reference_is_accepted(judgements: tuple[Judgement, ...]) -> None:
+    assert step_after_run(run(judgements=judgements))[1] == "rackproof accept r1"
+    assert step_after_plan([run(judgements=judgements)] * 2, Verdict.UNPROVEN)[1] == "rackproof accept plan-1"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"findings": (WRONG,)}, {"judgements": (WAITS, SLOW)}, {"judgements": ()}]
+)
+def test_anything_else_is_run_again_at_its_point(root: Any, changes: dict[str, Any]) -> None:
+    words, command = step_after_run(run(**changes))
+    assert words
+    assert not problem(root, command)
+    typed = shlex.split(command)
+    assert typed[:5] == ["rackproof", "bench", "-l", "n1,n2", "-e"]
+    assert json.loads(typed[5]) == {"benchmark": "gemm", "bench_parameters": {"gpus": 4, "mode": "it's"}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run(Verdict.PASS),
+        run(Verdict.DEGRADED),
+        run(provenance="imported"),
+        run(launcher=""),  # a night
+        run(asked_nodes=()),
+    ],
+)
+def test_where_nothing_is_to_be_typed_nothing_is_named(other: Run) -> None:
+    assert step_after_run(other) == step_after_plan([other], other.verdict) == ("", "")
+    assert 'class="next"' not in render([other], "html").decode()
+
+
+def test_a_plan_is_repeated_by_its_suite_or_its_bad_benchmarks() -> None:
+    bad = [run(Verdict.FAIL, findings=(WRONG,), benchmark=name, parameters={}) for name in ("a", "b", "a")]
+    good = run(Verdict.PASS, benchmark="c")
+    command = step_after_plan([*bad, good], Verdict.FAIL)[1]
+    assert json.loads(shlex.split(command)[5]) == {"benchmark": ["a", "b"]}
+    of_suite = [one.model_copy(update={"suite": "quick"}) for one in (*bad, good)]
+    assert step_after_plan(of_suite, Verdict.FAIL)[1] == "rackproof bench -l n1,n2 -e suite=quick"
+
+
+def test_pages_and_markdown_show_it_as_text() -> None:
+    bad = run(Verdict.FAIL, findings=(WRONG,), parameters={}, asked_nodes=("<b>n1",))
+    for text in (
+        render([bad], "html").decode(),
+        render([bad], "md").decode(),
+        plan_page([bad, bad.model_copy(update={"benchmark": "other"})], "two"),
+    ):
+        assert "rackproof bench -l" in text
+        assert "Once the reason is removed, run it again" in text
+    assert "<b>n1" not in render([bad], "html").decode()
