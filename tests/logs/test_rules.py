@@ -1133,7 +1133,7 @@ def test_a_line_like_an_earlier_one_is_searched_as_if_it_were_new(
         text = b"\n".join(chance.choices(LINES_OF_SHAPES, k=chance.randrange(1, 8)))
         for digit in chance.choices(b"0123456789", k=2):
             text = text.replace(b"%c" % digit, b"%d" % chance.randrange(100))
-        assert _reading._hits(text) == plain_hits(text), text
+        assert _reading._hits(text) == (plain_hits(text), text.count(b"\n")), text
         found += len(plain_hits(text))
     assert found > 500
 

@@ -51,6 +51,7 @@ def _peaks(product_name: str) -> list[float]:
     return [peak for model, peak in read_limits()["gpu"].items() if is_model(product_name, model)]
 
 
+@lru_cache
 def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | None:
     """Return the samples per second that a number of GPUs cannot exceed, or None if that is not known.
 
@@ -63,6 +64,7 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None
 
 
+@lru_cache
 def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
     """Return the samples per second of the fastest published result of so many GPUs, None without any.
 
@@ -75,6 +77,7 @@ def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | N
     return None
 
 
+@lru_cache
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     """Return model and number of the GPUs that a log's ``submission_platform`` names, None without any.
 
