@@ -686,7 +686,8 @@ def test_nccl_numbers() -> None:
 
 NVB_JSON = {
     "nvbandwidth": {
-        "version": "v0.7",
+        "version": "v0.8",
+        "GPU Device list": [f"{at}: NVIDIA H200 (00000000:{at}b:00): (n01)" for at in range(2)],
         "testcases": [
             {
                 "name": "device_to_device_memcpy_read_ce",
