@@ -593,7 +593,8 @@ class Log:
         before = before[max(0, begin - position + len(before)) :]
         if self.reads_line is not None and self.reads_line(before + after):
             return
-        for code in read_fault(literal, *_as_printed(before, after)):
+        before, after = _as_printed(before, after)
+        for code in read_fault(literal, before, after[:400]):
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:
