@@ -605,19 +605,22 @@ def test_no_run_is_faster_than_its_gpus_can_be(
 
 
 @pytest.mark.parametrize(
-    ("training", "metadata", "late"),
+    ("training", "gpus", "metadata", "late"),
     [
-        ("stable_diffusion", {"samples_count": 4_096_000}, True),
-        ("stable_diffusion", {"samples_count": 4_096_000}, False),
-        ("bert", {"epoch_num": 4_096_000}, False),
-        ("llama2_70b_lora", {"samples_count": 3_072}, False),
+        ("stable_diffusion", ("NVIDIA H100-SXM5-80GB", 8), {"samples_count": 4_096_000}, True),
+        ("stable_diffusion", ("NVIDIA H100-SXM5-80GB", 8), {"samples_count": 4_096_000}, False),
+        ("bert", ("NVIDIA H100-SXM5-80GB", 8), {"epoch_num": 4_096_000}, False),
+        ("llama2_70b_lora", ("NVIDIA H100-SXM5-80GB", 8), {"samples_count": 3_072}, False),
+        ("stable_diffusion", ("TPU-trillium", 256), {"samples_count": 2_560_000}, True),
+        ("gpt3", ("TPU-trillium", 512), {"epoch_num": 1_207_959_552}, False),
+        ("gpt3", ("TPU-v5p", 6144), {"epoch_num": 1_459_617_792}, False),
+        ("gpt3", ("Intel(R) Gaudi(R) 2 AI Accelerator", 1024), {"samples_count": 1_253_376}, False),
     ],
 )
 def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
-    training: str, metadata: dict[str, int], late: bool
+    training: str, gpus: tuple[str, int], metadata: dict[str, int], late: bool
 ) -> None:
     """All runs are compressed alike, state no throughput, and one may be evaluated after its end."""
-    gpus = ("NVIDIA H100-SXM5-80GB", 8)
     seconds = next(iter(metadata.values())) / (fastest_published(training, *gpus) or 1)
     for times, found in ((1.0, False), (0.35, True)):
         stop = seconds * times

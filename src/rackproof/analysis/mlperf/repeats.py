@@ -22,7 +22,7 @@ from typing import Any
 
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.records import Finding, Source, Verdict
-from rackproof.core.training_limits import impossible_speeds, lacks_gpu
+from rackproof.core.training_limits import fastest_published, impossible_speeds, lacks_gpu
 
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
@@ -368,11 +368,13 @@ def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Find
 
 
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Yield one remark that the speeds are compared with no peak: none is known of the described
-    accelerator.
+    """Yield one remark that the speeds are compared with no peak and no published result: none is known of
+    the described accelerator.
     """
     for trace in traces:
-        if gpus is not None and lacks_gpu(trace.benchmark, gpus[0]):
+        if gpus is None or fastest_published(trace.benchmark, *gpus) is not None:
+            continue
+        if lacks_gpu(trace.benchmark, gpus[0]):
             message = (
                 f"the peak of {gpus[0][:80]} is not known (training_limits.csv): whether {gpus[1]} of them "
                 f"can train {trace.benchmark} so fast was not checked"
