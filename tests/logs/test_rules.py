@@ -1180,3 +1180,24 @@ def test_a_log_states_no_speed_that_its_own_platform_cannot_have(
     parsed = read(mllog(*events))
     assert ("implausible_speed" in codes(parsed)) is found
     assert (parsed.verdict is UNPROVEN) is found
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("count", [1, 2, 1999, 2000, 5000])
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf, "back"])
+def test_points_taken_together_are_those_taken_one_by_one(before: int, count: int, odd: float | str) -> None:
+    x, y = [float(at // 2) for at in range(count)], [float(at % 7) for at in range(count)]
+    if odd == "back":
+        x[count // 2] = -1.0
+    elif odd is not None:
+        y[count // 2] = float(odd)
+    together, one_by_one = _reading.Curve("a", "", "s"), _reading.Curve("a", "", "s")
+    for curve in (together, one_by_one):
+        for at in range(before):
+            curve.add(at - 10.0, 1.0)
+    together.extend(x, y)
+    for point in zip(x, y, strict=True):
+        one_by_one.add(*point)
+    for curve in (together, one_by_one):
+        curve.add(1e6, 2.0)
+    assert (together.x, together.y, together.skip) == (one_by_one.x, one_by_one.y, one_by_one.skip)

@@ -3,8 +3,8 @@
     python -m tests.perf.bench_round FOLDER [--turns 3] [--processors 1 2 16]
 
 FOLDER holds the result logs of a round as published. CPU time counts children; a wall clock counts only on an
-idle machine. ``parse`` may use so many processors; the others use one. Memory is the largest process': it must
-not grow from a tenth of the logs to all of them.
+idle machine. ``parse`` may use so many processors; the others use one. Memory is the largest process': it
+must not grow from a tenth of the logs to all of them.
 """
 
 from __future__ import annotations
