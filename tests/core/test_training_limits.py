@@ -9,6 +9,8 @@ import pytest
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.gpu_models import PHYSICS
 from rackproof.core.training_limits import (
+    FASTER_THAN_FEW_RESULTS,
+    FASTER_THAN_PUBLISHED_GPUS,
     MOST_OF_NODE,
     fastest_possible,
     fastest_published,
@@ -69,6 +71,14 @@ def test_every_published_throughput_is_below_its_bound() -> None:
         ("stable_diffusion", "NVIDIA H100-SXM5-80GB", 1024),
         ("gnn", "NVIDIA H200", 8),
         ("resnet", "NVIDIA H100 80GB HBM3", 3584),
+        # Of one or two results.
+        ("stable_diffusion", "TPU-trillium", 256),
+        ("gpt3", "TPU-trillium", 512),
+        ("gpt3", "TPU-v5p", 6144),
+        ("gpt3", "Intel(R) Gaudi(R) 2 AI Accelerator", 1024),
+        ("gnn", "NVIDIA Blackwell GPU (B200-SXM-180GB)", 8),
+        ("unet3d", "NVIDIA L40S", 14),
+        ("bert", "AMD Radeon RX 7900 XTX", 6),
     ],
 )
 def test_a_run_much_faster_than_every_published_one_of_its_gpus_is_found(
@@ -81,8 +91,42 @@ def test_a_run_much_faster_than_every_published_one_of_its_gpus_is_found(
     assert not [*impossible_speeds(training, None, (("trained", published * 10),))]
 
 
+@pytest.mark.parametrize(
+    ("training", "name", "gpus", "bound"),
+    [
+        ("stable_diffusion", "TPU-trillium", 256, FASTER_THAN_FEW_RESULTS),
+        ("llama31_8b", "NVIDIA H100-SXM5-80GB", 64, FASTER_THAN_FEW_RESULTS),
+        ("unet3d", "NVIDIA H200-SXM5-141GB", 8, FASTER_THAN_FEW_RESULTS),
+        ("unet3d", "NVIDIA H100-SXM5-80GB", 8, FASTER_THAN_PUBLISHED_GPUS),
+        ("gpt3", "TPU-v5p", 512, FASTER_THAN_PUBLISHED_GPUS),
+    ],
+)
+def test_the_bound_is_wider_where_few_results_are_published(
+    training: str, name: str, gpus: int, bound: float
+) -> None:
+    published = fastest_published(training, name, gpus) or 0.0
+    for factor in (0.99, 1.01):
+        speed = published * bound * factor
+        found = [*impossible_speeds(training, (name, gpus), [("trained", speed)])]
+        assert bool(found) is (factor > 1)
+        # What a log only states is held against peaks alone.
+        assert not [*impossible_speeds("gnn", (name, gpus), [("states", speed)])]
+
+
+def test_every_published_result_of_these_rounds_has_a_bound() -> None:
+    rows = find_published(kind="official")
+    lacking = {
+        (one.benchmark, one.accelerator)
+        for one in rows
+        if one.minutes and fastest_published(one.benchmark, one.accelerator, one.accelerators) is None
+    }
+    assert not lacking
+    assert len({(one.benchmark, one.accelerator) for one in rows}) > 60
+
+
 def test_published_speeds_are_possible_and_fall_with_the_number_of_gpus() -> None:
-    for (benchmark, model), speeds in read_speeds().items():
+    for (benchmark, model), (speeds, results) in read_speeds().items():
+        assert results > 0
         assert [*speeds] == sorted(speeds)
         assert [*speeds.values()] == sorted(speeds.values(), reverse=True)
         for gpus, speed in speeds.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -191,6 +191,14 @@ def test_a_launchers_labels_hide_no_line(label: str) -> None:
     assert read("".join(label + line for line in damaged.splitlines(True))).verdict is UNPROVEN
 
 
+DEVICES = "GPU Device list"
+
+
+def devices(count: int, name: str = "NVIDIA H200") -> list[str]:
+    """Return the list as 0.8 writes it."""
+    return [f"{at}: {name} (00000000:{at + 16:02x}:00): (n01)" for at in range(count)]
+
+
 def document(matrix: list[list[str]], description: str, total: float, name: str = READ_CE) -> bytes:
     case: dict[str, Any] = {
         "name": name,
@@ -199,7 +207,8 @@ def document(matrix: list[list[str]], description: str, total: float, name: str 
         "bandwidth_matrix": matrix,
         "sum": total,
     }
-    return json.dumps({"nvbandwidth": {"version": "v0.8", "testcases": [case]}}).encode()
+    top = {"version": "v0.8", DEVICES: devices(2), "testcases": [case]}
+    return json.dumps({"nvbandwidth": top}).encode()
 
 
 ROWS = [["N/A", "180.1"], ["181", "N/A"], ["N/A", "190.1"], ["191", "N/A"], ["N/A", "370.2"], ["372", "N/A"]]
@@ -274,3 +283,221 @@ def test_processes_of_several_nodes_are_listed_in_place_of_devices() -> None:
         "SUM device", "SUM multinode_device") + NOTE)  # fmt: skip
     assert parsed.verdict is PASS, codes(parsed)
     assert value(parsed, "multinode_device_to_device_memcpy_read_ce", 1, 0) == 371.0
+
+
+def styled(root: Any) -> str:
+    """Return a document as jsoncpp's toStyledString writes it."""
+    return json.dumps(root, indent="\t", separators=(",", " : ")).replace(" : {", " : \n\t{") + "\n"
+
+
+def cells(rows: int, columns: int, base: float = 300.0, *, with_host: bool = False) -> list[list[str]]:
+    return [
+        ["N/A" if a == b and not with_host else f"{base + a + b / 10:g}" for b in range(columns)]
+        for a in range(rows)
+    ]
+
+
+def case(name: str, matrix: list[list[str]], words: str = "", **more: Any) -> dict[str, Any]:
+    total = sum(float(one) for row in matrix for one in row if one != "N/A")
+    return {
+        "bandwidth_description": words or "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+        "bandwidth_matrix": matrix,
+        "name": name,
+        "status": "Passed",
+        "sum": total,
+        **more,
+    }
+
+
+def cases(gpus: int) -> list[dict[str, Any]]:
+    """Return what a whole run of 0.8 has, one test of each shape."""
+    one, other = cells(gpus, gpus, 180.0), cells(gpus, gpus, 190.0)
+    total = cells(gpus, gpus, 370.0)
+    for a in range(gpus):
+        for b in range(gpus):
+            if a != b:
+                total[a][b] = f"{float(one[a][b]) + float(other[a][b]):g}"
+    both = case(READ_CE, [*one, *other, *total], TOTAL)
+    both["sum"] = sum(float(cell) for row in total for cell in row if cell != "N/A")
+    host = "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)"
+    return [
+        case("host_to_device_memcpy_ce", cells(1, gpus, 55.0, with_host=True), host),
+        case("device_to_device_memcpy_read_ce", cells(gpus, gpus)),
+        both,
+        case("all_to_host_memcpy_ce", cells(1, gpus, 50.0, with_host=True), host),
+        case(
+            "device_to_device_latency_sm",
+            cells(gpus, gpus, 700.0),
+            "Latency SM GPU(row) <-> GPU(column) (ns)",
+        ),
+        {"name": "multinode_bisect_write_ce", "status": "Waived"},
+    ]
+
+
+def root(version: str, gpus: int, tests: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    top: dict[str, Any] = {
+        "CUDA Runtime Version": 12090,
+        "Driver Version": "575.57.08",
+        "git_version": version,
+        "testcases": cases(gpus) if tests is None else tests,
+        "version": version,
+    }
+    if version == "v0.8":
+        top[DEVICES] = devices(gpus)
+    return {"nvbandwidth": top}
+
+
+def before(version: str, gpus: int) -> str:
+    """Return the text in front of the JSON: 0.5 to 0.7 print the devices, though JSON was asked for."""
+    if version == "v0.8":
+        return ""
+    listed = "".join(f"Device {at}: NVIDIA H200 (00000000:{at + 16:02x}:00)\n" for at in range(gpus))
+    return f"n01\n{listed}\n"
+
+
+VERSIONS = ["v0.5", "v0.6", "v0.7", "v0.8"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_json_of_each_version_is_read_like_its_text(version: str, gpus: int) -> None:
+    tests = [one for one in cases(gpus) if gpus > 1 or "device_to_device" not in one["name"]]
+    parsed = read(before(version, gpus) + styled(root(version, gpus, tests)))
+    assert (parsed.format, parsed.verdict) == ("nvbandwidth", PASS), codes(parsed)
+    assert parsed.tags["nvbandwidth_version"] == version
+    assert "NVIDIA H200" in parsed.tags["device"]
+    assert value(parsed, "host_to_device_memcpy_ce", 0, gpus - 1) == 55 + (gpus - 1) / 10
+    if gpus > 1:
+        assert value(parsed, f"{READ_CE}_total", 1, 0) == 372.0
+        latency = parsed.measurement("device_to_device_latency_sm", row="1", column="0")
+        assert latency is not None
+        assert (latency.unit, latency.value) == ("ns", 701.0)
+
+
+def test_text_and_json_of_a_run_have_the_same_measurements() -> None:
+    words = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"
+    name = "device_to_device_memcpy_read_ce"
+    text = read(HEAD + f"Running {name}.\n" + printed(name, words, square(370.0)) + NOTE)
+    tests = [case(name, cells(2, 2, 370.0), words)]
+    other = read(styled(root("v0.8", 2, tests)))
+    assert [(one.name, one.value, one.unit, one.labels) for one in text.measurements] == [
+        (one.name, one.value, one.unit, one.labels) for one in other.measurements
+    ]
+
+
+def changed(index: int, **changes: Any) -> list[dict[str, Any]]:
+    tests = cases(4)
+    tests[index].update(changes)
+    return tests
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("tests", "verdict", "code"),
+    [
+        # A GPU that no test has: the matrix is square, and its sum is right.
+        (cases(3), UNPROVEN, "rows_missing"),
+        ([*cases(4)[:1], case("device_to_device_memcpy_read_ce", cells(3, 3))], UNPROVEN, "rows_missing"),
+        ([case("host_to_device_memcpy_ce", cells(1, 3, 55.0, with_host=True))], UNPROVEN, "rows_missing"),
+        (cases(5), UNPROVEN, "devices_contradict"),
+        # No access between two GPUs.
+        (
+            [case("device_to_device_memcpy_read_ce", [["N/A"] * 4, *cells(4, 4)[1:]])],
+            UNPROVEN,
+            "rows_missing",
+        ),
+        (changed(1, status="Running"), UNPROVEN, "tool_error"),
+        (changed(1, status="ERROR"), UNPROVEN, "tool_error"),
+        (changed(1, status="Error"), FAIL, "tool_error"),
+        (changed(1, sum=1.0), UNPROVEN, "sum_mismatch"),
+        (changed(1, sum=None), UNPROVEN, "sum_mismatch"),
+        (changed(0, bandwidth_matrix=[["nan"] * 4]), UNPROVEN, "impossible_value"),
+        (changed(0, bandwidth_matrix=[["2000"] * 4], sum=8000), UNPROVEN, "impossible_value"),
+        ([], UNPROVEN, "no_rows"),
+    ],
+)
+def test_what_is_wrong_in_json(
+    version: str, tests: list[dict[str, Any]], verdict: Verdict, code: str
+) -> None:
+    parsed = read(before(version, 4) + styled(root(version, 4, tests)))
+    assert parsed.verdict is verdict
+    assert code in {one.code for one in parsed.findings}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_json_without_its_devices_or_with_others_is_unproven(version: str) -> None:
+    for change in (
+        lambda text: text.replace(DEVICES, "else").replace("Device ", "Else "),
+        lambda text: text.replace("NVIDIA H200", "NVIDIA H100 80GB HBM3", 1),
+        lambda text: "\n".join(line for line in text.split("\n") if "00000000:11:00" not in line),
+        lambda text: text.replace("(00000000:11:00)", "?"),
+    ):
+        text = before(version, 4) + styled(root(version, 4))
+        assert change(text) != text
+        assert read(change(text)).verdict is UNPROVEN
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("label", ["0: ", "[1,0]<stdout>:", "[0] ", "n01: "])
+def test_a_launchers_labels_hide_no_json(version: str, label: str) -> None:
+    text = before(version, 2) + styled(root(version, 2))
+    parsed = read("".join(label + line for line in text.splitlines(True)))
+    plain = read(text)
+    assert (parsed.format, parsed.verdict) == ("nvbandwidth", PASS), codes(parsed)
+    assert [(one.name, one.value) for one in parsed.measurements] == [
+        (one.name, one.value) for one in plain.measurements
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (lambda good, bad: good + good, PASS),
+        (lambda good, bad: "warning: no persistence mode\n" + good, PASS),
+        (lambda good, bad: good + "slurmstepd: info: done\n", PASS),
+        (lambda good, bad: good + bad, UNPROVEN),
+        (lambda good, bad: bad + good, UNPROVEN),
+        (lambda good, bad: good + good[: len(good) // 2], UNPROVEN),
+        (lambda good, bad: good[:-3], UNPROVEN),
+        (lambda good, bad: good[:-3] + "\n" + good, UNPROVEN),
+        (lambda good, bad: HEAD + ONE_WAY + good, UNPROVEN),
+        (lambda good, bad: good + HEAD + ONE_WAY, UNPROVEN),
+        (lambda good, bad: good + HEAD + ONE_WAY + NOTE, PASS),
+        (lambda good, bad: good.replace('"sum"', '"sum" : 1,\n"sum"', 1), UNPROVEN),
+        (lambda good, bad: good + "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC in expression\n", FAIL),
+        (lambda good, bad: "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC\n" + good, FAIL),
+        (lambda good, bad: good.replace('"testcases"', '"error" : "NVML_ERROR",\n"testcases"', 1), FAIL),
+        (lambda good, bad: '{"nvbandwidth" : {"error" : "no CUDA device", "version" : "v0.8"}}', FAIL),
+    ],
+)
+def test_several_documents_and_text_around_them(change: Callable[[str, str], str], verdict: Verdict) -> None:
+    good, bad = styled(root("v0.8", 2)), styled(root("v0.8", 2, [{"name": "x", "status": "Running"}]))
+    parsed = read(change(good, bad))
+    assert (parsed.format, parsed.verdict) == ("nvbandwidth", verdict), codes(parsed)
+
+
+def test_json_of_several_processes_is_read_by_process() -> None:
+    """``srun --label nvbandwidth -j`` on two nodes: their lines come mixed."""
+    text = styled(root("v0.8", 2)).splitlines(True)
+    mixed = "".join(f"{rank}: {line}" for line in text for rank in (0, 1))
+    parsed = read(mixed)
+    assert parsed.verdict is PASS, codes(parsed)
+    assert len(parsed.measurements) == 2 * len(read("".join(text)).measurements)
+    assert read(mixed + "1: warning: a line of text\n").verdict is PASS
+    lost = "".join(f"{rank}: {line}" for line in text for rank in (0, 1) if rank == 0 or '"sum"' not in line)
+    assert read(lost).verdict is UNPROVEN
+
+
+def test_the_list_of_a_run_on_several_nodes_has_one_nodes_devices() -> None:
+    words = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"
+    tests = [case("multinode_device_to_device_memcpy_read_ce", cells(8, 8), words)]
+    assert read(styled(root("v0.8", 4, tests))).verdict is PASS
+    assert read(styled(root("v0.8", 4, [*tests, *cases(3)]))).verdict is UNPROVEN
+
+
+def test_json_in_another_tools_log_is_named() -> None:
+    gpu_burn = "Tested 1 GPUs:\n\tGPU 0: OK\n"
+    parsed = logs.parse(io.BytesIO((gpu_burn + styled(root("v0.8", 2))).encode()), format="gpu_burn")
+    assert parsed.verdict is not PASS
+    whole = read(gpu_burn + styled(root("v0.8", 2)))
+    assert "second_tool" in codes(whole)

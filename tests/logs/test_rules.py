@@ -686,7 +686,8 @@ def test_nccl_numbers() -> None:
 
 NVB_JSON = {
     "nvbandwidth": {
-        "version": "v0.7",
+        "version": "v0.8",
+        "GPU Device list": [f"{at}: NVIDIA H200 (00000000:{at}b:00): (n01)" for at in range(2)],
         "testcases": [
             {
                 "name": "device_to_device_memcpy_read_ce",
@@ -1133,7 +1134,7 @@ def test_a_line_like_an_earlier_one_is_searched_as_if_it_were_new(
         text = b"\n".join(chance.choices(LINES_OF_SHAPES, k=chance.randrange(1, 8)))
         for digit in chance.choices(b"0123456789", k=2):
             text = text.replace(b"%c" % digit, b"%d" % chance.randrange(100))
-        assert _reading._hits(text) == plain_hits(text), text
+        assert _reading._hits(text) == (plain_hits(text), text.count(b"\n")), text
         found += len(plain_hits(text))
     assert found > 500
 
@@ -1222,3 +1223,24 @@ def test_steps_of_a_training_make_the_spread_of_its_throughput() -> None:
     assert found.spread is not None
     # The first interval holds the warm-up.
     assert (found.spread.count, found.spread.low, found.spread.high) == (7, 40, 100)
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("count", [1, 2, 1999, 2000, 5000])
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf, "back"])
+def test_points_taken_together_are_those_taken_one_by_one(before: int, count: int, odd: float | str) -> None:
+    x, y = [float(at // 2) for at in range(count)], [float(at % 7) for at in range(count)]
+    if odd == "back":
+        x[count // 2] = -1.0
+    elif odd is not None:
+        y[count // 2] = float(odd)
+    together, one_by_one = _reading.Curve("a", "", "s"), _reading.Curve("a", "", "s")
+    for curve in (together, one_by_one):
+        for at in range(before):
+            curve.add(at - 10.0, 1.0)
+    together.extend(x, y)
+    for point in zip(x, y, strict=True):
+        one_by_one.add(*point)
+    for curve in (together, one_by_one):
+        curve.add(1e6, 2.0)
+    assert (together.x, together.y, together.skip) == (one_by_one.x, one_by_one.y, one_by_one.skip)

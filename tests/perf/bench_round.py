@@ -1,9 +1,10 @@
 """`rackproof parse --json` over a whole round, beside a bare scan and mlperf-logging's own parser, in turns.
 
-    python tests/perf/bench_round.py FOLDER [--turns 3]
+    python -m tests.perf.bench_round FOLDER [--turns 3] [--processors 1 2 16]
 
 FOLDER holds the result logs of a round as published. CPU time counts children; a wall clock counts only on an
-idle machine. Memory is the largest process': it must not grow from a tenth of the logs to all of them.
+idle machine. ``parse`` may use so many processors; the others use one. Memory is the largest process': it
+must not grow from a tenth of the logs to all of them.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
-def command(files: Sequence[Path]) -> tuple[float, float, float]:
+def command(files: Sequence[Path], processors: int) -> tuple[float, float, float]:
     """Return CPU seconds, wall seconds and MB of the largest process of ``rackproof parse --json``."""
     read, write = os.pipe()
     wall = time.perf_counter()
     child = os.fork()
     if child == 0:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
         subprocess.run([PROGRAM, "parse", "--json", *files], stdout=subprocess.DEVNULL, check=False)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         os.write(write, f"{used.ru_utime + used.ru_stime} {used.ru_maxrss / 1024}".encode())
@@ -53,6 +55,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("folder", type=Path)
     options.add_argument("--turns", type=int, default=3)
+    options.add_argument("--processors", type=int, nargs="+", default=[1, 2])
     given = options.parse_args()
     files = sorted(given.folder.rglob("result_*.txt"))
     size = sum(path.stat().st_size for path in files) / MEGABYTE
@@ -61,15 +64,19 @@ def main() -> None:
     print(f"{len(files)} logs, {size:.0f} MB, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     for _turn in range(given.turns):
         bare = timed(lambda: [bare_scan(path.read_bytes()) for path in files])
-        cpu, wall, memory = command(files)
-        other = timed(lambda: [parse_file(str(path), ruleset="5.1.0") for path in share])[0] * factor
-        print(
-            f"bare {bare[0]:.2f} s CPU, {bare[1]:.2f} s; parse --json {cpu:.2f} s CPU, {wall:.2f} s; "
-            f"mlperf-logging {other:.1f} s CPU; of bare {bare[0] / cpu:.2f} (wall {bare[1] / wall:.2f}), "
-            f"times mlperf-logging {other / cpu:.1f}",
-            flush=True,
-        )
-    print(f"largest process: {command(files[::10])[2]:.0f} MB for a tenth, {memory:.0f} MB for all")
+        parses = [(processors, *command(files, processors)) for processors in given.processors]
+        other = timed(lambda: [parse_file(str(path), ruleset="5.1.0") for path in share])
+        print(f"bare scan {bare[0]:.2f} s CPU, {bare[1]:.2f} s", flush=True)
+        print(f"mlperf-logging {other[0] * factor:.1f} s CPU, {other[1] * factor:.1f} s")
+        for processors, cpu, wall, memory in parses:
+            print(
+                f"parse --json, processors: {processors}: {cpu:.2f} s CPU, {wall:.2f} s, {memory:.0f} MB; "
+                f"of bare {bare[0] / cpu:.2f} (elapsed {bare[1] / wall:.2f}), times mlperf-logging "
+                f"{other[0] * factor / cpu:.1f} (elapsed {other[1] * factor / wall:.1f})",
+                flush=True,
+            )
+    few = command(files[::10], 1)[2]
+    print(f"largest process: {few:.0f} MB for a tenth, {command(files, 1)[2]:.0f} MB for all, one processor")
 
 
 if __name__ == "__main__":

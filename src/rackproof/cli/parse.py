@@ -18,24 +18,14 @@ from rackproof import logs
 from rackproof.analysis.importing import judged_alone
 from rackproof.cli.errors import EXIT_PASS, ToolError
 from rackproof.cli.options import json_option
-from rackproof.cli.output import (
-    SHOWN_FINDINGS,
-    HeldOutput,
-    exit_status,
-    json_text,
-    more_line,
-    terminal_width,
-)
-from rackproof.core.records import Finding, Measurement, ParsedLog, Source, Verdict, worst
-from rackproof.core.text import quantity, sanitize, size
+from rackproof.cli.output import HeldOutput, exit_status, json_text
+from rackproof.core.records import ParsedLog, Verdict, worst
+from rackproof.core.text import sanitize
 from rackproof.logs.declared_lines import DeclaredLines, read_declared
 from rackproof.logs.opening import why_no_log
-from rackproof.report.terminal import text_table
-from rackproof.report.view import label_text
 from rackproof.store.run_folder import read_file
 
 _VARIABLE = "validate_harmless_kernel_lines"
-_SHOWN_MEASUREMENTS = 40
 _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
 """Bytes of logs from which on more processes save more time than they take to start."""
@@ -87,7 +77,7 @@ def parse_command(
     """
     verdicts: set[Verdict] = set()
     declared = _read_harmless(harmless) if harmless is not None else None
-    write = json_text if as_json else _log_text
+    write = json_text if as_json else _text_writer()
 
     def texts() -> Iterator[str]:
         for verdict, text in _read_all(names, form, write, declared):
@@ -103,6 +93,13 @@ def parse_command(
                 output.write(("\n" if at else "") + text)
         output.print()
     ctx.exit(exit_status(worst(verdicts)))
+
+
+def _text_writer() -> Callable[[ParsedLog], str]:
+    """Return what writes a log for a reader; --json, which scripts call for each log, does not load it."""
+    from rackproof.cli.log_text import log_text
+
+    return log_text
 
 
 def _read_all(
@@ -170,37 +167,3 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
         raise ToolError(f"cannot read {name}: {error.strerror or error}; check the path") from None
     except ValueError as error:
         raise ToolError(f"{error} (see `rackproof parse --list-formats`)") from None
-
-
-def _log_text(log: ParsedLog) -> str:
-    facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
-    lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
-    if log.measurements:
-        # A sweep over message sizes has hundreds; --json has them all.
-        shown = log.measurements[:_SHOWN_MEASUREMENTS]
-        rows = [_measurement_row(measurement) for measurement in shown]
-        lines += text_table(("Metric", "Of", "Value", "Read at"), rows, terminal_width(), (0, 1, 3))
-        lines += more_line(len(log.measurements) - len(shown), "measurements")
-    lines += [_finding_line(finding) for finding in log.findings[:SHOWN_FINDINGS]]
-    lines += more_line(len(log.findings) - SHOWN_FINDINGS, "findings")
-    return "\n".join(lines) + "\n"
-
-
-def _measurement_row(measurement: Measurement) -> tuple[str, ...]:
-    return (
-        sanitize(measurement.name),
-        label_text(measurement.labels),
-        quantity(measurement.value, measurement.unit),
-        _line_and_rank(measurement.source),
-    )
-
-
-def _finding_line(finding: Finding) -> str:
-    weight = finding.verdict.value if finding.verdict else "remark"
-    place = _line_and_rank(finding.source)
-    return f"{weight}: {sanitize(finding.message, 400)}" + (f" ({place})" if place else "")
-
-
-def _line_and_rank(source: Source) -> str:
-    """Return line and rank without the file, which the first line names."""
-    return str(source.model_copy(update={"file": None}))

@@ -166,9 +166,11 @@ class Course:
 
     def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
         """Take how far the training had come: one of ``samples_count``, ``epoch_num``, ``step_num``."""
-        key = (name, metric)
-        if key in self.progress or len(self.progress) < 60:
-            self.progress.setdefault(key, Advance()).take(value, line_at, position)
+        progress = self.progress.get((name, metric))
+        if progress is None and len(self.progress) < 60:
+            progress = self.progress[name, metric] = Advance()
+        if progress is not None:
+            progress.take(value, line_at, position)
 
     def evaluate(self, metric: str, value: float, position: int) -> None:
         """Keep the lowest and the highest value of a metric: what it can be, the end of the log knows."""

@@ -700,10 +700,9 @@ class Events(LogParser):
 
     def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
         """Note how far a training cannot have come when it was evaluated."""
-        self.placed_evaluations += any(name in meta for name in _PROGRESS)
-        for name in _PROGRESS:
-            if name not in meta:
-                continue
+        stated = [name for name in _PROGRESS if name in meta]
+        self.placed_evaluations += bool(stated)
+        for name in stated:
             found = number(meta[name])
             broken = name != "epoch_num" and found is not None and found % 1 != 0
             if found is None or not 0 <= found < inf or broken:
@@ -726,9 +725,12 @@ class Events(LogParser):
         else:
             self.course.evaluate(name, accuracy, position)
         # Those of this block are not among `evals` yet: both count towards the bound.
-        if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
+        known = name in self.evals or name in self.last_evals
+        if known or len(self.evals.keys() | self.last_evals.keys()) < 20:
             self.last_evals[name] = accuracy, position
-            curve = self.curves.setdefault(f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s"))
+            curve = self.curves.get(f"eval {name}")
+            if curve is None:
+                curve = self.curves[f"eval {name}"] = Curve(f"eval_accuracy {name}".strip(), "", "s")
             curve.add(self.at(time), accuracy)
 
     def _epoch_seen(self, epoch: float | None, position: int) -> None:
@@ -1448,6 +1450,5 @@ class Events(LogParser):
             measurements.append(self.measure(name, value, unit, HIGHER, at, samples=kept))
         elif steps.y and self.batch_size:
             value, at = self.batch_size / statistics.median(steps.y), self.stats["train_step_time"][1]
-            for x, y in zip(steps.x, steps.y, strict=True):
-                rates.add(x, self.batch_size / y)
+            rates.extend(steps.x, [self.batch_size / y for y in steps.y])
             measurements.append(self.measure(name, value, unit, HIGHER, at, samples=rates.y[1:]))

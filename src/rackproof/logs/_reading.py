@@ -14,8 +14,9 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, filterfalse, islice
 from math import isfinite
+from operator import le
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
@@ -140,6 +141,15 @@ class Curve:
             self.x, self.y = self.x[::2], self.y[::2]
             self._stride *= 2
             self.skip = self._stride - 1
+
+    def extend(self, x: list[float], y: list[float]) -> None:
+        """Take points, with the outcome of :meth:`add` for each; those of an empty curve are kept at once."""
+        in_order = all(map(le, x, islice(x, 1, None))) and all(map(isfinite, chain(x, y)))
+        if self.x or len(y) >= MAX_POINTS or self.skip or not in_order:
+            for one in zip(x, y, strict=True):
+                self.add(*one)
+        else:
+            self.x, self.y = list(x), list(y)
 
     def series(self) -> Series:
         """Return the record."""
@@ -324,10 +334,14 @@ class KnownShapes:
         """Return the kept shapes."""
         return chain(self._harmless, self._suspects)
 
-    def literals_in(self, text: bytes) -> set[bytes]:
-        """Return the literals that the lines of a text may hold; it includes all that they do hold."""
-        shapes = set(text.translate(self._SHAPE).split(b"\n"))
-        shapes -= self._harmless
+    def literals_in(self, text: bytes) -> tuple[set[bytes], int]:
+        """Return the literals that the lines of a text may hold, among them all that they do hold.
+
+        Returns:
+            The literals, and the number of the text's line feeds.
+        """
+        lines = text.translate(self._SHAPE).split(b"\n")
+        shapes = set(filterfalse(self._harmless.__contains__, lines))
         found: set[bytes] = set()
         new = []
         for shape in shapes:
@@ -338,7 +352,7 @@ class KnownShapes:
                 found.update(known)
         if new:
             found.update(self._search(new))
-        return found
+        return found, len(lines) - 1
 
     def _search(self, new: list[bytes]) -> list[bytes]:
         """Return the literals that shapes hold which are not known yet, and keep these shapes."""
@@ -373,11 +387,11 @@ SEARCHED_IN_TEXT = (_LOSS_SCALE, _RESULT_LINE, *SEARCHED)
 _KNOWN = KnownShapes(SEARCHED_IN_TEXT)
 
 
-def _hits(text: bytes) -> list[tuple[int, bytes]]:
-    """Return position and text of everything that may belong to a failure, in order."""
-    literals = _KNOWN.literals_in(text)
+def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
+    """Return position and text of everything that may belong to a failure, in order; and count line feeds."""
+    literals, newlines = _KNOWN.literals_in(text)
     if not literals:
-        return []
+        return [], newlines
     lowered = text.lower()
     hits: list[tuple[int, bytes]] = []
     for literal in literals:
@@ -390,7 +404,7 @@ def _hits(text: bytes) -> list[tuple[int, bytes]]:
             places = [at for at in places if not _WORD_GOES_ON.match(lowered, at + len(literal))]
         hits += [(at, literal) for at in places]
     hits.sort()  # so that lines are counted forward
-    return hits
+    return hits, newlines
 
 
 _BRACE = ord("}")
@@ -555,8 +569,7 @@ class Log:
         ]
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         rest = b"".join(texts) if ends else block
-        self._newlines = rest.count(b"\n")  # no event holds one
-        hits = _hits(rest)
+        hits, self._newlines = _hits(rest)  # no event holds a line feed
         if not hits:
             return
         text_begins = [0, *accumulate(map(len, texts))]
@@ -581,7 +594,8 @@ class Log:
         before = before[max(0, begin - position + len(before)) :]
         if self.reads_line is not None and self.reads_line(before + after):
             return
-        for code in read_fault(literal, *_as_printed(before, after)):
+        before, after = _as_printed(before, after)
+        for code in read_fault(literal, before, after[:400]):
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:

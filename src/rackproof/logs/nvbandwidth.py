@@ -1,4 +1,6 @@
-"""nvbandwidth: matrices of each test case, as text or as the JSON of ``-j``.
+"""nvbandwidth: matrices of each test case, as text or as the JSON of ``-j`` (since 0.5).
+
+Before its JSON, 0.5 to 0.7 print the devices as text; 0.8 has them in it, those of the first process's node.
 
 A bidirectional test between GPUs has three: both directions and their total. Their cells are named after the
 test and the part (``device_to_device_bidirectional_memcpy_read_ce_total``), as the tool's own sums are.
@@ -6,11 +8,11 @@ test and the part (``device_to_device_bidirectional_memcpy_read_ce_total``), as 
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, ClassVar
-
-import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import split_label
@@ -41,6 +43,9 @@ _WITH_HOST = re.compile(r"(?:^|_)(?:host|all)_")
 """Tests of the way to the host's memory; ``all_to_host`` is one, too."""
 _FASTEST_GB_S, _FASTEST_TO_HOST_GB_S = 10_000.0, 1_000.0
 """No cell shows more: memory of 8 TB/s, and NVLink-C2C of 450 GB/s in two directions."""
+_BEGIN = re.compile(rb'\{[^\S\n]*(?:\n[^"\n]{0,120}){0,40}"nvbandwidth"\s*:')
+"""The JSON begins, perhaps with a launcher's labels, and the lines of other processes between."""
+_LISTED_DEVICE = re.compile(r"(\d{1,4}): (.{1,100}?)\s*\([0-9A-Fa-f:.]+\)(?:: \(.*\))?")
 MAX_JSON = 32 << 20
 MAX_CELLS = 4000
 
@@ -54,14 +59,14 @@ class NvbandwidthParser(LogParser):
     @staticmethod
     def recognises(head: bytes) -> bool:
         """Return whether the bytes begin with nvbandwidth's heading or JSON."""
-        return b"nvbandwidth Version" in head or (
-            head.lstrip()[:1] == b"{" and b'"nvbandwidth"' in head[:4096]
-        )
+        return b"nvbandwidth Version" in head or _BEGIN.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        self.started = False
         self.document: bytearray | None = None
+        """Everything from the first line of JSON on."""
+        self.document_line = 1
+        self.has_text = False
         self.test = ""
         self.unit = "GB/s"
         self.columns: list[str] = []
@@ -87,12 +92,13 @@ class NvbandwidthParser(LogParser):
         """Rows and columns of the present matrix whose cells are N/A."""
 
     def block(self, data: bytes) -> None:
-        """Read text, or gather the document."""
-        if not self.started and data.strip():
-            self.started = True
-            if data.lstrip()[:1] == b"{":
-                self.document = bytearray()
-        if self.document is None:
+        """Read text, or gather the documents."""
+        if self.document is None and (found := _BEGIN.search(data)):
+            begin = data.rfind(b"\n", 0, found.start()) + 1
+            self.document_line = self.log.line_at(begin)
+            super().block(data[:begin])
+            self.document = bytearray(data[begin:])
+        elif self.document is None:
             super().block(data)
         elif len(self.document) <= MAX_JSON:
             self.document += data
@@ -124,6 +130,7 @@ class NvbandwidthParser(LogParser):
             self.note_first = True
         elif found := _FACT.match(text):
             if found[1] == "nvbandwidth Version":
+                self.has_text = True
                 # Another run begins in the same file, and has to have an end of its own.
                 self.noted = self.note_first = False
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
@@ -292,34 +299,71 @@ class NvbandwidthParser(LogParser):
                 self.measure(test, value, self.unit, direction, at, labels={"row": row, "column": column})
             )
 
-    def read_document(self, document: bytearray) -> bool:
-        """Read the JSON; return whether every test in it ended."""
-        log = self.log
+    def read_documents(self, raw: bytearray) -> bool:
+        """Read the JSON of every process and the text after it; return whether all of it has an end."""
+        if len(raw) > MAX_JSON:
+            self.log.find("damaged_json", "the JSON cannot be read: too large", Verdict.UNPROVEN)
+            return False
+        ended = [self._read_process(text) for text in _by_process(raw.decode("utf-8", "replace"))]
+        return any(ended) and False not in ended
+
+    def _read_process(self, text: str) -> bool | None:
+        """Return whether each document of a process has a test that ended, None if there is no document."""
+        ended = None
+        for part in _documents(text):
+            if isinstance(part, str):
+                self.test, self.part, self.parts, self.unit = "", "", {}, "GB/s"
+                for line in part.splitlines():
+                    self.line(self.document_line, line)
+            elif isinstance(part, ValueError):
+                self.log.find("damaged_json", f"the JSON cannot be read: {part}", Verdict.UNPROVEN)
+                return False
+            else:
+                ended = self.read_document(part) and ended is not False
+        return ended
+
+    def read_document(self, root: Any) -> bool:
+        """Read one document; return whether a test in it ended."""
         try:
-            if len(document) > MAX_JSON:
-                raise ValueError("too large")  # noqa: TRY301
-            root: Any = orjson.loads(bytes(document))
             top = root["nvbandwidth"]
             tests = top["testcases"]
             if not isinstance(tests, list):
                 raise TypeError("no list of tests")  # noqa: TRY301
-        except (ValueError, KeyError, TypeError) as error:
-            log.find("damaged_json", f"the JSON cannot be read: {error}", Verdict.UNPROVEN)
+        except (KeyError, TypeError) as error:
+            self.log.find("damaged_json", f"the JSON cannot be read: {error}", Verdict.UNPROVEN)
+            self._note_error(root.get("nvbandwidth") if isinstance(root, dict) else None)
             return False
-        for key in ("CUDA Runtime Version", "Driver Version", "version", "git_version"):
-            if top.get(key) is not None:
-                log.tag(key.lower().replace(" ", "_"), top[key])
-        if top.get("error"):
-            log.find(
-                "tool_error", "nvbandwidth reports an error", Verdict.FAIL, excerpt=text_of(top["error"])
-            )
+        self._note_heading(top)
+        self._note_error(top)
         passed = 0
         for test in tests[:500]:
             if not isinstance(test, dict):
-                log.find("damaged_json", "a test case that is no object", Verdict.UNPROVEN)
+                self.log.find("damaged_json", "a test case that is no object", Verdict.UNPROVEN)
                 continue
             passed += self.test_case(test)
         return passed > 0
+
+    def _note_heading(self, top: dict[str, Any]) -> None:
+        """Keep the versions and the devices, as the text's heading has them."""
+        for key in ("CUDA Runtime Version", "Driver Version", "version", "git_version"):
+            if top.get(key) is not None:
+                self.log.tag(key.lower().replace(" ", "_"), top[key])
+        if top.get("version") is not None:
+            self.log.tag("nvbandwidth_version", top["version"])
+        listed = top.get("GPU Device list", [])
+        for entry in listed[:MAX_CELLS] if isinstance(listed, list) else [None]:
+            found = _LISTED_DEVICE.fullmatch(entry) if isinstance(entry, str) else None
+            if found is None:
+                message = f"a device of the list cannot be read: {text_of(entry, 100)}"
+                self.log.find("damaged_json", message, Verdict.UNPROVEN)
+                continue
+            self.devices[found[1]] = found[2]
+            self.log.tag("device", entry)
+
+    def _note_error(self, top: Any) -> None:
+        if isinstance(top, dict) and top.get("error"):
+            excerpt = text_of(top["error"])
+            self.log.find("tool_error", "nvbandwidth reports an error", Verdict.FAIL, excerpt=excerpt)
 
     def test_case(self, test: dict[str, Any]) -> bool:
         """Read one test case of the JSON; return whether it passed."""
@@ -334,6 +378,8 @@ class NvbandwidthParser(LogParser):
                 "tool_error", f"{name}: {text_of(status, 40)} {text_of(test.get('error', ''))}", verdict
             )
             return False
+        # The list of devices has only those of the first process's node.
+        self.of_processes |= name.startswith("multinode_")
         found = _UNIT.search(text_of(test.get("bandwidth_description")))
         self.unit = found[1] if found else "GB/s"
         matrix = test.get("bandwidth_matrix")
@@ -359,6 +405,7 @@ class NvbandwidthParser(LogParser):
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
             self.parts[one] = self.total
             last = self.total
+            self._judge_rows(self.document_line)
             self._keep_matrix(one)
         stated = number(test.get("sum"))
         # The sum is that of the last matrix.
@@ -368,27 +415,34 @@ class NvbandwidthParser(LogParser):
         self._judge_parts(name, None)
 
     def _take_cells(self, name: str, rows: list[Any]) -> None:
+        self.test, self.row_names = name, [str(row) for row in range(len(rows))]
         for row, cells in enumerate(rows):
-            for column, cell in enumerate(cells[:1000] if isinstance(cells, list) else []):
-                self.cell(1, name, str(row), str(column), text_of(cell, 60))
+            values = cells[:1000] if isinstance(cells, list) else []
+            self.columns = [str(column) for column in range(max(len(values), len(self.columns)))]
+            for column, cell in enumerate(values):
+                self.cell(self.document_line, name, str(row), str(column), text_of(cell, 60))
+
+    def _text_is_whole(self) -> bool:
+        """Close the text; return whether it holds a result and its closing note."""
+        self.close()
+        if not self.noted:
+            message = "the closing note is missing"
+            if self.note_first:
+                message = (
+                    "this version prints no end: tests that did not run would not show; "
+                    "use nvbandwidth 0.6 or newer"
+                )
+            self.log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, self.log.lines))
+        return self.sums > 0 and self.noted
 
     def finish(self) -> ParsedLog:
         """Return every cell."""
         log = self.log
-        if self.document is not None:
-            proven = self.read_document(self.document)
-        else:
-            self.close()
-            self._judge_devices()
-            proven = self.sums > 0 and self.noted
-            if not self.noted:
-                message = "the closing note is missing"
-                if self.note_first:
-                    message = (
-                        "this version prints no end: tests that did not run would not show; "
-                        "use nvbandwidth 0.6 or newer"
-                    )
-                log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
+        self.close()
+        proven = self.document is None or self.read_documents(self.document)
+        if self.has_text or self.document is None:
+            proven = self._text_is_whole() and proven
+        self._judge_devices()
         if not self.cells:
             log.find("no_rows", "no value that can be read", Verdict.UNPROVEN)
         if self.waived:
@@ -397,6 +451,48 @@ class NvbandwidthParser(LogParser):
         return log.parsed(
             self.format, Verdict.PASS if proven and self.cells else Verdict.UNPROVEN, self.cells
         )
+
+
+def _by_process(text: str) -> Iterator[str]:
+    """Yield what each process printed, without a launcher's labels; all of it, where lines have none."""
+    processes: dict[str, list[str]] = {}
+    first = split_label(text.partition("\n")[0])[0]
+    if not first:
+        yield text
+        return
+    for line in text.split("\n"):
+        label, rest = split_label(line)
+        # A line without a label is the launcher's own, or the end.
+        processes.setdefault(label if label else first, []).append(rest)
+    for lines in processes.values():
+        yield "\n".join(lines)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _documents(text: str) -> Iterator[Any]:
+    """Yield the JSON objects of a text, and between them texts; last a ValueError if one cannot be read."""
+    decoder = json.JSONDecoder(object_pairs_hook=_distinct)
+    at = 0
+    while (begin := text.find("{", at)) >= 0:
+        if text[at:begin].strip():
+            yield text[at:begin]
+        try:
+            document, at = decoder.raw_decode(text, begin)
+        except RecursionError:
+            yield ValueError("nested too deeply")
+            return
+        except ValueError as error:
+            yield error
+            return
+        yield document
+    if text[at:].strip():
+        yield text[at:]
 
 
 def _is_sum(stated: float, total: float) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 MARKS: Mapping[str, re.Pattern[bytes]] = {
     "nccl_tests": re.compile(rb"(?m)^# (?:Collective test starting: |nThread \d+ nGpus \d+ minBytes )"),
-    "nvbandwidth": re.compile(rb"(?m)^nvbandwidth Version: "),
+    "nvbandwidth": re.compile(rb'(?m)^(?:nvbandwidth Version: |\s*\{?\s*"nvbandwidth"\s*:\s*\{)'),
     "gpu_burn": re.compile(rb"(?m)^(?:Tested \d+ GPUs:|\d[\d.]*%\s+proc'd: )"),
     "ib_write_bw": re.compile(rb"(?m)^ *#bytes +#iterations +(?:BW |t_min)"),
     "nvidia_smi_xml": re.compile(rb"<nvidia_smi_log>"),

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from rackproof import logs
-from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_events
+from rackproof.analysis.mlperf.repeats import DescribedSystem, RunTrace, compare_runs, trace_of_events
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
-from rackproof.analysis.mlperf.worker import described_gpus
+from rackproof.analysis.mlperf.worker import described_system
 from rackproof.core.records import Verdict
 from rackproof.core.training_limits import fastest_possible, fastest_published
 
@@ -597,27 +597,40 @@ def test_no_run_is_faster_than_its_gpus_can_be(
     run = RunTrace("result_0.txt", model, start=0.0, stop=600.0)
     run.seeds, run.amount_kind = {"1"}, "samples_count"
     run.amounts = [(200.0, samples / 3), (400.0, samples / 1.5), (600.0, samples)]
-    codes = [one.message for one in compare_runs([run], ruleset="5.1.0", usage="training", gpus=gpus)]
+    codes = [
+        one.message
+        for one in compare_runs(
+            [run], ruleset="5.1.0", usage="training", described=DescribedSystem(*gpus, nodes=1)
+        )
+    ]
     assert any("at their peak" in one for one in codes) is found
     stated = RunTrace("result_1.txt", model, start=0.0, stop=1e6, throughput=bound * factor)
-    codes = [one.message for one in compare_runs([stated], ruleset="5.1.0", usage="training", gpus=gpus)]
+    codes = [
+        one.message
+        for one in compare_runs(
+            [stated], ruleset="5.1.0", usage="training", described=DescribedSystem(*gpus, nodes=1)
+        )
+    ]
     assert any("at their peak" in one for one in codes) is found
 
 
 @pytest.mark.parametrize(
-    ("training", "metadata", "late"),
+    ("training", "gpus", "metadata", "late"),
     [
-        ("stable_diffusion", {"samples_count": 4_096_000}, True),
-        ("stable_diffusion", {"samples_count": 4_096_000}, False),
-        ("bert", {"epoch_num": 4_096_000}, False),
-        ("llama2_70b_lora", {"samples_count": 3_072}, False),
+        ("stable_diffusion", ("NVIDIA H100-SXM5-80GB", 8), {"samples_count": 4_096_000}, True),
+        ("stable_diffusion", ("NVIDIA H100-SXM5-80GB", 8), {"samples_count": 4_096_000}, False),
+        ("bert", ("NVIDIA H100-SXM5-80GB", 8), {"epoch_num": 4_096_000}, False),
+        ("llama2_70b_lora", ("NVIDIA H100-SXM5-80GB", 8), {"samples_count": 3_072}, False),
+        ("stable_diffusion", ("TPU-trillium", 256), {"samples_count": 2_560_000}, True),
+        ("gpt3", ("TPU-trillium", 512), {"epoch_num": 1_207_959_552}, False),
+        ("gpt3", ("TPU-v5p", 6144), {"epoch_num": 1_459_617_792}, False),
+        ("gpt3", ("Intel(R) Gaudi(R) 2 AI Accelerator", 1024), {"samples_count": 1_253_376}, False),
     ],
 )
 def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
-    training: str, metadata: dict[str, int], late: bool
+    training: str, gpus: tuple[str, int], metadata: dict[str, int], late: bool
 ) -> None:
     """All runs are compressed alike, state no throughput, and one may be evaluated after its end."""
-    gpus = ("NVIDIA H100-SXM5-80GB", 8)
     seconds = next(iter(metadata.values())) / (fastest_published(training, *gpus) or 1)
     for times, found in ((1.0, False), (0.35, True)):
         stop = seconds * times
@@ -628,7 +641,9 @@ def test_a_run_of_all_is_held_against_published_results_of_its_gpus(
         ]
         run = trace_of_events("result_0.txt", sorted(events, key=lambda one: one[0]), benchmark=training)
         run.seeds = {"1"}
-        said = compare_runs([run], ruleset="4.0.0", usage="training", gpus=gpus)
+        said = compare_runs(
+            [run], ruleset="4.0.0", usage="training", described=DescribedSystem(*gpus, nodes=1)
+        )
         assert any("fastest published result of" in one.message for one in said) is found
 
 
@@ -637,12 +652,75 @@ def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:
     description = tmp_path / "Org/systems/rack.json"
     folder.mkdir(parents=True)
     description.parent.mkdir()
-    assert described_gpus(folder) is None
+    assert described_system(folder) is None
     content = {"number_of_nodes": "18", "accelerators_per_node": "4", "accelerator_model_name": "GB300"}
     description.write_text(json.dumps(content))
-    assert described_gpus(folder) == ("GB300", 72)
+    assert described_system(folder) == DescribedSystem("GB300", gpus=72, nodes=18)
     for key in content:
         description.write_text(json.dumps({**content, key: None}))
-        assert described_gpus(folder) is None
+        assert described_system(folder) is None
     description.write_text("[]")
-    assert described_gpus(folder) is None
+    assert described_system(folder) is None
+
+
+def described_codes(platform: str, dlpal: int | None, described: DescribedSystem | None) -> set[str]:
+    """Return what three runs are found to be by their description."""
+    runs = []
+    for at in range(3):
+        run = RunTrace(f"result_{at}.txt", "bert", start=1e4 * at, stop=1e4 * at + 600)
+        run.seeds, run.system, run.stated_nodes = {str(at)}, (platform, "Org", "closed"), dlpal
+        runs.append(run)
+    found = compare_runs(runs, ruleset="5.1.0", usage="training", described=described)
+    assert all(one.verdict is Verdict.UNPROVEN for one in found if one.code == "system_contradicts")
+    return {one.code for one in found}
+
+
+@pytest.mark.parametrize(
+    ("platform", "dlpal", "gpu", "nodes", "gpus", "found"),
+    [
+        ("18xNVIDIA GB300", 18, "NVIDIA Blackwell Ultra GPU (GB300)", 18, 72, set()),
+        ("2xXE9680Lx8B200-SXM-180GB", 2, "NVIDIA Blackwell GPU (B200-SXM-180GB)", 2, 16, set()),
+        ("8xB200", None, "NVIDIA B200", 1, 8, set()),
+        ("tpu-trillium", None, "TPU-trillium", 64, 256, set()),
+        ("1x7920T_2xA5000", None, "NVIDIA RTX A5000", 1, 2, set()),
+        ("", 4, "NVIDIA H100", 4, 32, set()),
+        # The description of another system, or of more of them.
+        ("18xNVIDIA GB300", 18, "NVIDIA Blackwell Ultra GPU (GB300)", 36, 144, {"system_contradicts"}),
+        ("18xNVIDIA GB300", None, "NVIDIA Blackwell Ultra GPU (GB300)", 9, 36, {"system_contradicts"}),
+        ("tpu-trillium", 32, "TPU-trillium", 64, 256, {"system_contradicts"}),
+        ("", 2, "NVIDIA H100", 4, 32, {"system_contradicts"}),
+        ("2xXE9680Lx8B200-SXM-180GB", None, "NVIDIA B200", 2, 8, {"system_contradicts"}),
+        ("2xXE9680Lx8B200-SXM-180GB", None, "NVIDIA B200", 2, 32, {"system_contradicts"}),
+        ("2xXE9680Lx8B200-SXM-180GB", None, "NVIDIA B200", 4, 32, {"system_contradicts"}),
+        ("1xNVIDIA HGX H100", None, "NVIDIA H100", 1, 80, {"system_contradicts"}),
+        ("18xNVIDIA GB200", 18, "NVIDIA Blackwell Ultra GPU (GB300)", 18, 72, {"other_accelerator"}),
+    ],
+)
+def test_a_description_is_held_against_what_the_logs_state(
+    platform: str, dlpal: int | None, gpu: str, nodes: int, gpus: int, found: set[str]
+) -> None:
+    codes = {"system_contradicts", "other_accelerator"}
+    assert described_codes(platform, dlpal, DescribedSystem(gpu, gpus=gpus, nodes=nodes)) & codes == found
+    assert not described_codes(platform, dlpal, None) & codes
+
+
+@pytest.mark.parametrize(
+    ("training", "platform", "gpus"),
+    [
+        ("stable_diffusion", "1xXE9680x8H100-SXM-80GB", ("H100", 8)),
+        ("llama31_8b", "1xXE9680Lx8B200-SXM-180GB", ("B200", 8)),
+        ("ssd", "1xSR680aV3-8xH200_SXM", ("H200", 8)),
+        ("retinanet", "16xXE9712x4GB200", ("GB200", 64)),
+    ],
+)
+def test_without_a_description_the_platform_names_the_gpus(
+    training: str, platform: str, gpus: tuple[str, int]
+) -> None:
+    samples = 1e6
+    seconds = samples / (fastest_published(training, *gpus) or 1)
+    for times, found in ((1.0, False), (0.35, True)):
+        run = RunTrace("result_0.txt", training, start=0.0, stop=seconds * times)
+        run.seeds, run.system, run.amount_kind = {"1"}, (platform, "Org", "closed"), "samples_count"
+        run.amounts = [(seconds * times, samples)]
+        said = compare_runs([run], ruleset="5.1.0", usage="training")
+        assert any("fastest published result of" in one.message for one in said) is found

@@ -21,8 +21,15 @@ from itertools import combinations
 from typing import Any
 
 from rackproof.analysis.mlperf.published import find_published
+from rackproof.core.gpu_models import is_model
 from rackproof.core.records import Finding, Source, Verdict
-from rackproof.core.training_limits import impossible_speeds, lacks_gpu
+from rackproof.core.training_limits import (
+    MOST_OF_NODE,
+    fastest_published,
+    gpus_of_platform,
+    impossible_speeds,
+    lacks_gpu,
+)
 
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
@@ -57,6 +64,21 @@ _OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
 """Evaluated after the training, or not evenly: what lies between two evaluations shows no pace."""
 
 
+@dataclass(frozen=True)
+class DescribedSystem:
+    """The accelerators of a system by its description.
+
+    Attributes:
+        gpu: Their name.
+        gpus: Their number on all nodes together.
+        nodes: The number of nodes.
+    """
+
+    gpu: str
+    gpus: int
+    nodes: int
+
+
 @dataclass
 class RunTrace:
     """The course of a run as its log shows it. Times are in seconds since 1970.
@@ -77,6 +99,7 @@ class RunTrace:
         throughput: Samples per second as the log states them.
         nodes: Names of nodes in the launcher's lines.
         node_count: Nodes of the job as the run script states them, else the number of listed nodes.
+        stated_nodes: Nodes of the job as the run script states them.
         system: The submitter, system and division, as far as the log states them.
         scores: Whether the run counts as measured; a failed one counts as the slowest.
     """
@@ -96,6 +119,7 @@ class RunTrace:
     throughput: float | None = None
     nodes: frozenset[str] = frozenset()
     node_count: int | None = None
+    stated_nodes: int | None = None
     system: tuple[str, ...] = ()
     scores: bool = True
 
@@ -224,7 +248,7 @@ def _seed_text(value: Any) -> str:
 
 
 def compare_runs(
-    traces: Sequence[RunTrace], *, ruleset: str, usage: str, gpus: tuple[str, int] | None = None
+    traces: Sequence[RunTrace], *, ruleset: str, usage: str, described: DescribedSystem | None = None
 ) -> list[Finding]:
     """Return evidence that the runs are fewer than they claim to be, or could not have been so fast.
 
@@ -232,15 +256,19 @@ def compare_runs(
         traces: One for every run that the logs show, also for those that failed.
         ruleset: The rules of the round.
         usage: ``training`` or ``hpc``.
-        gpus: Name and number of the system's GPUs, where its description is at hand.
+        described: The system, where its description is at hand; without it the GPUs count that the logs'
+            ``submission_platform`` names.
     """
+    gpus = (described.gpu, described.gpus) if described is not None else None
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
     findings += _node_count_findings(traces)
     findings += _statement_findings(traces)
     findings += _unknown_gpu_findings(traces, gpus)
+    if described is not None:
+        findings += _description_findings(traces, described)
     scoring = [trace for trace in traces if trace.scores]
     for trace in scoring:
-        findings += _speed_findings(trace, gpus)
+        findings += _speed_findings(trace, gpus or gpus_of_platform(_platform(trace)))
     findings += _pace_findings(scoring)
     for first, second in combinations(traces, 2):
         findings += _pair_findings(first, second)
@@ -325,6 +353,50 @@ def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
                 yield _unproven("course_incomplete", message, trace.file)
 
 
+def _platform(trace: RunTrace) -> str:
+    return trace.system[0] if trace.system else ""
+
+
+def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem) -> Iterator[Finding]:
+    """Yield what the logs state otherwise than the description, by which speeds and scaling are judged.
+
+    Of 697 published results of rounds 4.0 to 5.1 none contradicts its description in these numbers: 256
+    state their nodes, 318 platforms name a known GPU. Eleven of these name another one: an older script's.
+    """
+    for trace in traces:
+        named = gpus_of_platform(_platform(trace))
+        for what, seen, wanted in _described_numbers(trace, described, named):
+            message = (
+                f"the log states {seen} {what}, and the system's description {wanted}: the hardware of this "
+                "run is not known; correct systems/SYSTEM.json, or score the run with its own system"
+            )
+            yield _unproven("system_contradicts", message, trace.file)
+    first = next(iter(traces), None)
+    named = gpus_of_platform(_platform(first)) if first is not None else None
+    if first is not None and named is not None and not is_model(described.gpu, named[0]):
+        message = f"submission_platform names {named[0]}, the system's description {described.gpu[:80]}"
+        yield Finding(code="other_accelerator", message=message, source=Source(file=first.file))
+
+
+def _described_numbers(
+    trace: RunTrace, described: DescribedSystem, named: tuple[str, int] | None
+) -> Iterator[tuple[str, int, int]]:
+    """Yield what differs: in words, in the log, in the description."""
+    if trace.stated_nodes is not None and trace.stated_nodes != described.nodes:
+        yield "nodes (:::DLPAL)", trace.stated_nodes, described.nodes
+    if named is None:
+        return
+    nodes = int(_platform(trace).partition("x")[0])
+    # 8xB200 may name the GPUs of one node.
+    if nodes not in (described.nodes, described.gpus):
+        yield "nodes (submission_platform)", nodes, described.nodes
+    # Where the platform does not state the GPUs of a node, their number is the most that there can be.
+    elif nodes == described.nodes and (
+        named[1] < described.gpus or (named[1] != nodes * MOST_OF_NODE and named[1] != described.gpus)
+    ):
+        yield "GPUs (submission_platform)", named[1], described.gpus
+
+
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
     """Return the runs without a seed, and those with another run's; how bad that is depends on the round."""
     findings = []
@@ -368,11 +440,13 @@ def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Find
 
 
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Yield one remark that the speeds are compared with no peak: none is known of the described
-    accelerator.
+    """Yield one remark that the speeds are compared with no peak and no published result: none is known of
+    the described accelerator.
     """
     for trace in traces:
-        if gpus is not None and lacks_gpu(trace.benchmark, gpus[0]):
+        if gpus is None or fastest_published(trace.benchmark, *gpus) is not None:
+            continue
+        if lacks_gpu(trace.benchmark, gpus[0]):
             message = (
                 f"the peak of {gpus[0][:80]} is not known (training_limits.csv): whether {gpus[1]} of them "
                 f"can train {trace.benchmark} so fast was not checked"

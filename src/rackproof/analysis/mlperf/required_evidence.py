@@ -51,6 +51,7 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("throughput", "course_incomplete", harmless="compared where more than half of the runs state it"),
     _row("nodes", "nodes_differ", harmless="most published logs name none; runs that do are compared"),
     _row("node_count", "nodes_differ", harmless="compared where more than half of the runs state it"),
+    _row("stated_nodes", "system_contradicts", harmless="held against the description where it is stated"),
     _row("system", "systems_differ", harmless="MLCommons' checker asks for it; here the runs are compared"),
     _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
 )

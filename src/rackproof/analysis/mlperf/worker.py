@@ -24,7 +24,13 @@ from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from rackproof import logs
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
-from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, date_findings, trace_of_events
+from rackproof.analysis.mlperf.repeats import (
+    DescribedSystem,
+    RunTrace,
+    compare_runs,
+    date_findings,
+    trace_of_events,
+)
 from rackproof.analysis.mlperf.required_evidence import score_lacks
 from rackproof.analysis.mlperf.rounds import round_period
 from rackproof.analysis.mlperf.sandbox import serve_job
@@ -127,7 +133,9 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
             for run, amount in zip(runs, converged, strict=True)
         ]
     findings += score_lacks(traces)
-    findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage, gpus=described_gpus(folder))
+    findings += compare_runs(
+        traces, ruleset=task.ruleset, usage=task.usage, described=described_system(folder)
+    )
     findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
     if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):
         findings += _check_seeds(task)
@@ -196,8 +204,8 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
     return run, remarks
 
 
-def described_gpus(folder: Path) -> tuple[str, int] | None:
-    """Return name and number of a published system's GPUs, or None if its description is not available.
+def described_system(folder: Path) -> DescribedSystem | None:
+    """Return a published system's accelerators, or None if its description is not available.
 
     A round keeps ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``.
     """
@@ -212,7 +220,7 @@ def described_gpus(folder: Path) -> tuple[str, int] | None:
         return None
     if not isinstance(name, str) or not nodes or not each or not 0 < nodes * each < 1e7:
         return None
-    return safe_text(name, 200), round(nodes * each)
+    return DescribedSystem(safe_text(name, 200), gpus=round(nodes * each), nodes=round(nodes))
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
@@ -223,7 +231,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     """
     try:
         with open_log(log) as stream:
-            nodes, count, ended = _named_nodes(stream)
+            nodes, count, stated_nodes, ended = _named_nodes(stream)
         form = "mlperf_hpc" if task.usage == "hpc" else "auto"
         parsed = logs.parse_path(log, form, name=log.name)
     except OSError as error:
@@ -235,7 +243,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     trace = trace_of_events(run.file, read, benchmark=run.benchmark)
     stated = [one.value for one in parsed.measurements if one.name == "samples_per_second"]
     trace.throughput, trace.nodes = (stated[0] if stated else None), nodes
-    trace.node_count = count
+    trace.node_count, trace.stated_nodes = count, stated_nodes
     trace.scores = run.scores
     stopped = run.status == "success"
     return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
@@ -273,8 +281,10 @@ def findings_of_log(
     return [one for one in counting if one.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
-def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, bool]:
-    """Return the nodes that the launcher's lines name, how many the script states, and whether it ended."""
+def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | None, bool]:
+    """Return the nodes that the launcher's lines name, their number, how many of them the script states, and
+    whether it ended.
+    """
     ended = False
     names: set[str] = set()
     counts: set[int] = set()
@@ -288,7 +298,8 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, bool]:
             ended = True
     names -= _NO_NODES
     # If several contradict each other, the smallest is used: it makes the run differ from its repeats.
-    return frozenset(names), min(counts, default=len(names) or None), ended
+    stated = min(counts, default=None)
+    return frozenset(names), stated or len(names) or None, stated, ended
 
 
 def _value(event: Any) -> Any:
