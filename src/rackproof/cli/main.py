@@ -39,6 +39,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.history:accept_command",
         "Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.",
     ),
+    "adopt": LazyCommand(
+        "rackproof.cli.adopt:adopt_command",
+        "Make an inventory of an existing cluster; no node is asked, and nothing is written on one.",
+    ),
     "audit": LazyCommand(
         "rackproof.cli.status:audit_command",
         "List every drain, return, accept and withdraw: who, when, why.",
