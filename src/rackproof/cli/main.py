@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from rackproof import __version__
 from rackproof.cli.arguments import refuse_unfit_values
 from rackproof.cli.errors import ToolError, operator_message, usage_errors_end_with_1
 from rackproof.core.file_modes import hide_from_others
@@ -180,7 +181,7 @@ class Program(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(package_name="rackproof", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="rackproof %(version)s")
 def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
     hide_from_others()
