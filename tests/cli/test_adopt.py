@@ -58,7 +58,7 @@ def test_a_slurm_cluster_and_what_changes_there(adopt: Adopt, tmp_path: Path) ->
     assert first.exit_code == 0, first.output
     assert "30 nodes, 4 racks, 2 partitions" in first.output
     assert "sku_tesla_x4 UNPROVEN" in first.output
-    assert f"ansible-playbook -i {cluster} validate.yml --check" in first.output
+    assert f"rackproof validate -i {cluster} --check" in first.output
     found = members(cluster)
     assert len(found["sku_h100"]) == 16
     assert len(found["gpu_nodes"]) == 26

@@ -129,7 +129,7 @@ def adopt_command(
         write_change(output, change, nodes)
     remarks = [
         *(remark for source in sources for remark in source.remarks),
-        *_slurm_remarks(cluster),
+        *_unknown_remarks(cluster),
         *missing,
         *change.remarks,
         *(f"{one.where}: {one.what}" for one in complaints),
@@ -140,8 +140,13 @@ def adopt_command(
         click.echo(_text(output, cluster, change, remarks, written=is_written))
 
 
-def _slurm_remarks(cluster: AdoptedCluster) -> list[str]:
-    if cluster.controller or not any(node.in_slurm for node in cluster.nodes):
+def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
+    if not cluster.has_slurm:
+        return [
+            "what the nodes call themselves is not known, and not checked (validate_hostname in "
+            "group_vars/all.yml)"
+        ]
+    if cluster.controller:
         return []
     return [
         "which host runs slurmctld is not known, and until then Slurm is not asked: put it into the group "
@@ -183,7 +188,7 @@ def _text(
 def _next(output: Path) -> str:
     return (
         "Next, read-only, beside running jobs:\n"
-        f"    ansible-playbook -i {output} validate.yml --check\n"
+        f"    rackproof validate -i {output} --check\n"
         "Without --check the night is kept, and its pages are written."
     )
 

@@ -54,8 +54,12 @@ def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
         controller="ctl",
     )
     found = groups(tmp_path)
-    assert found["a"] == {"hosts": {"a1": None, "a2": None}}
-    assert found["b"] == {"hosts": {"b1": {"ansible_host": "10.0.0.3", "ansible_port": 22}, "b2": None}}
+    # Of a cluster of Slurm's, which states what a node calls itself, the others are strangers.
+    unchecked = {"validate_hostname": ""}
+    assert found["a"] == {"hosts": {"a1": unchecked, "a2": unchecked}}
+    about = {"ansible_host": "10.0.0.3", "ansible_port": 22}
+    assert found["b"] == {"hosts": {"b1": unchecked | about, "b2": unchecked}}
+    assert found["c"] == {"hosts": {"c1": None}}
     assert found["partition_train"] == {"children": {"a": None}}
     assert found["partition_debug"] == {"hosts": {"a2": None}}
     assert found["sku_h100"] == {"children": {"sku_h100_x2": None, "a": None}}
@@ -67,6 +71,16 @@ def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
     files = {path.name for path in (tmp_path / "group_vars").iterdir()}
     assert files == {"all.yml", "sku_h100.yml", "sku_h100_x2.yml", "sku_tesla_x4.yml"}
     assert yaml.safe_load((tmp_path / "group_vars/all.yml").read_text())["slurm_racks"] == ["c"]
+
+
+def test_own_names_are_checked_where_a_source_states_them(tmp_path: Path) -> None:
+    adopt(tmp_path / "slurm", node("a1", in_slurm=True), node("a2", in_slurm=True, hostname="host2"))
+    assert groups(tmp_path / "slurm")["a"] == {"hosts": {"a1": None, "a2": {"validate_hostname": "host2"}}}
+    assert "validate_hostname" not in (tmp_path / "slurm/group_vars/all.yml").read_text()
+    adopt(tmp_path / "table", node("a1"), node("a2", hostname="host2"))
+    assert groups(tmp_path / "table")["a"] == {"hosts": {"a1": None, "a2": {"validate_hostname": "host2"}}}
+    about = yaml.safe_load((tmp_path / "table/group_vars/all.yml").read_text())
+    assert about["validate_hostname"] == ""
 
 
 def test_a_shipped_sku_is_taken_over_as_it_is(tmp_path: Path) -> None:

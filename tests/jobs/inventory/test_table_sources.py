@@ -40,6 +40,17 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     assert "s3cret" not in found.model_dump_json()
 
 
+def test_the_table_of_a_cloud_is_read_as_it_is_exported(tmp_path: Path) -> None:
+    text = (
+        "Instance ID,Name,Instance Type,Public IPv4,Private IPv4\n"
+        "i-1,train-1,p5.48xlarge,203.0.113.1,192.0.2.1\n"
+        "i-2,train-2,p5.48xlarge,,192.0.2.2\n"
+    )
+    first, second = read_csv_nodes(written(tmp_path, text)).nodes
+    # The best heading counts, not the first.
+    assert (first.name, first.address, second.address) == ("train-1", "192.0.2.1", "192.0.2.2")
+
+
 def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
     found = read_csv_nodes(written(tmp_path, 'name,gpu,gpus\n"n[001-128]",h100,8\n'))
     assert [found.nodes[at].name for at in (0, 127)] == ["n001", "n128"]

@@ -26,8 +26,36 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 from rackproof.nodes.slurm_listing import MOST_NODES
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "name": ("name", "node", "host", "hostname", "instance", "instance_name", "server"),
-    "address": ("address", "ip", "ip_address", "private_ip", "ansible_host", "addr"),
+    "name": (
+        "name",
+        "node",
+        "node_name",
+        "host",
+        "host_name",
+        "hostname",
+        "instance_name",
+        "instance",
+        "server",
+        "instance_id",
+        "id",
+    ),
+    "address": (
+        "ansible_host",
+        "address",
+        "private_ip",
+        "private_ipv4",
+        "private_ip_address",
+        "internal_ip",
+        "ip",
+        "ipv4",
+        "ip_address",
+        "ipv4_address",
+        "primary_ip",
+        "public_ip",
+        "public_ipv4",
+        "public_ip_address",
+        "external_ip",
+    ),
     "port": ("port", "ssh_port", "ansible_port"),
     "user": ("user", "ssh_user", "ansible_user"),
     "own_name": ("own_name", "os_hostname"),
@@ -40,7 +68,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "serial": ("serial", "serial_number"),
     "bmc": ("bmc", "bmc_address", "oob_ip"),
 }
-"""The meaning of a column, by the words of its heading; spaces and hyphens count as underscores."""
+"""The meaning of a column, by the words of its heading, the best first; spaces and hyphens count as
+underscores.
+"""
 _MOST_FIELD = 10_000
 
 
@@ -69,15 +99,16 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
 
 def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[str]]:
     """Return the place of each known column, and the headings that mean nothing here."""
-    found: dict[str, int] = {}
-    unread = []
-    for at, text in enumerate(heading):
-        word = re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_")
-        meaning = next((name for name, words in COLUMNS.items() if word in words and name not in found), "")
-        if meaning:
-            found[meaning] = at
-        elif word:
-            unread.append(sanitize(text, 40))
+    texts = list(heading)
+    words = [re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_") for text in texts]
+    found = {
+        name: words.index(best)
+        for name, known in COLUMNS.items()
+        if (best := next((word for word in known if word in words), ""))
+    }
+    unread = [
+        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in found.values()
+    ]
     if "name" not in found:
         raise AdoptError(
             f"{path}:1: no column has the nodes' names; its heading has to be one of "

@@ -37,6 +37,11 @@ class AdoptedCluster(Record):
     partitions: dict[str, tuple[str, ...]]
     controller: str = ""
 
+    @property
+    def has_slurm(self) -> bool:
+        """Return whether Slurm lists any of the nodes: it alone states what a node calls itself."""
+        return any(node.in_slurm for node in self.nodes)
+
     def skus(self) -> dict[str, list[str]]:
         """Return the group of each SKU and its nodes."""
         found: dict[str, list[str]] = {}
@@ -113,7 +118,7 @@ def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> It
     for rack, hosts in cluster.racks.items():
         yield f"    {_scalar(rack)}:"
         yield "      hosts:"
-        yield from (f"        {_host_line(about[name])}" for name in hosts)
+        yield from (f"        {_host_line(about[name], is_checked=cluster.has_slurm)}" for name in hosts)
     if cluster.partitions:
         yield "    # Partitions of Slurm: for -l."
     for partition, hosts in cluster.partitions.items():
@@ -167,9 +172,10 @@ def _members(
         yield from (f"        {_scalar(name)}:" for name in hosts if name in rest)
 
 
-def _host_line(node: AdoptedNode) -> str:
+def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
+    """Return a host with its variables; ``is_checked`` is whether own names of hosts are compared."""
     values: dict[str, str | int | bool] = {"ansible_host": node.address} if node.address else {}
-    if node.hostname:
+    if node.hostname or (is_checked and not node.in_slurm):
         values["validate_hostname"] = node.hostname
     values |= node.variables
     if not values:
@@ -204,9 +210,14 @@ def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
     racks = [rack for rack, hosts in cluster.racks.items() if of_slurm.intersection(hosts)]
     line = f"slurm_racks: [{', '.join(_scalar(rack) for rack in racks)}]"
     text, count = _RACKS_LINE.subn(line, shipped_all)
-    return text if count else f"{shipped_all.rstrip()}\n{line}\n"
+    text = text if count else f"{shipped_all.rstrip()}\n{line}\n"
+    return text if cluster.has_slurm else text + _UNCHECKED_NAMES
 
 
+_UNCHECKED_NAMES = """
+# What the nodes call themselves is not known, and not checked. Without this line it has to be the name here.
+validate_hostname: ""
+"""
 _SIZES = {
     "cpus": "slurm_sku_cpus",
     "sockets": "slurm_sku_sockets",
