@@ -181,7 +181,7 @@ class Program(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(__version__, message="rackproof %(version)s")
+@click.version_option(__version__, prog_name="rackproof", message="%(prog)s %(version)s")
 def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
     hide_from_others()

@@ -72,6 +72,8 @@ def test_what_is_not_sure_is_named() -> None:
     assert not guess(8, "h100-sxm5").unsure
     assert "part of a machine" in " ".join(guess(4, "h100").unsure)
     assert "names H200" in " ".join(guess(8, "h100", "h200").unsure)
+    # Slurm without generic resources, and a description that names GPUs.
+    assert "Gres has no GPU, text 0 names H100" in " ".join(guess(0, "DGX H100").unsure)
     assert "names 8 GPUs" in " ".join(guess(4, "DGX H100").unsure)
 
 

@@ -211,6 +211,8 @@ def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[st
         if stated and stated != node.gpu_count:
             unsure.append(f"{texts[0].where} names {stated} GPUs, {node.gpu_count_from} {node.gpu_count}")
         return node.gpu_count, f"{node.gpu_count_from} {node.gpu_count}"
+    if found and node.gpu_count == 0:
+        unsure.append(f"{node.gpu_count_from} has no GPU, {found[1].where} names {found[0]}")
     if stated:
         return stated, ""
     if found or node.gpu_count is None:
