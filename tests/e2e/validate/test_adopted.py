@@ -27,7 +27,7 @@ SCONTROL = """#!/bin/sh
 case "$*" in
   ping) echo "Slurmctld(primary) at elsewhere is UP" ;;
   "show config") echo "SlurmctldHost[0]        = elsewhere(192.0.2.9)" ;;
-  "show topology") printf 'SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[01-04]\\n' ;;
+  "show topology") printf 'SwitchName=rack-z1 Level=0 LinkSpeed=1 Nodes=n[01-04]\\n' ;;
   *) for node in n01 n02 n03 n04; do
        kind=h100; [ "$node" = n04 ] && kind=mystery
        about="CPUTot=224 Gres=gpu:$kind:8(S:0-1) NodeAddr=$node NodeHostName=$node OS=Linux 6.8.0 #1 SMP"
@@ -167,5 +167,7 @@ def test_from_a_strangers_cluster_to_the_first_verdict(strangers: Path) -> None:
         "n03": "pass",
         "n04": "unproven",
     }, done.stdout
+    # Partitions are groups as well, and no racks.
+    assert {one.rack for one in night.nodes} == {"rack-z1"}
     found = {finding.code for one in night.nodes if one.node == "n02" for finding in one.findings}
     assert "ecc_sram_uncorrectable" in found
