@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import bytecode_cache
 import gpu_state
 import samples
 
@@ -48,6 +49,7 @@ LOWER = "lower"
 
 _STATE = "RACKPROOF_WORKLOAD_STATE"
 _RANK = "RACKPROOF_WORKLOAD_RANK"
+_GATE = "RACKPROOF_WORKLOAD_GATE"
 IS_RANK = _RANK in os.environ
 """True in a rank, which may import the framework; false in the supervisor."""
 
@@ -394,6 +396,9 @@ def mark_stop(rank: Rank) -> float:
 def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank, Log], None]) -> int:
     state = json.loads(os.environ[_STATE])
     _die_with_parent(state["supervisor"])
+    with open(int(os.environ[_GATE]), "rb") as gate:
+        # It ends when the supervisor has read what uses the GPUs before the ranks do.
+        gate.read()
     local = int(os.environ[_RANK])
     rank = Rank(
         index=state["first"] + local,
@@ -459,16 +464,8 @@ def _supervise(
             "folder": str(folder),
             "started": started,
         }
-        environment = {**os.environ, _STATE: json.dumps(state)}
         watched = chosen_by_device(options.device, options.gpus) if gpu_states else []
-        _log_gpu_states(log, "begin", watched)
-        # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
-        ranks.extend(
-            subprocess.Popen(
-                [sys.executable, *sys.argv], env={**environment, _RANK: str(index)}, start_new_session=True
-            )
-            for index in range(count)
-        )
+        _start_ranks(ranks, count, state, lambda: _log_gpu_states(log, "begin", watched))
         if sampled:
             uuids = [gpu.uuid for gpu in choose_gpus(options.gpus)]
             # The thread starts with the signals blocked: they stay the supervisor's.
@@ -497,6 +494,41 @@ def _supervise(
             sampler.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _start_ranks(
+    ranks: list[subprocess.Popen[bytes]], count: int, state: dict[str, Any], before: Callable[[], None]
+) -> None:
+    """Start the ranks, which import their framework and then wait until ``before`` is done.
+
+    Args:
+        ranks: Gets each rank as soon as it is there.
+        count: The number of ranks on this node.
+        state: What each rank has to know of the run.
+        before: What must be done before any rank uses a GPU.
+    """
+    waiting, gate = os.pipe()
+    environment = {
+        **os.environ,
+        **bytecode_cache.environment(),
+        _STATE: json.dumps(state),
+        _GATE: str(waiting),
+    }
+    try:
+        # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
+        ranks.extend(
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env={**environment, _RANK: str(index)},
+                start_new_session=True,
+                pass_fds=(waiting,),
+            )
+            for index in range(count)
+        )
+        before()
+    finally:
+        os.close(waiting)
+        os.close(gate)
 
 
 def _log_gpu_states(log: Log, moment: str, watched: list[Gpu]) -> None:

@@ -499,6 +499,7 @@ def test_a_speed_of_nothing_is_never_a_candidate(
         ({"low": -0.8, "warn": -0.03}, UP),
         ({"low": -0.99}, None),
         ({"high": 9.0}, DOWN),
+        ({"high": 1.01}, DOWN),
     ],
 )
 def test_a_bound_that_lets_half_the_speed_go_proves_nothing(

@@ -11,7 +11,7 @@ The rules, in one place:
   a baseline without the label ``device`` is of GPUs, so no rule of another device has to find it;
 * beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
 * a speed or a time that was measured while others used the machine: ``unproven``, whatever it is;
-* where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
+* where several measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ def _useless(reference: Reference, better: Direction | None) -> str:
 def _allows_too_much(reference: Reference, better: Direction | None) -> bool:
     """Return whether the bound on the bad side allows to lose more than :data:`WIDEST_LOSS` of a speed."""
     if better is Direction.LOWER:
-        # Half of the speed is twice the time; the bound of an evaluation more is a little wider than that.
-        return reference.high is not None and reference.high > 2 / WIDEST_LOSS
+        # At half of the speed a run takes twice the time.
+        return reference.high is not None and reference.high > 1 / (1 - WIDEST_LOSS) - 1
     return reference.low is not None and reference.low < -WIDEST_LOSS
 
 

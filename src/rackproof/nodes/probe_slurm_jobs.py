@@ -137,7 +137,7 @@ FABRIC_PROBE = Probe(
 DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
 """The same of nodes of one NVLink domain: network cards alone are not a pass."""
 
-SHARED_FILES = ("common.py", "gpu_state.py", "samples.py")
+SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
 
 
 @dataclass(frozen=True)
