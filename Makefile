@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help structure vms-image venv runtimes bench check lint unit test prove proofs suites nights fleets perf fuzz audit constraints docs clean clean-cache molecule scenarios rack rack-down rack-status
+.PHONY: help structure vms-image venv runtimes bench check lint unit test prove proofs suites nights fleets perf fuzz audit constraints docs dist clean clean-cache molecule scenarios rack rack-down rack-status
 SHELL := /bin/bash
 BIN := .venv/bin
 # Ansible refuses to start in a locale that is not UTF-8 or was never generated; every system has this one.
@@ -117,6 +117,9 @@ audit:  ## Look up known holes of the pinned versions; needs pip-audit and its s
 
 constraints: venv  ## Renew constraints.txt and the runtimes' requirements: the newest versions that fit, with their hashes
 	@tools/renew-constraints
+
+dist: venv  ## Make dist/: the wheel, a tarball of the commit, and their digests
+	@tools/make-dist dist
 
 clean:  ## Remove what make made; results and staged data stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .rackproof/runtimes

@@ -317,6 +317,8 @@ def gather(options):
         },
         "node": {
             "container": in_container(),
+            # Without root the kernel's log and serial numbers may be hidden.
+            "root": os.geteuid() == 0,
             "modules": {
                 name: read(os.path.join(sysfs, "module", name, "version"), 256)
                 for name in MODULES

@@ -270,6 +270,24 @@ def owner(known, prefix):
     return "none"
 
 
+def has_configuration(timeout_s):
+    """Return whether there is a cluster: its configuration is here, or scontrol finds one elsewhere.
+
+    Args:
+        timeout_s: Seconds that scontrol may take.
+    """
+    given = os.environ.get("SLURM_CONF", "")
+    if any(path and os.path.exists(path) for path in (given, *CONFIGURATIONS)):
+        return True
+    if given:
+        return False
+    try:
+        # Built into the program, or served by slurmctld (configless).
+        return re.search(r"\bUP\b", call(["scontrol", "ping"], timeout_s)) is not None
+    except SlurmError:
+        return False
+
+
 class Cluster:
     """The requested nodes, as Slurm has them, and the requests to Slurm."""
 
@@ -277,10 +295,7 @@ class Cluster:
         self.names = list(dict.fromkeys(options["nodes"]))
         self.prefix = options["prefix"]
         self.timeout_s = options["command_timeout_s"]
-        configurations = [os.environ.get("SLURM_CONF", ""), *CONFIGURATIONS]
-        self.exists = find("scontrol") is not None and any(
-            path and os.path.exists(path) for path in configurations
-        )
+        self.exists = find("scontrol") is not None and has_configuration(self.timeout_s)
 
     def read_nodes(self):
         """Return the state of every node now."""

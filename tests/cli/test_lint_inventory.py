@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import Result
 
-from rackproof.jobs.inventory_lint import Inventory, fits_kind, lint_inventory, read_inventory
+from rackproof.jobs.inventory.lint import Inventory, fits_kind, lint_inventory, read_inventory
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2"}}

@@ -219,6 +219,13 @@ def test_a_sku_without_a_number_of_gpus_is_unproven(sku: str) -> None:
     assert (nightly.code, nightly.verdict) == ("sku_gpus_unknown", "unproven")
 
 
+def test_no_node_of_a_skeleton_passes() -> None:
+    snapshot = NodeSnapshot(node="n1", hardware_key="S1", sku="a100-x4")
+    (found,) = check_sku(snapshot, Expectation(gpus=4, skeleton=True))
+    assert (found.code, found.verdict) == ("sku_skeleton", "unproven")
+    assert not list(check_sku(snapshot, Expectation(gpus=4)))
+
+
 def test_more_gpus_than_the_sku_has_are_unproven_in_benchmarks_and_nights() -> None:
     gpus = tuple(Gpu(index=at, uuid=f"GPU-{at}", name="NVIDIA H200") for at in range(8))
     (found,) = sku_findings("n1", gpus, sku="h200-x1", expected_gpus=1)

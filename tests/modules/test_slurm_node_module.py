@@ -31,6 +31,8 @@ rc = 0
 if os.path.basename(sys.argv[0]) == "squeue":
     jobs = world["jobs"].pop(0) if len(world["jobs"]) > 1 else world["jobs"][0]
     print("\n".join(jobs))
+elif argv == ["ping"]:
+    print(world.get("ping") or sys.exit("fatal: Could not establish a configuration source"))
 elif "show" in argv:
     if world.get("down"):
         print("slurm_load_node error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
@@ -162,6 +164,19 @@ def test_without_a_cluster_every_node_is_unknown(
     assert result["cluster"] is False
     assert result["changed"] is False
     assert result["nodes"]["idle"]["state_after"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("ping", "is_there"), [("Slurmctld(primary) at ctl is UP", True), ("is DOWN", False), ("", False)]
+)
+def test_a_cluster_whose_configuration_lies_elsewhere_is_found(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, ping: str, is_there: bool
+) -> None:
+    """Configless Slurm, and a path that is built into its programs."""
+    monkeypatch.delenv("SLURM_CONF")
+    result = slurm.has("idle", ping=ping)("idle")
+    assert result["cluster"] is is_there
+    assert result["nodes"]["idle"]["known"] is is_there
 
 
 def test_drains_what_nobody_drained(slurm: Slurm) -> None:

@@ -29,7 +29,7 @@ from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.text import sanitize
-from rackproof.jobs.inventory_lint import list_inventory
+from rackproof.jobs.inventory.lint import list_inventory
 from rackproof.report.certificate import certificate_shell
 from rackproof.report.terminal import text_table
 from rackproof.store.history.store import open_store

@@ -10,7 +10,7 @@ from rackproof.cli.errors import EXIT_FAIL
 from rackproof.cli.options import json_option
 from rackproof.cli.output import json_value, print_json
 from rackproof.core.text import sanitize
-from rackproof.jobs.inventory_lint import lint_inventory, list_inventory
+from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 
 
 @click.command("lint-inventory")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from rackproof import __version__
 from rackproof.cli.arguments import refuse_unfit_values
 from rackproof.cli.errors import ToolError, operator_message, usage_errors_end_with_1
 from rackproof.core.file_modes import hide_from_others
@@ -38,6 +39,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "accept": LazyCommand(
         "rackproof.cli.history:accept_command",
         "Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.",
+    ),
+    "adopt": LazyCommand(
+        "rackproof.cli.adopt:adopt_command",
+        "Make an inventory of an existing cluster; no node is asked, and nothing is written on one.",
     ),
     "audit": LazyCommand(
         "rackproof.cli.status:audit_command",
@@ -176,7 +181,7 @@ class Program(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(package_name="rackproof", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="rackproof", message="%(prog)s %(version)s")
 def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
     hide_from_others()

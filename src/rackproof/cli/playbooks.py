@@ -94,7 +94,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str]) -> 
         ToolError: There is no checkout, or no ansible-playbook.
     """
     is_quiet = not any(one in _ANSIBLES_OWN or re.fullmatch("-v+", one) for one in arguments)
-    folder = _checkout(file, checkout)
+    folder = find_checkout(file, checkout)
     name = Path(file).stem
     argv = (_program("ansible-playbook"), _path_of(folder, file), *arguments)
     program = _own_name()
@@ -123,7 +123,16 @@ def _same_places(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def _checkout(file: str, named: Path | None) -> Path:
+def find_checkout(file: str, named: Path | None) -> Path:
+    """Return the checkout: the named one, the present folder, or that of this program.
+
+    Args:
+        file: A playbook that it has to hold.
+        named: The folder that the user named.
+
+    Raises:
+        ToolError: There is no checkout.
+    """
     own = Path(__file__).resolve().parents[3]
     for folder in (named,) if named is not None else (Path(), own):
         if (folder / file).is_file() and (folder / "ansible.cfg").is_file():

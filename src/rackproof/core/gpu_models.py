@@ -78,9 +78,9 @@ _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
 """Words of a product name that mark a card, which differs from the module (SXM) of the same model in power,
 memory and links. A module's product name has none of them.
 """
-_MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
+MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
 """These exist as modules and as cards; for the others a word such as PCIe in a SKU's name means nothing."""
-_WITH_BOARD = re.compile(rf"({'|'.join(_MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
+_WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
@@ -150,7 +150,7 @@ def expected_model(sku: str, given: str = "") -> str:
     # A name that contains two models, such as a host with both, does not identify a single GPU's model.
     if len(found) != 1 or len(boards) > 1:
         return ""
-    is_card_sku = bool(boards) and found[0] in _MODELS_WITH_BOARDS
+    is_card_sku = bool(boards) and found[0] in MODELS_WITH_BOARDS
     return f"{found[0]} {_BOARDS[boards[0]]}" if is_card_sku else found[0]
 
 

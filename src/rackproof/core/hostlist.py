@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 _HOST_NUMBER = re.compile(r"[0-9]{1,12}")
 _NUMBERED = re.compile(r"(.*?)(\d+)")
@@ -47,21 +47,49 @@ def _ranges(numbers: Sequence[int], width: int) -> list[str]:
 def expand_hostlist(text: str) -> tuple[str, ...]:
     """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` are five.
 
-    Text in brackets that is not a number is left out. Text, ranges and hosts are bounded: the text may be
-    hostile.
+    A name may have several brackets: ``r[1-2]n[1-2]`` are four. Text in brackets that is not a number is left
+    out (:func:`hostlist_problem` finds it). Text, ranges and hosts are bounded: the text may be hostile.
     """
     hosts: list[str] = []
     for part in _PARTS.findall(text[:_MAX_TEXT]):
-        brackets = _RANGE.search(part)
-        if not brackets:
-            hosts.append(part)
-            continue
-        head, tail = part[: brackets.start()], part[brackets.end() :]
+        hosts += _expand_part(part, _MAX_HOSTS - len(hosts))
+    return tuple(hosts)
+
+
+def _expand_part(part: str, most: int) -> list[str]:
+    """Return the hosts of one part; of too many only the first ones, one more than ``most`` at least."""
+    found = [""]
+    end = 0
+    for brackets in _RANGE.finditer(part):
+        head, end = part[end : brackets.start()], brackets.end()
+        numbers: list[str] = []
         for piece in brackets[1].split(","):
             # Many ranges of the largest size would fill the memory, so the whole is bounded, too.
-            if len(hosts) <= _MAX_HOSTS:
-                hosts += [f"{head}{number}{tail}" for number in _numbers_of_range(piece)]
-    return tuple(hosts)
+            if len(numbers) <= most:
+                numbers += _numbers_of_range(piece)
+        found = list(islice((f"{one}{head}{number}" for one in found for number in numbers), most + 1))
+    return [f"{one}{part[end:]}" for one in found] if most >= 0 else []
+
+
+def hostlist_problem(text: str, most: int) -> str:
+    """Return why a host list cannot be taken as a whole, or "" if it can.
+
+    Args:
+        text: The host list.
+        most: The largest number of hosts.
+    """
+    if len(text) > _MAX_TEXT:
+        return f"it has more than {_MAX_TEXT:,} characters"
+    for brackets in re.findall(r"\[([^\[\]]*)\]", text):
+        for piece in brackets.split(","):
+            low, bar, high = piece.partition("-")
+            if not _HOST_NUMBER.fullmatch(low) or (bar and not _HOST_NUMBER.fullmatch(high)):
+                return f"{piece[:40]!r} in brackets is no range of numbers"
+            if bar and not 0 <= int(high) - int(low) < most:
+                return f"[{piece}] is no range of up to {most:,} hosts"
+    if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", text)):
+        return "a bracket has no partner"
+    return "" if len(expand_hostlist(text)) <= most else f"it names more than {most:,} hosts"
 
 
 def _numbers_of_range(piece: str) -> list[str]:

@@ -78,6 +78,12 @@ def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthF
     one GPU no NVLink is expected, of the whole machine each.
     """
     node, sku = NodeSubject(snapshot, None, expected, {}, Limits(), False), snapshot.sku
+    if expected.skeleton:
+        evidence = (
+            f"SKU {sku or '(none)'} is a skeleton: complete its group_vars, then take `skeleton` out of its "
+            "validate_expect"
+        )
+        yield node.finding("sku_skeleton", Verdict.UNPROVEN, "configure", evidence, "certain")
     if sku and not expected.gpus:
         evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
         yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
@@ -1045,7 +1051,12 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
     # -1 is not a limit.
     if limit is not None and 0 <= limit < wanted:
         evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
-        yield node.finding("memlock", Verdict.FAIL, "configure", evidence)
+        if node.snapshot.asked_as_root is False:
+            # A user's limit in a login is not that of a job.
+            evidence += "; this is the limit of the user that asked, without root"
+            yield node.finding("memlock", Verdict.UNPROVEN, "configure", evidence, "hint")
+        else:
+            yield node.finding("memlock", Verdict.FAIL, "configure", evidence)
 
 
 def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -112,7 +112,8 @@ class Expectation:
     ``fabric``, GPUs have to be members of an NVLink fabric, and with ``nvlink_domain`` of one that spans
     several nodes (NVL72); without ``mig`` they may not be shared out. ``slurm`` is whether a cluster of
     Slurm, where there is one, has to know the node. Of ``services`` each has to run: ``a|b`` is one of both,
-    and ``a?`` only where it is installed.
+    and ``a?`` only where it is installed. A ``skeleton`` is a SKU that was not completed yet: no node of
+    it passes.
     """
 
     gpus: int = 0
@@ -142,6 +143,7 @@ class Expectation:
     nvlink_domain: bool = False
     mig: bool = False
     slurm: bool = True
+    skeleton: bool = False
 
 
 @dataclass(frozen=True)

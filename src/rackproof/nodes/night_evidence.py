@@ -292,6 +292,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("booted", "/proc/1/stat", harmless="without it no boot counts as having mended anything"),
     _row("boot_id", "/proc/sys/kernel/random/boot_id", needed=_knew_boot),
     _row("loaded", "the gatherer", harmless="a link at rest may be slow, under load it may not"),
+    _row("asked_as_root", "the gatherer", harmless="without it the answer counts as root's"),
     _row("container", "/run/systemd/container", harmless="a node that is none has to prove more"),
     _row("gpus", _SMI, "gpus_unknown", needed=_smi_answers),
     _row("attached_gpus", _SMI, needed=lambda node: _is_judged(node) and bool(node.snapshot.gpus)),

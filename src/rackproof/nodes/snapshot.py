@@ -197,6 +197,8 @@ class NodeSnapshot(Record):
     booted: float | None = None
     boot_id: str = ""
     loaded: bool = False
+    asked_as_root: bool | None = None
+    """False if another user asked, for whom the kernel's log and serial numbers may be hidden."""
     container: bool = False
     """True if the node is a container: its clock and its services may be its host's."""
     gpus: tuple[GpuSnapshot, ...] = ()
@@ -317,6 +319,7 @@ def build_snapshot(
         epoch=epoch,
         boot_id=boot_id,
         loaded=health.get("loaded") is True,
+        asked_as_root=False if node.get("root") is False else True if node.get("root") is True else None,
         container=node.get("container") is True,
         gpus=gpus,
         attached_gpus=_attached_gpus(stdout_of(tools, "nvidia_smi_xml")),

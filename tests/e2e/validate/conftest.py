@@ -150,7 +150,7 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def make_node(root: Path, seed: str) -> None:
+def make_node(root: Path, seed: str, kind: str = "gb300") -> None:
     modules = root / "usr/lib/rack/modules"
     modules.mkdir(parents=True)
     (modules / "nvidia.json").write_text('{"version": "580.95.05", "depends": []}')
@@ -161,7 +161,7 @@ def make_node(root: Path, seed: str) -> None:
     for tool in ("journalctl", "systemctl", "timedatectl"):
         program(root / "usr/bin" / tool, "#!/bin/sh\n")
     for words in (
-        ("hardware", "--init", "gb300", "--seed", seed),
+        ("hardware", "--init", kind, "--seed", seed),
         ("hardware", "--boot"),
         ("modprobe", "nvidia"),
     ):

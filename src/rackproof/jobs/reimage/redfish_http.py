@@ -6,13 +6,13 @@ requests is imported inside functions, as sushy is: it comes with that.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 import ssl
 import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from rackproof.core.addresses import is_this_machine
 from rackproof.jobs.reimage.bmc import Access, BmcError
 
 MOST_ANSWER_BYTES = 16 << 20
@@ -28,18 +28,11 @@ def refuse_plain_http(node: str, access: Access) -> None:
         BmcError: It is plain HTTP, and not of this machine.
     """
     parts = urlsplit(access.address)
-    if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+    if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
         raise BmcError(
             f"{node}: its BMC at {access.display_address} is to be asked by plain HTTP, by which everybody "
             "on the way reads the password: use https://, or a tunnel (ssh -L) and http://127.0.0.1"
         )
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def limit_answers(session: Any, access: Access) -> None:

@@ -28,7 +28,7 @@ from rackproof.jobs.validate.measurements import (
     measured_since_last_night,
     nodes_measured_once,
 )
-from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason
+from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason, without_root_remarks
 from rackproof.nodes.health_checks import check_node, check_sku, majority_versions, mark_fleetwide
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import check_slurm_state, missing_state
@@ -147,7 +147,14 @@ def judge_fleet(
         verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
         nodes=decided,
         between=measured.between,
-        remarks=(*slurm_remarks, *inputs.damaged, *wide, *measured.remarks, *fleet_remarks),
+        remarks=(
+            *slurm_remarks,
+            *without_root_remarks(inputs.snapshots),
+            *inputs.damaged,
+            *wide,
+            *measured.remarks,
+            *fleet_remarks,
+        ),
         acts=tuple(acts),
     )
     try:

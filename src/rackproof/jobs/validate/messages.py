@@ -13,6 +13,7 @@ from rackproof.store import night_store
 from rackproof.store.night_store import (
     NightRecord,
     NodeNight,
+    StoredSnapshot,
 )
 
 _TOLD = 12
@@ -34,6 +35,24 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     lines += describe_drain_plan(night)
     lines += [f"{one.node}: {one.did}" for one in night.nodes if one.did]
     return lines
+
+
+def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
+    """Return which nodes were asked without root, and what root would have read there besides."""
+    asked = {name: kept.snapshot for name, kept in snapshots.items() if kept.snapshot.asked_as_root is False}
+    if not asked:
+        return []
+    lacking = {
+        "the kernel's log": sum(one.tools.get("kernel_log") != "ok" for one in asked.values()),
+        "the machine's serial number": sum(not one.serial for one in asked.values()),
+        "the limit of locked memory of jobs": len(asked),
+    }
+    shown = ", ".join(f"{what} ({count} of {len(asked)})" for what, count in lacking.items() if count)
+    names = sanitize(compress_hostlist(asked), 200)
+    return [
+        f"asked without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log alone "
+        "is also read by a user in the groups adm and systemd-journal"
+    ]
 
 
 def _nodes_by_verdict(night: NightRecord) -> dict[Verdict, list[NodeNight]]:

@@ -1,0 +1,209 @@
+"""``rackproof adopt``: an inventory out of what an existing cluster has already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from rackproof import __version__
+from rackproof.cli.options import json_option
+from rackproof.cli.output import SHOWN_FINDINGS, more_line, print_json, terminal_width
+from rackproof.cli.playbooks import find_checkout
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
+from rackproof.jobs.inventory.csv_source import read_csv_nodes
+from rackproof.jobs.inventory.folder import (
+    InventoryChange,
+    add_missing_nodes,
+    check_folder,
+    lint_change,
+    plan_change,
+    write_change,
+)
+from rackproof.jobs.inventory.inventory_files import AdoptedCluster, build_cluster, render_files
+from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
+from rackproof.jobs.inventory.nodes import AdoptError, join_sources, select_nodes
+from rackproof.jobs.inventory.read_file import read_text
+from rackproof.jobs.inventory.sku_guess import guess_sku, read_shipped_skus, read_sku_rules
+from rackproof.jobs.inventory.slurm_source import ask_slurm_listing, read_slurm_files
+from rackproof.report.terminal import text_table
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("adopt")
+@click.option("--slurm", is_flag=True, help="Ask this machine's scontrol, which any user may do.")
+@click.option(
+    "--slurm-file",
+    "slurm_files",
+    multiple=True,
+    type=_FILE,
+    help="slurm.conf, topology.conf, or saved output of scontrol show or sinfo; may be repeated.",
+)
+@click.option(
+    "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading; may be repeated."
+)
+@click.option("--netbox", "netbox_url", help="Address of a NetBox, such as https://netbox.example.org.")
+@click.option("--netbox-filter", "netbox_filters", multiple=True, help="NAME=VALUE, such as role=gpu-node.")
+@click.option(
+    "--netbox-token-file",
+    type=_FILE,
+    help="File of mode 0600 with the token; by default NETBOX_TOKEN of the environment.",
+)
+@click.option(
+    "--ansible",
+    "inventories",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="An Ansible inventory, or a .json that `ansible-inventory --list` printed.",
+)
+@click.option("--sku", "sku_rules", multiple=True, help="PATTERN=SKU, for names or descriptions that fit.")
+@click.option("--exclude", multiple=True, help="Leave out nodes whose names fit a pattern: 'login*'.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("cluster"),
+    show_default=True,
+    help="Folder of the inventory.",
+)
+@click.option("--write", is_flag=True, help="Write the shown changes into a folder of an earlier adopt.")
+@click.option("--remove-missing", is_flag=True, help="Take out nodes that no source names any more.")
+@click.option(
+    "--checkout",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Checkout with the shipped SKUs; by default the present folder, else the command's own.",
+)
+@json_option
+def adopt_command(
+    slurm: bool,
+    slurm_files: Sequence[Path],
+    csv_files: Sequence[Path],
+    netbox_url: str | None,
+    netbox_filters: Sequence[str],
+    netbox_token_file: Path | None,
+    inventories: Sequence[Path],
+    sku_rules: Sequence[str],
+    exclude: Sequence[str],
+    output: Path,
+    write: bool,
+    remove_missing: bool,
+    checkout: Path | None,
+    as_json: bool,
+) -> None:
+    """Make an inventory of an existing cluster; no node is asked, and nothing is written on one.
+
+    Sources are Slurm, CSV, NetBox and Ansible; several describe the same nodes together. Groups are made by
+    rack, partition and SKU; the SKU is guessed from facts, with why, and what is not sure. A new folder is
+    written; of one that is there only the difference is shown, unless --write is given. What was changed
+    there by hand stays.
+    """
+    root = find_checkout("validate.yml", checkout)
+    rules, shipped = read_sku_rules(sku_rules), read_shipped_skus(root)
+    is_known = check_folder(output)
+    sources = [ask_slurm_listing()] if slurm else []
+    sources += [read_slurm_files(slurm_files)] if slurm_files else []
+    sources += [read_csv_nodes(path) for path in csv_files]
+    if netbox_url:
+        token = read_token(netbox_token_file, os.environ)
+        sources.append(read_netbox_nodes(netbox_url, token, netbox_filters))
+    sources += [read_ansible_nodes(path) for path in inventories]
+    if not sources:
+        raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
+    # Before they are joined: what is excluded may be what is wrong.
+    nodes = join_sources(
+        [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
+    )
+    nodes, missing = add_missing_nodes(output, nodes, remove=remove_missing)
+    controller = next((source.controller for source in sources if source.controller), "")
+    cluster = build_cluster(nodes, {node.name: guess_sku(node, shipped, rules) for node in nodes}, controller)
+    shipped_all = read_text(root / "inventory/group_vars/all.yml")
+    change = plan_change(output, render_files(cluster, shipped, shipped_all, __version__))
+    complaints = lint_change(output, change, root)
+    is_written = bool(change.files) and (write or not is_known)
+    if is_written or (write and is_known):
+        write_change(output, change, nodes)
+    remarks = [
+        *(remark for source in sources for remark in source.remarks),
+        *_unknown_remarks(cluster),
+        *missing,
+        *change.remarks,
+        *(f"{one.where}: {one.what}" for one in complaints),
+    ]
+    if as_json:
+        print_json(_json(cluster, change, remarks, written=is_written))
+    else:
+        click.echo(_text(output, cluster, change, remarks, written=is_written))
+
+
+def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
+    if not cluster.has_slurm:
+        return [
+            "what the nodes call themselves is not known, and not checked (validate_hostname in "
+            "group_vars/all.yml)"
+        ]
+    if cluster.controller:
+        return []
+    return [
+        "which host runs slurmctld is not known, and until then Slurm is not asked: put it into the group "
+        "slurm_controller, or add the output of scontrol show config"
+    ]
+
+
+def _json(
+    cluster: AdoptedCluster, change: InventoryChange, remarks: Sequence[str], *, written: bool
+) -> dict[str, object]:
+    return {
+        "nodes": {name: guess.model_dump(mode="json") for name, guess in sorted(cluster.guesses.items())},
+        "racks": {name: list(hosts) for name, hosts in cluster.racks.items()},
+        "partitions": {name: list(hosts) for name, hosts in cluster.partitions.items()},
+        "remarks": [sanitize(one, 1000) for one in remarks],
+        "changed": sorted(change.files),
+        "diff": change.diff,
+        "written": written,
+    }
+
+
+def _text(
+    output: Path, cluster: AdoptedCluster, change: InventoryChange, remarks: Sequence[str], *, written: bool
+) -> str:
+    lines = [f"{len(cluster.nodes)} nodes, {len(cluster.racks)} racks, {len(cluster.partitions)} partitions"]
+    lines += _sku_table(cluster)
+    lines += [f"note: {sanitize(one, 600)}" for one in remarks[:SHOWN_FINDINGS]]
+    lines += more_line(len(remarks) - SHOWN_FINDINGS, "notes")
+    if not change.files:
+        return "\n".join([*lines, f"{output} is as the sources have it: nothing to write"])
+    if not written:
+        diff = [sanitize(line, 300, newlines=True) for line in change.diff.splitlines()]
+        return "\n".join(
+            [*lines, "", *diff, "", "nothing was written: the same command with --write does it"]
+        )
+    return "\n".join([*lines, f"written: {output}/ ({', '.join(sorted(change.files))})", "", _next(output)])
+
+
+def _next(output: Path) -> str:
+    return (
+        "Next, read-only, beside running jobs:\n"
+        f"    rackproof validate -i {output} --check\n"
+        "Without --check the night is kept, and its pages are written."
+    )
+
+
+def _sku_table(cluster: AdoptedCluster) -> list[str]:
+    """Return a row for each SKU and reason: its nodes, why, and what is not sure."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for node in cluster.nodes:
+        guess = cluster.guesses[node.name]
+        group = guess.group or "(no GPU: not judged)"
+        marked = group if guess.shipped or not guess.group else f"{group} UNPROVEN"
+        rows.setdefault((marked, guess.why, "; ".join(guess.unsure) or "-"), []).append(node.name)
+    cells = [
+        (group, str(len(names)), sanitize(compress_hostlist(names), 60), why, unsure)
+        for (group, why, unsure), names in sorted(rows.items())
+    ]
+    columns = ("SKU", "Nodes", "Names", "Why", "Not sure")
+    return text_table(columns, cells, terminal_width(), (2, 3, 4))

@@ -1,0 +1,157 @@
+"""Take nodes over from an Ansible inventory: one that Ansible lists, or the saved JSON of such a list."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_mapping
+from rackproof.jobs.inventory.csv_source import COLUMNS
+from rackproof.jobs.inventory.lint import Inventory, list_inventory, read_inventory
+from rackproof.jobs.inventory.nodes import (
+    BY_NAME,
+    RESERVED_GROUPS,
+    SKU_NAME,
+    AdoptedNode,
+    AdoptedSource,
+    AdoptError,
+    GpuHint,
+    name_problem,
+    variable_fits,
+)
+from rackproof.jobs.inventory.read_file import read_text
+from rackproof.jobs.inventory.sku_guess import model_of_text
+from rackproof.jobs.inventory.slurm_source import rack_of_name
+
+_RACK_GROUP = re.compile(r"(?:.*[-_])?(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4}", re.I)
+
+
+def read_ansible_nodes(path: Path) -> AdoptedSource:
+    """Return the hosts of an inventory.
+
+    Args:
+        path: Output of ``ansible-inventory --list``, or an inventory as Ansible takes one.
+
+    Raises:
+        AdoptError: It is neither, or has no hosts.
+        InventoryError: Ansible cannot read it.
+    """
+    inventory = _listed(path)
+    remarks: list[str] = []
+    left: dict[str, list[str]] = {}
+    nodes = []
+    for name in sorted(inventory.hosts):
+        if problem := name_problem(name):
+            remarks.append(f"left out: host {sanitize(name, 80)!r} of {path}: {problem}")
+        elif name != "localhost":
+            groups = sorted(group for group, hosts in inventory.groups.items() if name in hosts)
+            nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups, left))
+    if any(_names_gpus(node) for node in nodes):
+        # Where some hosts have GPUs by name, those that name none are others: file servers, logins.
+        nodes = [
+            node if _names_gpus(node) else node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
+            for node in nodes
+        ]
+    if not nodes:
+        raise AdoptError(f"{path} has no hosts: is it what `ansible-inventory --list` prints?")
+    if left:
+        shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
+        more = f" and {len(left) - 12} more" if len(left) > 12 else ""
+        remarks.append(
+            f"variables that are not taken over: {shown}{more}; what is needed of them is yours to add"
+        )
+    return AdoptedSource(nodes=tuple(nodes), controller=_controller(inventory), remarks=tuple(remarks))
+
+
+_NO_GPU = "no variable or group of it names a GPU"
+
+
+def _names_gpus(node: AdoptedNode) -> bool:
+    return bool(node.sku or node.gpu_count) or any(model_of_text(hint.text) for hint in node.hints)
+
+
+def _listed(path: Path) -> Inventory:
+    if not path.is_file() or path.suffix != ".json":
+        inventory, complaints = list_inventory(path)
+        if complaints and not inventory.hosts:
+            raise AdoptError(f"{complaints[0].where}: {complaints[0].what}")
+        return inventory
+    try:
+        listed = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise AdoptError(f"{path} is no JSON: {sanitize(error, 150)}") from None
+    if not isinstance(listed, Mapping) or not isinstance(listed.get("_meta"), Mapping):
+        raise AdoptError(f"{path} is not what `ansible-inventory --list` prints: it has no _meta")
+    if problem := _shape_problem(listed):
+        raise AdoptError(f"{path} is not what `ansible-inventory --list` prints: {problem}")
+    return read_inventory(listed, {})
+
+
+def _shape_problem(listed: Mapping[str, Any]) -> str:
+    for name, group in listed.items():
+        for part in ("hosts", "children") if name != "_meta" else ():
+            names = as_mapping(group).get(part, [])
+            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                return f"{part} of {sanitize(name, 60)} is no list of names"
+    return "" if isinstance(listed["_meta"].get("hostvars", {}), Mapping) else "hostvars is no mapping"
+
+
+def _controller(inventory: Inventory) -> str:
+    hosts = inventory.groups.get("slurm_controller", ())
+    return hosts[0] if hosts and not name_problem(hosts[0]) else ""
+
+
+def _node(
+    name: str, values: Mapping[str, Any], groups: Collection[str], left: dict[str, list[str]]
+) -> AdoptedNode:
+    kept: dict[str, str | int | bool] = {}
+    for variable, value in values.items():
+        if (fitting := _connection(str(variable), value)) is not None:
+            kept[str(variable)] = fitting
+        elif str(variable) not in _READ_VARIABLES:
+            left.setdefault(sanitize(variable, 60), []).append(name)
+    address = str(kept.pop("ansible_host", ""))
+    hints = [
+        GpuHint(where=f"variable {key}", text=sanitize(values[key], 200))
+        for key in (*COLUMNS["gpu"], *COLUMNS["type"])
+        if isinstance(values.get(key), str) and values[key].strip()
+    ]
+    own = [group for group in groups if group.lower() not in RESERVED_GROUPS]
+    hints += [GpuHint(where="group", text=group) for group in own]
+    count = next((values[key] for key in COLUMNS["gpus"] if isinstance(values.get(key), int)), None)
+    rack = next((str(values[key]) for key in COLUMNS["rack"] if isinstance(values.get(key), str)), "")
+    rack = sanitize(rack, 60) or next((group for group in own if _RACK_GROUP.fullmatch(group)), "")
+    return AdoptedNode(
+        name=name,
+        source="Ansible",
+        address=address if address != name else "",
+        rack=rack or rack_of_name(name),
+        rack_from="its variables and groups" if rack else BY_NAME,
+        partitions=tuple(group.removeprefix("partition_") for group in own if group.startswith("partition_")),
+        gpu_count=count if count is not None and not isinstance(count, bool) and 0 <= count <= 1024 else None,
+        gpu_count_from="variable of GPUs",
+        hints=tuple(hints),
+        # A slice is in the group of its whole machine, too.
+        sku=max(
+            (group for group in own if group.startswith("sku_") and SKU_NAME.fullmatch(group)),
+            key=len,
+            default="",
+        ),
+        variables=kept,
+    )
+
+
+_READ_VARIABLES = frozenset(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name])
+
+
+def _connection(variable: str, value: object) -> str | int | bool | None:
+    """Return the value of a variable that says how a host is reached, or None for any other; no template."""
+    if variable == "ansible_become":
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return value if variable_fits(variable, str(value)) else None

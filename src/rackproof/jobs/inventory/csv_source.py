@@ -1,0 +1,194 @@
+"""Take nodes over from a CSV file, one line a node, or a line with a host list for several alike."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from rackproof.core.hostlist import expand_hostlist, hostlist_problem
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory.nodes import (
+    BY_NAME,
+    SKU_NAME,
+    AdoptedNode,
+    AdoptedSource,
+    AdoptError,
+    GpuHint,
+    address_problem,
+    checked_variables,
+    name_problem,
+)
+from rackproof.jobs.inventory.read_file import read_text
+from rackproof.jobs.inventory.slurm_source import rack_of_name
+from rackproof.nodes.slurm_listing import MOST_NODES
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "name": (
+        "name",
+        "node",
+        "node_name",
+        "host",
+        "host_name",
+        "hostname",
+        "instance_name",
+        "instance",
+        "server",
+        "instance_id",
+        "id",
+    ),
+    "address": (
+        "ansible_host",
+        "address",
+        "private_ip",
+        "private_ipv4",
+        "private_ip_address",
+        "internal_ip",
+        "ip",
+        "ipv4",
+        "ip_address",
+        "ipv4_address",
+        "primary_ip",
+        "public_ip",
+        "public_ipv4",
+        "public_ip_address",
+        "external_ip",
+    ),
+    "port": ("port", "ssh_port", "ansible_port"),
+    "user": ("user", "ssh_user", "ansible_user"),
+    "own_name": ("own_name", "os_hostname"),
+    "rack": ("rack", "cabinet", "rack_name"),
+    "partition": ("partition", "partitions"),
+    "gpus": ("gpus", "gpu_count", "num_gpus"),
+    "gpu": ("gpu", "gpu_model", "gpu_type", "gpu_name", "accelerator"),
+    "type": ("type", "instance_type", "machine_type", "device_type", "model", "shape"),
+    "sku": ("sku",),
+    "serial": ("serial", "serial_number"),
+    "bmc": ("bmc", "bmc_address", "oob_ip"),
+}
+"""The meaning of a column, by the words of its heading, the best first; spaces and hyphens count as
+underscores.
+"""
+_MOST_FIELD = 10_000
+
+
+def read_csv_nodes(path: Path) -> AdoptedSource:
+    """Return the nodes of a CSV file with a line of headings.
+
+    Raises:
+        AdoptError: It cannot be read, has no column of names, or a line is unusable; the message has its
+            number.
+    """
+    text = read_text(path)
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    csv.field_size_limit(_MOST_FIELD)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        columns, unread = _columns(next(reader, []), path)
+        nodes = list(_nodes(reader, columns, path))
+    except csv.Error as error:
+        raise AdoptError(f"{path}:{reader.line_num}: it is no CSV: {error}") from None
+    remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
+    if "rack" not in columns:
+        remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
+    return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
+
+
+def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[str]]:
+    """Return the place of each known column, and the headings that mean nothing here."""
+    texts = list(heading)
+    words = [re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_") for text in texts]
+    found = {
+        name: words.index(best)
+        for name, known in COLUMNS.items()
+        if (best := next((word for word in known if word in words), ""))
+    }
+    unread = [
+        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in found.values()
+    ]
+    if "name" not in found:
+        raise AdoptError(
+            f"{path}:1: no column has the nodes' names; its heading has to be one of "
+            f"{', '.join(COLUMNS['name'])}"
+        )
+    return found, unread
+
+
+def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) -> Iterator[AdoptedNode]:
+    lines: dict[str, int] = {}
+    for row in reader:
+        line = getattr(reader, "line_num", 0)
+        if not any(cell.strip() for cell in row):
+            continue
+        cells = {name: row[at].strip() if at < len(row) else "" for name, at in columns.items()}
+        place = f"{path}:{line}"
+        for name in _names(cells, place):
+            if name in lines:
+                raise AdoptError(f"{place}: {name} is in line {lines[name]} already: leave one")
+            if len(lines) >= MOST_NODES:
+                raise AdoptError(f"{path} names more than {MOST_NODES:,} nodes")
+            lines[name] = line
+            yield _node(name, cells, place)
+
+
+def _names(cells: Mapping[str, str], place: str) -> tuple[str, ...]:
+    text = cells["name"]
+    if problem := hostlist_problem(text, MOST_NODES):
+        raise AdoptError(f"{place}: {sanitize(text, 80)}: {problem}")
+    names = expand_hostlist(text)
+    if not names:
+        raise AdoptError(f"{place}: the node has no name")
+    for name in names:
+        if problem := name_problem(name):
+            raise AdoptError(f"{place}: {sanitize(name, 80)!r} can be no host: {problem}")
+    if len(names) > 1 and any(cells.get(own) for own in ("address", "serial", "bmc", "own_name")):
+        raise AdoptError(f"{place}: {len(names)} nodes cannot share an address, serial, BMC or own name")
+    return names
+
+
+def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
+    address = cells.get("address", "")
+    if address and (problem := address_problem(address)):
+        raise AdoptError(f"{place}: address {sanitize(address, 60)!r}: {problem}")
+    own = cells.get("own_name", "")
+    if own and name_problem(own):
+        raise AdoptError(f"{place}: {sanitize(own, 60)!r} is no host's name")
+    count = cells.get("gpus", "")
+    if count and not re.fullmatch(r"[0-9]{1,4}", count):
+        raise AdoptError(f"{place}: {sanitize(count, 40)!r} is no number of GPUs")
+    hints = [
+        GpuHint(where=f"column {column}", text=sanitize(cells[column], 200))
+        for column in ("gpu", "type")
+        if cells.get(column)
+    ]
+    variables = {
+        "ansible_port": cells.get("port", ""),
+        "ansible_user": cells.get("user", ""),
+        "reimage_serial": cells.get("serial", ""),
+        "reimage_bmc_address": cells.get("bmc", ""),
+    }
+    return AdoptedNode(
+        name=name,
+        source="CSV",
+        address=address if address != name else "",
+        hostname=own,
+        rack=sanitize(cells.get("rack", ""), 60) or rack_of_name(name),
+        rack_from="column rack" if cells.get("rack") else BY_NAME,
+        partitions=tuple(re.split(r"[\s,;|]+", sanitize(cells["partition"], 500)))
+        if cells.get("partition")
+        else (),
+        gpu_count=int(count) if count else None,
+        gpu_count_from="column gpus",
+        hints=tuple(hints),
+        sku=_sku(cells.get("sku", ""), place),
+        variables=checked_variables(variables, place),
+    )
+
+
+def _sku(text: str, place: str) -> str:
+    if text and not SKU_NAME.fullmatch(text):
+        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is no SKU: letters, digits, '-' and '_'")
+    return text

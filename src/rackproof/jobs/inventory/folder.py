@@ -1,0 +1,184 @@
+"""Write an adopted inventory into its folder, and keep what was changed there by hand.
+
+The folder's ``.adopted`` holds the files as they were written last: what differs from them was changed by
+hand, and stays.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory.lint import Complaint, InventoryError, lint_inventory, list_inventory
+from rackproof.jobs.inventory.merge import merge_texts
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
+from rackproof.jobs.inventory.read_file import read_text
+from rackproof.store.run_folder import write_file
+
+_KEPT = ".adopted"
+_NODES = "nodes.json"
+
+
+class _KeptNodes(Record):
+    """The nodes of the last adopt."""
+
+    nodes: tuple[AdoptedNode, ...]
+
+
+class InventoryChange(Record):
+    """The changes of a folder, before they are written.
+
+    Args:
+        files: Each file that changes, with its new text.
+        bases: The texts that are noted as written, by file.
+        diff: The change as a unified diff.
+        remarks: Lines that were changed by hand and by the sources, and so stay.
+    """
+
+    files: dict[str, str]
+    bases: dict[str, str]
+    diff: str
+    remarks: tuple[str, ...] = ()
+
+
+def check_folder(folder: Path) -> bool:
+    """Return whether an earlier adopt wrote a folder; an absent or empty one is new.
+
+    Raises:
+        AdoptError: Files of another origin are there.
+    """
+    if (folder / _KEPT).is_dir():
+        return True
+    try:
+        is_new = not folder.exists() or not any(folder.iterdir())
+    except OSError as error:
+        raise AdoptError(f"{folder} cannot be read: {error.strerror or error}") from None
+    if not is_new:
+        raise AdoptError(
+            f"{folder} holds an inventory that `rackproof adopt` did not write: "
+            "name another folder with --output"
+        )
+    return False
+
+
+def add_missing_nodes(
+    folder: Path, nodes: Sequence[AdoptedNode], *, remove: bool
+) -> tuple[tuple[AdoptedNode, ...], list[str]]:
+    """Return the nodes with those of the last adopt that no source names now, and remarks on these.
+
+    Raises:
+        AdoptError: The note of the last adopt cannot be read.
+    """
+    path = folder / _KEPT / _NODES
+    if not path.exists():
+        return tuple(nodes), []
+    try:
+        known = _KeptNodes.model_validate_json(read_text(path)).nodes
+    except ValidationError:
+        raise AdoptError(f"{path} is damaged: remove {folder / _KEPT} and name a new folder") from None
+    named = {node.name for node in nodes}
+    gone = [node for node in known if node.name not in named]
+    if not gone:
+        return tuple(nodes), []
+    shown = sanitize(compress_hostlist(node.name for node in gone), 200)
+    if remove:
+        return tuple(nodes), [f"taken out, no source names them: {shown}"]
+    remark = f"no source names {shown} any more: they stay; --remove-missing takes them out"
+    return tuple(sorted((*nodes, *gone), key=lambda node: node.name)), [remark]
+
+
+def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
+    """Return how a folder's files change, changes by hand kept.
+
+    Raises:
+        AdoptError: A file cannot be read.
+    """
+    files, remarks, diffs = {}, [], []
+    for name, new in rendered.items():
+        mine, base = _text(folder / name), _text(folder / _KEPT / name)
+        # A file that was deleted by hand stays away.
+        if mine is None and base is not None:
+            remarks.append(f"{name} was removed by hand, and is not written again")
+            continue
+        merged = merge_texts(base or "", mine or "", new)
+        remarks += [_conflict_text(name, *pair) for pair in merged.conflicts]
+        if merged.text != (mine or ""):
+            files[name] = merged.text
+            diffs.append(_diff(name, mine or "", merged.text))
+    for name in _unused_files(folder, rendered):
+        remarks.append(f"{name} is of no node any more: remove it if you do not need it")
+    return InventoryChange(files=files, bases=dict(rendered), diff="".join(diffs), remarks=tuple(remarks))
+
+
+def _text(path: Path) -> str | None:
+    return read_text(path) if path.exists() else None
+
+
+def _conflict_text(name: str, mine: str, theirs: str) -> str:
+    shown = [sanitize(text.strip() or "nothing", 120) for text in (mine, theirs)]
+    return (
+        f"{name}: changed by hand and by the sources: yours stays ({shown[0]}); the sources have {shown[1]}"
+    )
+
+
+def _diff(name: str, before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
+    noted = sorted((folder / _KEPT / "group_vars").glob("*.yml"))
+    names = [f"group_vars/{path.name}" for path in noted]
+    return [name for name in names if name not in rendered and (folder / name).exists()]
+
+
+def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[Complaint]:
+    """Return what is wrong with the folder as it would be, without writing it.
+
+    Raises:
+        AdoptError: Ansible could not read it, or would read it otherwise than it is meant.
+    """
+    with tempfile.TemporaryDirectory(prefix="rackproof-adopt-") as draft:
+        copy = Path(draft) / "inventory"
+        if folder.exists():
+            shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(_KEPT))
+        for name, text in change.files.items():
+            write_file(copy / name, text.encode())
+        try:
+            inventory, complaints = list_inventory(copy)
+        except InventoryError as error:
+            text = str(error).replace(str(copy), str(folder))
+            raise AdoptError(f"{folder} with these changes cannot be read by Ansible: {text}") from None
+        if any("it is no YAML" in one.what for one in complaints):
+            shown = f"{complaints[0].where}: {complaints[0].what}".replace(str(copy), str(folder))
+            raise AdoptError(
+                f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
+            )
+        found = [*complaints, *lint_inventory(inventory, checkout)]
+        return [one.model_copy(update={"where": one.where.replace(str(copy), str(folder))}) for one in found]
+
+
+def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedNode]) -> None:
+    """Write what changes, then the note of what was written.
+
+    Raises:
+        ResultsError: A file cannot be written.
+    """
+    # First: a folder whose writing was interrupted has to be known as one of adopt's.
+    (folder / _KEPT).mkdir(parents=True, exist_ok=True)
+    for name, text in change.files.items():
+        write_file(folder / name, text.encode())
+    # Last: interrupted in between, what is written already counts as changed by hand to just that.
+    for name, text in change.bases.items():
+        write_file(folder / _KEPT / name, text.encode())
+    write_file(folder / _KEPT / _NODES, _KeptNodes(nodes=tuple(nodes)).model_dump_json(indent=1).encode())

@@ -1,0 +1,269 @@
+"""Write an adopted cluster as the files of an inventory: hosts.yml, and variables of each SKU. No I/O."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import yaml
+
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory.nodes import RESERVED_GROUPS, AdoptedNode
+from rackproof.jobs.inventory.sku_guess import PREFIX, ShippedSku, SkuGuess
+from rackproof.jobs.inventory.slurm_source import THIS_MACHINE
+
+_PARTITION = "partition_"
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+_RACKS_LINE = re.compile(r"(?m)^slurm_racks:.*$")
+
+
+class AdoptedCluster(Record):
+    """The contents of an inventory: nodes with their SKUs, groups, and the host of slurmctld.
+
+    Args:
+        nodes: The nodes.
+        guesses: The SKU of each node.
+        racks: Group of each rack to its nodes.
+        partitions: Group of each partition to its nodes.
+        controller: The host that is asked for Slurm's states; "" if there is no Slurm, or it is not known.
+    """
+
+    nodes: tuple[AdoptedNode, ...]
+    guesses: dict[str, SkuGuess]
+    racks: dict[str, tuple[str, ...]]
+    partitions: dict[str, tuple[str, ...]]
+    controller: str = ""
+
+    @property
+    def has_slurm(self) -> bool:
+        """Return whether Slurm lists any of the nodes: it alone states what a node calls itself."""
+        return any(node.in_slurm for node in self.nodes)
+
+    def skus(self) -> dict[str, list[str]]:
+        """Return the group of each SKU and its nodes."""
+        found: dict[str, list[str]] = {}
+        for node in self.nodes:
+            if group := self.guesses[node.name].group:
+                found.setdefault(group, []).append(node.name)
+        return dict(sorted(found.items()))
+
+
+def build_cluster(
+    nodes: Sequence[AdoptedNode], guesses: Mapping[str, SkuGuess], controller: str
+) -> AdoptedCluster:
+    """Return the groups of nodes."""
+    taken = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
+    racks: dict[str, list[str]] = {}
+    partitions: dict[str, list[str]] = {}
+    for node in nodes:
+        racks.setdefault(_group_name(node.rack, "rack-", taken), []).append(node.name)
+        for partition in node.partitions:
+            partitions.setdefault(_PARTITION + (_slug(partition) or "unnamed"), []).append(node.name)
+    return AdoptedCluster(
+        nodes=tuple(nodes),
+        guesses=dict(guesses),
+        racks={name: tuple(racks[name]) for name in sorted(racks)},
+        partitions={name: tuple(partitions[name]) for name in sorted(partitions)},
+        controller=controller,
+    )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:60]
+
+
+def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:
+    """Return a group's name that no host and no other kind of group has."""
+    name = _slug(text) or "unnamed"
+    is_free = name not in taken and not name.startswith((PREFIX, _PARTITION)) and not name[0].isdigit()
+    return name if is_free else f"{prefix}{name}"
+
+
+def render_files(
+    cluster: AdoptedCluster, shipped: Sequence[ShippedSku], shipped_all: str, version: str
+) -> dict[str, str]:
+    """Return the files of the inventory's folder, by their names.
+
+    Args:
+        cluster: The cluster.
+        shipped: The SKUs that Rackproof ships.
+        shipped_all: The shipped variables of all hosts.
+        version: Rackproof's version, for the files' headings.
+    """
+    known = {sku.group: sku for sku in shipped}
+    files = {
+        "hosts.yml": "\n".join(_hosts_lines(cluster, known)) + "\n",
+        "group_vars/all.yml": _all_vars(cluster, shipped_all),
+    }
+    for group, hosts in cluster.skus().items():
+        if group not in known:
+            files[f"group_vars/{group}.yml"] = _skeleton(cluster, hosts)
+            continue
+        for needed in filter(None, (group, known[group].parent)):
+            origin = f"# From Rackproof {version}, inventory/group_vars/{needed}.yml."
+            files[f"group_vars/{needed}.yml"] = known[needed].text.replace("---\n", f"---\n{origin}\n", 1)
+    return files
+
+
+def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> Iterator[str]:
+    about = {node.name: node for node in cluster.nodes}
+    yield "---"
+    yield "# Written by `rackproof adopt`. Change what you like: it keeps your changes (docs/using/adopt.md)."
+    yield "all:"
+    yield "  children:"
+    yield "    # Racks: nodes that share a fabric."
+    for rack, hosts in cluster.racks.items():
+        yield f"    {_scalar(rack)}:"
+        yield "      hosts:"
+        yield from (f"        {_host_line(about[name], is_checked=cluster.has_slurm)}" for name in hosts)
+    if cluster.partitions:
+        yield "    # Partitions of Slurm: for -l."
+    for partition, hosts in cluster.partitions.items():
+        yield f"    {partition}:"
+        yield from _members(hosts, cluster.racks)
+    yield "    # SKUs: the models of nodes. A file for each in group_vars/ has its expectations."
+    skus = cluster.skus()
+    tops = _with_parents(skus, known)
+    for group, slices in tops.items():
+        yield f"    {group}:"
+        if not slices and not skus.get(group):
+            yield "      hosts: {}"
+        yield from _members(skus.get(group, ()), cluster.racks, slices)
+    yield from (
+        f"    {one}:\n" + "\n".join(_members(skus[one], cluster.racks)) for s in tops.values() for one in s
+    )
+    yield "    # Nodes on their way into service."
+    yield "    new-nodes: {}"
+    yield "    # Nodes that are judged."
+    yield "    gpu_nodes:"
+    yield "      children:"
+    yield from (f"        {group}:" for group in (*tops, "new-nodes"))
+    yield from _controller_lines(cluster)
+    yield "    slurm_login: {}"
+
+
+def _with_parents(skus: Iterable[str], known: Mapping[str, ShippedSku]) -> dict[str, list[str]]:
+    """Return the groups below gpu_nodes, each with its slices."""
+    tops: dict[str, list[str]] = {}
+    for group in skus:
+        parent = known[group].parent if group in known else ""
+        if parent:
+            tops.setdefault(parent, []).append(group)
+        else:
+            tops.setdefault(group, [])
+    return dict(sorted(tops.items()))
+
+
+def _members(
+    hosts: Collection[str], racks: Mapping[str, Collection[str]], children: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield the members of a group: whole racks by their names, and the other hosts."""
+    wanted = set(hosts)
+    whole = [rack for rack, nodes in racks.items() if wanted.issuperset(nodes)]
+    rest = wanted.difference(*(racks[rack] for rack in whole))
+    if whole or children:
+        yield "      children:"
+        yield from (f"        {_scalar(name)}:" for name in (*children, *whole))
+    if rest:
+        yield "      hosts:"
+        yield from (f"        {_scalar(name)}:" for name in hosts if name in rest)
+
+
+def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
+    """Return a host with its variables; ``is_checked`` is whether own names of hosts are compared."""
+    values: dict[str, str | int | bool] = {"ansible_host": node.address} if node.address else {}
+    if node.hostname or (is_checked and not node.in_slurm):
+        values["validate_hostname"] = node.hostname
+    values |= node.variables
+    if not values:
+        return f"{_scalar(node.name)}:"
+    inner = ", ".join(f"{name}: {_scalar(value)}" for name, value in values.items())
+    return f"{_scalar(node.name)}: {{{inner}}}"
+
+
+def _scalar(value: str | int | bool) -> str:
+    """Return a value as YAML in one line; text that YAML would read as something else is quoted."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    is_plain = _PLAIN.fullmatch(value) is not None and value[0].isalnum() and yaml.safe_load(value) == value
+    return value if is_plain else json.dumps(value)
+
+
+def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
+    yield "    # The host that is asked for Slurm's states."
+    if not cluster.controller:
+        yield "    slurm_controller: {}"
+        return
+    yield "    slurm_controller:"
+    yield "      hosts:"
+    yield f"        {_scalar(cluster.controller)}:"
+    if cluster.controller == THIS_MACHINE:
+        yield "          ansible_connection: local"
+        yield '          ansible_python_interpreter: "{{ ansible_playbook_python }}"'
+
+
+def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
+    of_slurm = {node.name for node in cluster.nodes if node.in_slurm}
+    racks = [rack for rack, hosts in cluster.racks.items() if of_slurm.intersection(hosts)]
+    line = f"slurm_racks: [{', '.join(_scalar(rack) for rack in racks)}]"
+    text, count = _RACKS_LINE.subn(line, shipped_all)
+    text = text if count else f"{shipped_all.rstrip()}\n{line}\n"
+    return text if cluster.has_slurm else text + _UNCHECKED_NAMES
+
+
+_UNCHECKED_NAMES = """
+# What the nodes call themselves is not known, and not checked. Without this line it has to be the name here.
+validate_hostname: ""
+"""
+_SIZES = {
+    "cpus": "slurm_sku_cpus",
+    "sockets": "slurm_sku_sockets",
+    "cores_per_socket": "slurm_sku_cores_per_socket",
+    "threads": "slurm_sku_threads",
+    "real_memory_mb": "slurm_sku_real_memory_mb",
+}
+
+
+def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
+    """Return the variables of a SKU that Rackproof does not ship: facts, no bounds, and never a pass."""
+    guesses = [cluster.guesses[name] for name in hosts]
+    guess = guesses[0]
+    unsure = dict.fromkeys(text for one in guesses for text in one.unsure)
+    lines = [
+        "---",
+        "# UNPROVEN: Rackproof ships no such SKU. Here is what the sources state, without any bound. While",
+        "# `skeleton` is true, no node of it passes. docs/using/adopt.md says how to complete it.",
+        f"# Nodes: {sanitize(compress_hostlist(hosts), 100)}",
+        *(f"# From: {sanitize(why, 110)}" for why in list(dict.fromkeys(one.why for one in guesses))[:5]),
+        *(f"# Not sure: {sanitize(text, 100)}" for text in unsure),
+        f"bench_sku: {_scalar(guess.name)}",
+    ]
+    lines.append(
+        f"bench_sku_gpus: {guess.gpus}" if guess.gpus else "# bench_sku_gpus: 8          # GPUs of a node"
+    )
+    if not guess.model:
+        lines.append(
+            "# bench_sku_gpu_name: H200 NVL   # words of the product's name that nvidia-smi -L shows"
+        )
+    lines += [
+        "bench_sku_references: []",
+        "validate_expect:",
+        "  skeleton: true",
+        "  # nvlinks: 18               # of each GPU, up",
+        "  # fabric: true              # with NVSwitches",
+        "  # power_limit_w: 700",
+    ]
+    return "\n".join([*lines, *_size_lines(cluster, hosts)]) + "\n"
+
+
+def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str]:
+    sizes = [node.sizes for node in cluster.nodes if node.name in set(hosts)]
+    for key, variable in _SIZES.items():
+        values = sorted({one[key] for one in sizes if key in one})
+        if len(values) == 1:
+            yield f"{variable}: {values[0]}"
+        elif values:
+            yield f"# {variable}: {values[0]} to {values[-1]}: its nodes differ"

@@ -1,0 +1,58 @@
+"""Merge a file that was written once, changed by hand, and would be written otherwise now. No I/O."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class MergedFile(NamedTuple):
+    """The merged text, and the lines that both sides changed: what stays, and what was not taken."""
+
+    text: str
+    conflicts: tuple[tuple[str, str], ...] = ()
+
+
+def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
+    """Return a text with the changes of both sides; where both changed the same lines, ``mine`` stays.
+
+    Args:
+        base: What was written last time.
+        mine: What is there now, with changes by hand.
+        theirs: What would be written now.
+    """
+    if base in (mine, theirs) or mine == theirs:
+        return MergedFile(theirs if base == mine else mine)
+    lines = tuple(text.splitlines(keepends=True) for text in (base, mine, theirs))
+    merged: list[str] = []
+    conflicts = []
+    for old, own, new in _regions(*lines):
+        taken = new if own == old else own
+        merged += taken
+        if own not in (old, new) and new != old:
+            conflicts.append(("".join(own), "".join(new)))
+    return MergedFile("".join(merged), tuple(conflicts))
+
+
+def _regions(
+    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    """Yield the parts of the three texts between lines that all of them have, and these lines, in order."""
+    own, new = _partners(base, mine), _partners(base, theirs)
+    at = (0, 0, 0)
+    for line in range(len(base) + 1):
+        is_end = line == len(base)
+        if not is_end and not (line in own and line in new):
+            continue
+        to = (line, len(mine), len(theirs)) if is_end else (line, own[line], new[line])
+        yield list(base[at[0] : to[0]]), list(mine[at[1] : to[1]]), list(theirs[at[2] : to[2]])
+        if not is_end:
+            yield [base[line]], [base[line]], [base[line]]
+            at = (line + 1, own[line] + 1, new[line] + 1)
+
+
+def _partners(base: Sequence[str], other: Sequence[str]) -> dict[int, int]:
+    """Return the places of base's lines that another text has unchanged."""
+    blocks = difflib.SequenceMatcher(None, base, other, autojunk=False).get_matching_blocks()
+    return {one.a + at: one.b + at for one in blocks for at in range(one.size)}

@@ -1,0 +1,336 @@
+"""Take the devices of a NetBox over, by its REST API: read page by page, and never redirected.
+
+Shapes by NetBox's documentation of 3.5 to 4.6: a list is ``{"count", "next", "previous", "results"}``; the
+token is sent as ``Authorization: Token …``, one of version 2 (``nbt_…``) as ``Bearer``.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import ssl
+import stat
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from rackproof.core.addresses import is_this_machine
+from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_mapping, list_at, mapping_at, text_at
+from rackproof.jobs.inventory.csv_source import COLUMNS
+from rackproof.jobs.inventory.nodes import (
+    BY_NAME,
+    AdoptedNode,
+    AdoptedSource,
+    AdoptError,
+    GpuHint,
+    name_problem,
+    variable_fits,
+)
+from rackproof.jobs.inventory.sku_guess import model_of_text
+from rackproof.jobs.inventory.slurm_source import rack_of_name
+
+TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
+_DEVICES = "/api/dcim/devices/"
+_PAGE = 200
+_MOST_PAGE_BYTES = 32 << 20
+_MOST_DEVICES = 100_000
+_TIMEOUT_S = 30.0
+_MOST_PAGE_S = 120.0
+_FILTER = re.compile(r"[a-z][a-z0-9_]{0,60}")
+
+
+def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
+    """Return NetBox's token, of a file that only its owner may read, or of the environment.
+
+    Raises:
+        AdoptError: There is none, or others may read the file.
+    """
+    if path is None:
+        text, place = environment.get(TOKEN, ""), TOKEN
+    else:
+        place = str(path)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as stream:
+                about = os.fstat(descriptor)
+                if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077:
+                    raise AdoptError(f"{path} holds a token that others may read: chmod 600 {path}")
+                text = stream.read(4096).decode("ascii", "replace")
+        except OSError as error:
+            raise AdoptError(f"{path} cannot be read: {error.strerror or error}") from None
+    token = text.strip()
+    if not re.fullmatch(r"[!-~]{8,1000}", token):
+        raise AdoptError(
+            f"{place} holds no token of NetBox: set {TOKEN}, or name a file of mode 0600 with "
+            "--netbox-token-file"
+        )
+    return token
+
+
+def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSource:
+    """Return the devices of a NetBox that can be nodes, and the reasons why others are left out.
+
+    Args:
+        url: Its address, such as ``https://netbox.example.org``.
+        token: A token that may read devices.
+        filters: NetBox's own filters of devices, ``role=gpu-node``.
+
+    Raises:
+        AdoptError: NetBox does not answer, refuses, redirects, answers with another form, or never ends.
+    """
+    devices = _Netbox(url, token).devices(_read_filters(filters))
+    known = [one for one in devices if text_at(one, "name").strip()]
+    remarks = []
+    if len(known) < len(devices):
+        remarks.append(f"left out: {len(devices) - len(known)} devices of NetBox without a name")
+    _refuse_doubled_names(known)
+    chosen, others = _choose(known, keep_all=bool(filters))
+    if others:
+        remarks.append(_left_out(others))
+    sites = {_site(device) for device in chosen}
+    nodes = []
+    for device in chosen:
+        name = text_at(device, "name").strip()
+        if problem := name_problem(name):
+            remarks.append(f"left out: device {sanitize(name, 80)!r} of NetBox: {problem}")
+        else:
+            # Two sites may each have a rack A01.
+            nodes.append(_node(name, device, _site(device) if len(sites) > 1 else "", remarks))
+    return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
+
+
+def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
+    found = []
+    for text in filters:
+        name, bar, value = text.partition("=")
+        if not bar or not value or not _FILTER.fullmatch(name) or name in ("limit", "offset", "ordering"):
+            raise AdoptError(
+                f"--netbox-filter {sanitize(text, 80)}: it has the form NAME=VALUE, such as role=gpu-node"
+            )
+        found.append((name, value))
+    return found
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token would go along to wherever it leads."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _Netbox:
+    """One NetBox, asked with its token and nowhere else."""
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
+            raise AdoptError(
+                f"--netbox {sanitize(parts.hostname or url, 100)}: it is an address such as "
+                "https://netbox.example.org, without a login or a question mark"
+            )
+        if parts.scheme == "http" and not is_this_machine(parts.hostname):
+            raise AdoptError(
+                f"NetBox at {sanitize(url, 100)} is to be asked by plain HTTP, by which everybody on the way "
+                "reads the token: use https://"
+            )
+        path = parts.path.rstrip("/").removesuffix("/api")
+        self._url = f"{parts.scheme}://{parts.netloc}{path}"
+        kind = "Bearer" if token.startswith("nbt_") else "Token"
+        self._headers = {"Authorization": f"{kind} {token}", "Accept": "application/json"}
+        # A proxy of the environment would read the token of plain HTTP; of HTTPS it only passes bytes on.
+        proxies = [urllib.request.ProxyHandler({})] if parts.scheme == "http" else []
+        self._open = urllib.request.build_opener(_NoRedirect(), *proxies).open
+        self._shown = sanitize(f"NetBox at {self._url}", 120)
+
+    def devices(self, filters: Sequence[tuple[str, str]]) -> list[Mapping[str, Any]]:
+        """Return all devices.
+
+        Raises:
+            AdoptError: They cannot be read whole.
+        """
+        found: dict[Any, Mapping[str, Any]] = {}
+        while True:
+            query = urlencode(
+                [*filters, ("limit", _PAGE), ("offset", len(found)), ("exclude", "config_context")]
+            )
+            page = self._get(f"{self._url}{_DEVICES}?{query}")
+            results, count = page.get("results"), page.get("count")
+            if not isinstance(results, list) or not isinstance(count, int):
+                raise AdoptError(
+                    f"{self._shown} answers with JSON that is no list of devices: is it a NetBox?"
+                )
+            if count > _MOST_DEVICES:
+                raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")
+            for one in results:
+                if not isinstance(one, Mapping) or one.get("id") in found or one.get("id") is None:
+                    # A page that comes again would never end; a device that moved was missed on another page.
+                    raise AdoptError(
+                        f"{self._shown} lists a device twice or none at all: its pages never end, or devices "
+                        "changed meanwhile; try again"
+                    )
+                found[one["id"]] = one
+            # Counted here, so that no answer names the address of the next page.
+            if page.get("next") is None:
+                break
+            if not results or len(found) > count:
+                raise AdoptError(
+                    f"{self._shown} has {count:,} devices by its own count, and its pages never end"
+                )
+        if len(found) < count:
+            raise AdoptError(f"{self._shown} lists {len(found):,} of {count:,} devices: try again")
+        return list(found.values())
+
+    def _get(self, url: str) -> Mapping[str, Any]:
+        request = urllib.request.Request(url, headers=self._headers)  # noqa: S310  (the scheme was checked)
+        try:
+            with self._open(request, timeout=_TIMEOUT_S) as answer:
+                data = self._read_whole(answer)
+        except urllib.error.HTTPError as error:
+            raise AdoptError(f"{self._shown} {self._refusal(error)}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            hint = (
+                "; SSL_CERT_FILE names the certificate of your CA" if isinstance(reason, ssl.SSLError) else ""
+            )
+            raise AdoptError(f"{self._shown} does not answer: {sanitize(reason, 200)}{hint}") from None
+        try:
+            return as_mapping(json.loads(data))
+        except (ValueError, RecursionError):
+            raise AdoptError(
+                f"{self._shown} does not answer with JSON: is it the address of a NetBox?"
+            ) from None
+
+    def _refusal(self, error: urllib.error.HTTPError) -> str:
+        if 300 <= error.code < 400:
+            target = urlsplit(error.headers.get("Location") or "")
+            where = sanitize(f"{target.scheme}://{target.hostname}" if target.hostname else target.path, 100)
+            return f"redirects to {where}: the token is not sent there; if that is right, name that address"
+        if error.code in (401, 403):
+            return f"refuses the token ({error.code}): it has to exist, be valid and may read devices"
+        if error.code == 400:
+            return "refuses the request (400): is there such a filter? (--netbox-filter)"
+        return f"answers with status {error.code}"
+
+    def _read_whole(self, answer: Any) -> bytes:
+        parts: list[bytes] = []
+        size, end = 0, time.monotonic() + _MOST_PAGE_S
+        while part := answer.read1(1 << 16):
+            parts.append(part)
+            size += len(part)
+            if size > _MOST_PAGE_BYTES or time.monotonic() > end:
+                raise AdoptError(
+                    f"{self._shown} sends a page that does not end within {_MOST_PAGE_BYTES >> 20} MiB and "
+                    f"{_MOST_PAGE_S:.0f} s"
+                )
+        if answer.length:
+            raise AdoptError(f"{self._shown} sends a page that is cut off: try again")
+        return b"".join(parts)
+
+
+def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
+    counts = Counter(text_at(one, "name").strip() for one in devices)
+    if doubled := sorted(name for name, count in counts.items() if count > 1):
+        raise AdoptError(
+            f"NetBox has {counts[doubled[0]]} devices called {sanitize(doubled[0], 80)}"
+            f"{f' and {len(doubled) - 1} more such names' if len(doubled) > 1 else ''}: choose a site with "
+            "--netbox-filter site=NAME"
+        )
+
+
+def _choose(
+    devices: Sequence[Mapping[str, Any]], *, keep_all: bool
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the devices that can be nodes, and the others: by a filter, or by the roles of those with GPUs.
+
+    A NetBox has switches and power strips as well. Without a filter a device counts if it names a GPU, or has
+    the role of one that does.
+    """
+    if keep_all:
+        return list(devices), []
+    roles = {_role(one) for one in devices if _names_gpu(one)} - {""}
+    chosen = [one for one in devices if _names_gpu(one) or _role(one) in roles]
+    return chosen, [one for one in devices if not (_names_gpu(one) or _role(one) in roles)]
+
+
+def _names_gpu(device: Mapping[str, Any]) -> bool:
+    return any(model_of_text(hint.text) for hint in _hints(device))
+
+
+def _role(device: Mapping[str, Any]) -> str:
+    # device_role until NetBox 3.6.
+    role = mapping_at(device, "role") or mapping_at(device, "device_role")
+    return text_at(role, "slug") or text_at(role, "name")
+
+
+def _left_out(devices: Collection[Mapping[str, Any]]) -> str:
+    kinds = Counter(
+        f"{text_at(mapping_at(one, 'device_type'), 'model') or 'no type'} ({_role(one) or 'no role'})"
+        for one in devices
+    )
+    shown = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
+    more = f" and {len(kinds) - 6} more kinds" if len(kinds) > 6 else ""
+    return (
+        f"left out: {len(devices)} devices of NetBox that name no GPU, nor have the role of one that does: "
+        f"{shown}{more}; --netbox-filter role=NAME takes all of a role"
+    )
+
+
+def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
+    fields = mapping_at(device, "custom_fields")
+    found = [
+        GpuHint(where=f"custom field {name}", text=sanitize(value, 200))
+        for name, value in fields.items()
+        if isinstance(value, str) and value.strip() and name.lower() in (*COLUMNS["gpu"], *COLUMNS["type"])
+    ]
+    kind = text_at(mapping_at(device, "device_type"), "model")
+    found += [GpuHint(where="device type", text=sanitize(kind, 200))] if kind else []
+    tags = [text_at(tag, "name") for tag in list_at(device, "tags")]
+    return [*found, *(GpuHint(where="tag", text=sanitize(tag, 100)) for tag in tags if tag)]
+
+
+def _site(device: Mapping[str, Any]) -> str:
+    return text_at(mapping_at(device, "site"), "slug")
+
+
+def _node(name: str, device: Mapping[str, Any], site: str, remarks: list[str]) -> AdoptedNode:
+    fields = mapping_at(device, "custom_fields")
+    count = next((fields[key] for key in COLUMNS["gpus"] if isinstance(fields.get(key), int)), None)
+    given = {
+        "ansible_host": _address(device, "primary_ip"),
+        "reimage_serial": text_at(device, "serial").strip(),
+        "reimage_bmc_address": _address(device, "oob_ip"),
+    }
+    for variable in [key for key, text in given.items() if text and not variable_fits(key, text)]:
+        remarks.append(f"{name}: {sanitize(given[variable], 60)!r} is not taken: it cannot be its {variable}")
+        given[variable] = ""
+    rack = mapping_at(device, "rack")
+    place = text_at(rack, "name") or text_at(rack, "display")
+    state = text_at(mapping_at(device, "status"), "value")
+    if state not in ("", "active"):
+        remarks.append(
+            f"{name}: NetBox has it as {sanitize(state, 40)}; --netbox-filter status=active leaves it out"
+        )
+    return AdoptedNode(
+        name=name,
+        source="NetBox",
+        address=given.pop("ansible_host"),
+        rack=sanitize("-".join(filter(None, (site, place))), 120) if place else rack_of_name(name),
+        rack_from="NetBox's rack" if place else BY_NAME,
+        gpu_count=count if count is not None and not isinstance(count, bool) and 0 <= count <= 1024 else None,
+        gpu_count_from="custom field of GPUs",
+        hints=tuple(_hints(device)),
+        variables={key: text for key, text in given.items() if text},
+    )
+
+
+def _address(device: Mapping[str, Any], field: str) -> str:
+    """Return an address without its prefix: ``10.0.0.7/24`` is 10.0.0.7."""
+    return text_at(mapping_at(device, field), "address").partition("/")[0].strip()

@@ -1,0 +1,191 @@
+"""Nodes as the sources of an adopted cluster describe them, checked and joined by name. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+
+from pydantic import Field
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+from rackproof.nodes.slurm_listing import MOST_NODES
+
+MOST_BYTES = 64 << 20
+"""A list of 10,000 nodes has less."""
+RESERVED_GROUPS = frozenset(
+    {"all", "ungrouped", "gpu_nodes", "new-nodes", "slurm_controller", "slurm_login", "local", "cpu_nodes"}
+)
+"""Groups that an inventory has anyway."""
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+_NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
+_PATTERNS: Mapping[str, re.Pattern[str]] = {
+    "ansible_user": re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}"),
+    "ansible_connection": re.compile(r"ssh|local"),
+    "ansible_python_interpreter": re.compile(r"/[A-Za-z0-9_./+-]{1,200}|auto|auto_silent"),
+    "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
+}
+BY_NAME = "its name"
+"""Origin of a rack that only a name suggests; every other one is better."""
+SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+
+
+class AdoptError(RackproofError):
+    """A source cannot be read, or would make a wrong inventory; the message names it and what to do."""
+
+
+class GpuHint(Record):
+    """A text that may name the GPUs of a node, and where it stands: ``Gres``, ``column gpu_model``."""
+
+    where: str
+    text: str
+
+
+class AdoptedNode(Record):
+    """A node of an existing cluster; what no source states is empty.
+
+    Args:
+        name: Its name in the inventory.
+        source: The source that named it first.
+        address: Where it is reached, if not by its name.
+        hostname: What it calls itself, if not its name.
+        rack: Its rack, and ``rack_from`` which fact states it.
+        gpu_count: How many GPUs it has; 0 is that a source states none, None that none is known.
+        hints: Texts that may name its GPUs' model, the most telling first.
+        sku: The SKU that a source names itself.
+        sizes: What Slurm counts: cpus, sockets, cores_per_socket, threads, real_memory_mb.
+        in_slurm: Whether Slurm lists it.
+        variables: Other variables of the inventory: ansible_port, ansible_user, reimage_serial, ...
+    """
+
+    name: str
+    source: str
+    address: str = ""
+    hostname: str = ""
+    rack: str = ""
+    rack_from: str = ""
+    partitions: tuple[str, ...] = ()
+    gpu_count: int | None = None
+    gpu_count_from: str = ""
+    hints: tuple[GpuHint, ...] = ()
+    sku: str = ""
+    sizes: dict[str, int] = Field(default={})
+    in_slurm: bool = False
+    variables: dict[str, str | int | bool] = Field(default={})
+
+
+class AdoptedSource(Record):
+    """The nodes of one source, the host of slurmctld if it names one, and what was left out or not read."""
+
+    nodes: tuple[AdoptedNode, ...]
+    controller: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def name_problem(name: str) -> str:
+    """Return why a name can be no host of an inventory, or ""."""
+    if not _NAME.fullmatch(name):
+        return "a host's name has letters, digits, '-', '_' and dots only"
+    return "an inventory has a group of this name" if name.lower() in RESERVED_GROUPS else ""
+
+
+def address_problem(address: str) -> str:
+    """Return why a text is no address of a host, or ""."""
+    try:
+        ip_address(address)
+    except ValueError:
+        return "" if _NAME.fullmatch(address) else "it is neither an address nor a name"
+    return ""
+
+
+def variable_fits(name: str, text: str) -> bool:
+    """Return whether a text can be the value of a variable that says how a host is reached, or what it is.
+
+    A template never can: a source must not make Ansible run anything.
+    """
+    if name == "ansible_port":
+        return re.fullmatch(r"[0-9]{1,5}", text) is not None and 0 < int(text) < 65_536
+    if name in ("ansible_host", "reimage_bmc_address"):
+        return not address_problem(text)
+    pattern = _PATTERNS.get(name)
+    return pattern is not None and pattern.fullmatch(text) is not None
+
+
+def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | int | bool]:
+    """Return variables of a host; an empty text gives no variable.
+
+    Args:
+        given: Name to text, of those that :func:`variable_fits` knows.
+        place: The host and its source, for the message.
+
+    Raises:
+        AdoptError: A value is not what it has to be.
+    """
+    for name, text in given.items():
+        if text and not variable_fits(name, text):
+            raise AdoptError(f"{place}: {sanitize(text, 60)!r} cannot be its {name}; correct it there")
+    return {name: int(text) if name == "ansible_port" else text for name, text in given.items() if text}
+
+
+def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
+    """Return each node once, with what all sources state of it; the source that is named first wins.
+
+    Raises:
+        AdoptError: There is no node, or too many; two have one address; names differ by case alone.
+    """
+    found: dict[str, AdoptedNode] = {}
+    spelled: dict[str, str] = {}
+    for node in (node for source in sources for node in source.nodes):
+        other = spelled.setdefault(node.name.lower(), node.name)
+        if other != node.name:
+            raise AdoptError(f"{other} and {node.name} differ by capitals alone: one host has one name")
+        found[node.name] = _joined(found[node.name], node) if node.name in found else node
+    if not found:
+        raise AdoptError("no node is left to adopt: see what was left out, and name another source or filter")
+    if len(found) > MOST_NODES:
+        raise AdoptError(f"{len(found):,} nodes: an inventory has up to {MOST_NODES:,}")
+    _check_addresses(found.values())
+    return tuple(found[name] for name in sorted(found))
+
+
+def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
+    """Return what two sources state of a node."""
+    texts = ("address", "hostname", "sku")
+    update: dict[str, object] = {name: getattr(first, name) or getattr(second, name) for name in texts}
+    if second.rack and (not first.rack or (first.rack_from == BY_NAME and second.rack_from != BY_NAME)):
+        update |= {"rack": second.rack, "rack_from": second.rack_from}
+    if first.gpu_count is None:
+        update |= {"gpu_count": second.gpu_count, "gpu_count_from": second.gpu_count_from}
+    update |= {
+        "partitions": tuple(dict.fromkeys((*first.partitions, *second.partitions))),
+        "hints": tuple(dict.fromkeys((*first.hints, *second.hints))),
+        "sizes": {**second.sizes, **first.sizes},
+        "in_slurm": first.in_slurm or second.in_slurm,
+        "variables": {**second.variables, **first.variables},
+    }
+    return first.model_copy(update=update)
+
+
+def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
+    owners: dict[tuple[str, object], str] = {}
+    for node in nodes:
+        for name, value in (
+            ("address", node.address),
+            ("serial number", str(node.variables.get("reimage_serial", ""))),
+            ("address of a BMC", str(node.variables.get("reimage_bmc_address", ""))),
+        ):
+            port = node.variables.get("ansible_port", "") if name == "address" else ""
+            other = owners.setdefault((f"{name} {value}".lower(), port), node.name) if value else node.name
+            if other != node.name:
+                raise AdoptError(
+                    f"{other} and {node.name} have the same {name} ({sanitize(value, 60)}): each host needs "
+                    "its own; correct the source, or leave one out with --exclude"
+                )
+
+
+def select_nodes(nodes: Iterable[AdoptedNode], excluded: Sequence[str]) -> tuple[AdoptedNode, ...]:
+    """Return the nodes that match none of some patterns as a shell has them (``login*``)."""
+    return tuple(node for node in nodes if not any(fnmatchcase(node.name, one) for one in excluded))

@@ -1,0 +1,292 @@
+"""Guess the SKU of a node from what its sources state, and say why and what is not sure. No I/O but the
+shipped files of SKUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+
+from rackproof.core.gpu_models import MODELS_WITH_BOARDS, expected_model
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_int, as_mapping, text_at
+from rackproof.jobs.inventory.nodes import SKU_NAME, AdoptedNode, AdoptError, GpuHint
+
+PREFIX = "sku_"
+_SLICE = re.compile(r"_x[0-9]+$")
+_MIG = re.compile(r"\d+g\.\d+gb", re.I)
+_MODULE = re.compile(r"(?<![a-z])(?:sxm|[dh]gx|p[4-6]|a[34]-)", re.I)
+"""Words that only a module's description has."""
+
+_SYSTEMS: Mapping[str, tuple[str, int]] = {
+    # Data sheets of the systems.
+    "dgx-1": ("dgx1", 8),
+    "dgx1": ("dgx1", 8),
+    "dgx h100": ("H100", 8),
+    "dgx h200": ("H200", 8),
+    "dgx b200": ("B200", 8),
+    "dgx b300": ("B300", 8),
+    "dgx a100": ("A100", 8),
+    "gb300 nvl72": ("GB300", 4),
+    "gb200 nvl72": ("GB200", 4),
+    # Types of virtual machines and of whole hosts, by the clouds' own lists.
+    "p5.48xlarge": ("H100", 8),
+    "p5.4xlarge": ("H100", 1),
+    "p5e.48xlarge": ("H200", 8),
+    "p5en.48xlarge": ("H200", 8),
+    "p6-b200.48xlarge": ("B200", 8),
+    "nd96isr_h100_v5": ("H100", 8),
+    "nd96isr_h200_v5": ("H200", 8),
+    "p4d.24xlarge": ("A100", 8),
+    "a3-highgpu-8g": ("H100", 8),
+    "a3-megagpu-8g": ("H100", 8),
+    "a3-ultragpu-8g": ("H200", 8),
+    "a4-highgpu-8g": ("B200", 8),
+}
+"""Names of systems and types that state model and number of GPUs, lower case."""
+_COUNTS = (
+    re.compile(
+        r"(?<![a-z0-9.])([0-9]{1,2})[ _-]?x(?![0-9])[ _-]*(?=(?:nvidia[ _-]*)?(?:gb|gh|h|b|a|l|v|t)[0-9])"
+    ),
+    re.compile(r"(?<![0-9.])([0-9]{1,2})[ _-]?gpus?(?![a-z])"),
+    re.compile(r"(?<![a-z])(?:gb|gh|h|b|a|l|v|t)[0-9]{1,3}s?(?:[ _.-]?x|\.)([0-9]{1,2})(?![a-z0-9])"),
+)
+"""``8xH100``, ``8-GPU``, ``H100x8`` and ``GPU.H100.8``."""
+
+
+class ShippedSku(Record):
+    """A SKU that Rackproof ships: group, name, number and model of its GPUs, and its file's text."""
+
+    group: str
+    name: str
+    gpus: int
+    model: str
+    text: str
+
+    @property
+    def parent(self) -> str:
+        """Return the group of the machine that a slice is a part of, or "" for a whole machine."""
+        whole = _SLICE.sub("", self.group)
+        return whole if whole != self.group else ""
+
+
+class SkuGuess(Record):
+    """The SKU that a node is taken for.
+
+    Args:
+        group: Its group; "" for a node without GPUs.
+        name: ``bench_sku``.
+        gpus: The number of GPUs; None is not known.
+        model: The product of the GPUs; "" is not known.
+        shipped: Whether Rackproof has a file for it; else it gets a skeleton.
+        why: The fact that decided.
+        unsure: What the facts do not state.
+    """
+
+    group: str
+    name: str = ""
+    gpus: int | None = None
+    model: str = ""
+    shipped: bool = False
+    why: str
+    unsure: tuple[str, ...] = ()
+
+
+def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
+    """Return the SKUs of a checkout's inventory.
+
+    Raises:
+        AdoptError: The folder is no checkout.
+    """
+    found = []
+    for path in sorted((checkout / "inventory/group_vars").glob(f"{PREFIX}*.yml")):
+        text = path.read_text(encoding="utf-8")
+        values = as_mapping(yaml.safe_load(text))
+        name, gpus = text_at(values, "bench_sku"), as_int(values.get("bench_sku_gpus"))
+        if name and gpus:
+            model = expected_model(name, text_at(values, "bench_sku_gpu_name"))
+            found.append(ShippedSku(group=path.stem, name=name, gpus=gpus, model=model, text=text))
+    if not found:
+        raise AdoptError(f"{checkout} is no checkout of Rackproof: run it there, or name one with --checkout")
+    return tuple(found)
+
+
+def read_sku_rules(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return rules ``PATTERN=SKU`` of the command line.
+
+    Raises:
+        AdoptError: One has another form.
+    """
+    rules = []
+    for text in given:
+        pattern, _, sku = text.rpartition("=")
+        if not pattern or not SKU_NAME.fullmatch(sku):
+            raise AdoptError(
+                f"--sku {sanitize(text, 80)}: it has the form PATTERN=SKU, such as 'gpu-a*=h200'"
+            )
+        rules.append((pattern, sku))
+    return tuple(rules)
+
+
+def guess_sku(
+    node: AdoptedNode, shipped: Sequence[ShippedSku], rules: Iterable[tuple[str, str]] = ()
+) -> SkuGuess:
+    """Return the SKU of a node.
+
+    Args:
+        node: What its sources state.
+        shipped: The SKUs that there are.
+        rules: Pattern (of its name, or of a text that describes it) and SKU; the first that fits decides.
+    """
+    for pattern, sku in rules:
+        if fnmatchcase(node.name, pattern) or any(
+            fnmatchcase(hint.text.lower(), pattern.lower()) for hint in node.hints
+        ):
+            return _named(sku, f"--sku {pattern}", node, shipped)
+    if node.sku:
+        return _named(node.sku, f"{node.source}: it names the SKU", node, shipped)
+    found, others = _models(node.hints)
+    if not found and node.gpu_count == 0:
+        return SkuGuess(group="", why=f"{node.gpu_count_from or node.source}: no GPU")
+    unsure = list(others)
+    count, count_from = _count(node, found, unsure)
+    if not found:
+        return _unknown(node, count, count_from, unsure)
+    model, hint = found
+    why = f"{hint.where} {sanitize(hint.text, 60)}" + (f", {count_from}" if count_from else "")
+    return _of_model(model, count, why, unsure, shipped)
+
+
+def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[str]]:
+    """Return the model of the first text that names one, and the texts that name another."""
+    found = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
+    if not found:
+        return None, []
+    others = [
+        f"{hint.where} {sanitize(hint.text, 40)} names {model}, {found[0][1].where} {found[0][0]}"
+        for model, hint in found[1:]
+        # A type without its board is no contradiction: h100 beside H100 PCIe.
+        if _bare(model) != _bare(found[0][0])
+    ]
+    # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.
+    same = [one for one in found if _bare(one[0]) == _bare(found[0][0])]
+    systems = [one for one in same if one[0] != expected_model(one[0])]
+    return max(systems or same, key=lambda one: len(one[0])), others
+
+
+def _bare(model: str) -> str:
+    """Return a model without its board; a system's name stands for the model of its GPUs."""
+    return expected_model(model).split()[0]
+
+
+def model_of_text(text: str) -> str:
+    """Return the model that a text names, such as ``nvidia_h100_80gb_hbm3`` or ``DGX H100``, or "".
+
+    No I/O.
+    """
+    return (_system(text) or (expected_model(text), 0))[0]
+
+
+def _system(text: str) -> tuple[str, int] | None:
+    plain = " ".join(text.lower().split())
+    for name, about in _SYSTEMS.items():
+        if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", plain):
+            return about
+    return None
+
+
+def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
+    """Return the number of GPUs and the fact that states it; what contradicts it goes to ``unsure``."""
+    if any(_MIG.search(hint.text) for hint in node.hints):
+        unsure.append("its GPUs are shared out (MIG): how many there are is not known")
+        return None, ""
+    texts = [hint for hint in node.hints if _count_of_text(hint.text)]
+    stated = _count_of_text(texts[0].text) if texts else None
+    if node.gpu_count:
+        if stated and stated != node.gpu_count:
+            unsure.append(f"{texts[0].where} names {stated} GPUs, {node.gpu_count_from} {node.gpu_count}")
+        return node.gpu_count, f"{node.gpu_count_from} {node.gpu_count}"
+    if found and node.gpu_count == 0:
+        unsure.append(f"{node.gpu_count_from} has no GPU, {found[1].where} names {found[0]}")
+    if stated:
+        return stated, ""
+    if found or node.gpu_count is None:
+        unsure.append("how many GPUs it has is not known")
+    return None, ""
+
+
+def _count_of_text(text: str) -> int | None:
+    if (system := _system(text)) is not None:
+        return system[1]
+    for pattern in _COUNTS:
+        if (hit := pattern.search(text.lower())) and int(hit[1]):
+            return int(hit[1])
+    return None
+
+
+def _of_model(
+    model: str, count: int | None, why: str, unsure: list[str], shipped: Sequence[ShippedSku]
+) -> SkuGuess:
+    named = [sku for sku in shipped if sku.name == model]
+    fitting = named or [sku for sku in shipped if sku.model == model and sku.gpus == count]
+    if len(fitting) == 1 and count in (fitting[0].gpus, None if named else 0):
+        sku = fitting[0]
+        if model in MODELS_WITH_BOARDS and not _MODULE.search(why):
+            unsure.append(f"{model} is taken for the module (SXM), not a card (PCIe, NVL)")
+        if sku.parent:
+            unsure.append(
+                f"{sku.name} is a part of a machine of {sku.parent}; a board of its own is another SKU"
+            )
+        return SkuGuess(
+            group=sku.group, name=sku.name, gpus=sku.gpus, model=sku.model, shipped=True, why=why,
+            unsure=tuple(unsure),
+        )  # fmt: skip
+    if len(fitting) > 1:
+        unsure.append(f"it may be {' or '.join(sku.name for sku in fitting)}: name it with --sku")
+    return _skeleton(model, model, count, why, unsure)
+
+
+def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequence[str]) -> SkuGuess:
+    words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:40].strip("-") or "unknown"
+    name = f"{words}-x{count}" if count else words if words == "unknown" else f"{words}-unknown"
+    return SkuGuess(
+        group=PREFIX + name.replace("-", "_"),
+        name=name,
+        gpus=count,
+        model=model,
+        why=why,
+        unsure=tuple(unsure),
+    )
+
+
+def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list[str]) -> SkuGuess:
+    unsure.append("which GPUs it has is not known")
+    hint = next(iter(node.hints), None)
+    shown = f"{hint.where} {sanitize(hint.text, 60)}" if hint else f"{node.source} names no GPU"
+    why = f"{shown}, {count_from}" if count_from else shown
+    return _skeleton(hint.text if hint else "unknown", "", count, why, unsure)
+
+
+def _named(given: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
+    """Return the SKU that a person named: a shipped one by its group or name, else a skeleton."""
+    bare = given.lower().removeprefix(PREFIX).replace("_", "-")
+    for sku in shipped:
+        if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):
+            unsure = (
+                (f"{node.gpu_count_from} {node.gpu_count} GPUs, the SKU has {sku.gpus}",)
+                if node.gpu_count and node.gpu_count != sku.gpus
+                else ()
+            )
+            return SkuGuess(
+                group=sku.group, name=sku.name, gpus=sku.gpus, model=sku.model, shipped=True, why=why,
+                unsure=unsure,
+            )  # fmt: skip
+    return SkuGuess(
+        group=PREFIX + bare.replace("-", "_"), name=bare, gpus=node.gpu_count or None,
+        model=expected_model(bare), why=why, unsure=("Rackproof ships no such SKU",),
+    )  # fmt: skip

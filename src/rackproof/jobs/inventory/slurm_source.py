@@ -1,0 +1,129 @@
+"""Take the nodes of a Slurm cluster over: from this machine's scontrol, or from files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from rackproof.core.text import sanitize
+from rackproof.jobs.inventory.nodes import (
+    BY_NAME,
+    MOST_BYTES,
+    AdoptedNode,
+    AdoptedSource,
+    AdoptError,
+    GpuHint,
+    address_problem,
+    name_problem,
+)
+from rackproof.jobs.inventory.read_file import read_text
+from rackproof.nodes.slurm_listing import SlurmListing, SlurmNode, read_slurm_listing
+
+_COMMANDS = (
+    ("scontrol", "show", "node", "--oneliner"),
+    ("scontrol", "show", "topology"),
+    ("scontrol", "show", "config"),
+)
+"""All of them only read, and any user may run them."""
+_ASK_S = 60.0
+THIS_MACHINE = "localhost"
+"""The host that is asked for Slurm's states where this machine's own scontrol was."""
+
+
+def ask_slurm_listing() -> AdoptedSource:
+    """Return the nodes that this machine's scontrol lists.
+
+    Raises:
+        AdoptError: There is no scontrol, or it does not answer.
+    """
+    texts = [_ask(argv) for argv in _COMMANDS]
+    if not texts[0]:
+        raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
+    found = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
+    # It answered here, so that nights can ask it here, without a login on slurmctld's host.
+    return found.model_copy(update={"controller": THIS_MACHINE})
+
+
+def _ask(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
+            argv, capture_output=True, timeout=_ASK_S, check=False
+        )
+    except FileNotFoundError:
+        raise AdoptError(
+            "this machine has no scontrol: run it on a login node, or name files that hold its output "
+            "(--slurm-file)"
+        ) from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise AdoptError(f"{' '.join(argv)} gave no answer: {sanitize(error, 200)}") from None
+    if len(done.stdout) > MOST_BYTES:
+        raise AdoptError(f"{' '.join(argv)} printed more than {MOST_BYTES >> 20} MiB")
+    # A topology plugin may be missing; without an answer there is just no topology.
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
+    """Return the nodes that files list: slurm.conf, topology.conf, outputs of scontrol and sinfo.
+
+    Raises:
+        AdoptError: One cannot be read, or they list no node.
+    """
+    text = "\n\n".join(read_text(path) for path in paths)
+    return _source(read_slurm_listing(text, ", ".join(map(str, paths))), "Slurm")
+
+
+def _source(listing: SlurmListing, source: str) -> AdoptedSource:
+    remarks = list(listing.remarks)
+    nodes = []
+    for one in listing.nodes:
+        if problem := name_problem(one.name):
+            remarks.append(f"left out: {sanitize(one.name, 80)!r} of {source}: {problem}")
+        else:
+            nodes.append(_node(one, source, remarks))
+    racks = {node.rack_from for node in nodes if node.rack}
+    if racks == {BY_NAME}:
+        remarks.append("racks are guessed by the nodes' names: Slurm has no topology here")
+    controller = listing.controller
+    if controller and address_problem(controller):
+        remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is no host")
+        controller = ""
+    return AdoptedSource(nodes=tuple(nodes), controller=controller, remarks=tuple(remarks))
+
+
+def _node(one: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
+    address = one.address
+    if address and address_problem(address):
+        remarks.append(
+            f"{one.name}: NodeAddr {sanitize(address, 60)!r} is not taken: {address_problem(address)}"
+        )
+        address = ""
+    kinds = " ".join(kind for kind in one.gpus if kind)
+    hints = [GpuHint(where="Gres", text=kinds)] if kinds else []
+    hints += [GpuHint(where="feature", text=feature) for feature in one.features]
+    hostname = one.hostname if not name_problem(one.hostname) else ""
+    same = hostname.partition(".")[0].lower() == one.name.partition(".")[0].lower()
+    return AdoptedNode(
+        name=one.name,
+        source=source,
+        address=address,
+        hostname="" if same else hostname,
+        rack=one.switch or rack_of_name(one.name),
+        rack_from="topology" if one.switch else BY_NAME,
+        partitions=one.partitions,
+        gpu_count=sum(one.gpus.values()),
+        gpu_count_from="Gres",
+        hints=tuple(hints),
+        sizes=dict(one.sizes),
+        in_slurm=True,
+    )
+
+
+def rack_of_name(name: str) -> str:
+    """Return the rack that a host's name has (``gb300-r01-n03``: ``gb300-r01``), else its name without the
+    number at the end. No I/O.
+    """
+    short = name.partition(".")[0]
+    named = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)
+    return named[1] if named else short.rstrip("0123456789").rstrip("-_") or "nodes"

@@ -1,0 +1,263 @@
+"""Read which nodes a Slurm cluster has: out of slurm.conf, or what scontrol and sinfo print. No I/O.
+
+All of these are statements that begin with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
+``SlurmctldHost``; ``scontrol show`` breaks one over several lines, slurm.conf by a backslash. Sources: the
+manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of 21.08 to 25.05.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import expand_hostlist, hostlist_problem
+from rackproof.core.text import sanitize
+
+MOST_NODES = 10_000
+"""No inventory has more nodes; a longer list is a mistake, or hostile."""
+SINFO_FORMAT = "%N|%R|%G|%f"
+"""Node, partition, generic resources, features: the lines of ``sinfo --Node --noheader --format=…``."""
+
+_BEGIN = re.compile(
+    r"(NodeName|PartitionName|SwitchName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=", re.I
+)
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
+_GPUS = re.compile(
+    r"(?:gres/)?gpu(?::([A-Za-z0-9_.+-]*[A-Za-z_][A-Za-z0-9_.+-]*))?[:=](\d{1,4})(?![\dKMGkmg])"
+)
+_EMPTY = frozenset({"", "(null)", "n/a", "none"})
+_DEFAULT = "default"
+
+
+class SlurmListingError(RackproofError):
+    """The text is no list of Slurm's nodes; the message has its place and what is wrong."""
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node as Slurm describes it; what is not known is empty.
+
+    Args:
+        name: NodeName.
+        address: NodeAddr, where it is not the name.
+        hostname: NodeHostname, where it is not the name.
+        gpus: GPUs by their type in Gres; the type is "" where Gres has none.
+        features: Its features.
+        partitions: Its partitions.
+        switch: Its leaf switch of the topology.
+        sizes: CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB), as far as stated.
+    """
+
+    name: str
+    address: str = ""
+    hostname: str = ""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    switch: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlurmListing:
+    """All nodes of a text, the host of slurmctld ("" is not known), and what was not read of it."""
+
+    nodes: tuple[SlurmNode, ...]
+    controller: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def read_slurm_listing(text: str, place: str) -> SlurmListing:
+    """Return the nodes that a text lists.
+
+    Args:
+        text: Files or outputs, one after the other.
+        place: Its name in messages.
+
+    Raises:
+        SlurmListingError: It lists no node, too many, or has a host list that cannot be read.
+    """
+    reader = _Reader(place)
+    for statement in _statements(text):
+        reader.read(statement)
+    for line in text.splitlines():
+        reader.read_sinfo(line)
+    return reader.listing(re.findall(r"(?im)^\s*include\s+(\S+)", text))
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Yield each statement in one line; lines that belong to none are passed over."""
+    statement = ""
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        # What scontrol shows of a kernel has such a sign, too: OS=Linux 5.15.0 #104-Ubuntu.
+        ends = "#" if line.lstrip().startswith("#") else "\0" if " OS=" in line else " #"
+        bare = line.split(ends)[0]
+        if _BEGIN.match(bare.lstrip()):
+            if statement:
+                yield statement
+            statement = bare.strip()
+        elif statement and bare[:1] in (" ", "\t") and bare.strip():
+            # scontrol breaks a statement over indented lines.
+            statement += f" {bare.strip()}"
+        elif statement:
+            yield statement
+            statement = ""
+    if statement:
+        yield statement
+
+
+class _Reader:
+    """Collects nodes, partitions and switches of statements in any order."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._nodes: dict[str, dict[str, str]] = {}
+        self._partitions: dict[str, list[str]] = {}
+        self._switches: dict[str, str] = {}
+        self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
+        self._controller = ""
+
+    def read(self, statement: str) -> None:
+        """Read a statement of slurm.conf or of scontrol."""
+        pairs: dict[str, str] = {}
+        for name, value in _PAIR.findall(re.sub(r"\s*=\s*", "=", statement, count=1)):
+            # The first counts: a reason or comment at the end may hold anything.
+            pairs.setdefault(name.lower(), value.strip('"'))
+        kind = statement.partition("=")[0].strip().lower().partition("[")[0]
+        if kind in ("slurmctldhost", "controlmachine"):
+            found = re.search(r"=\s*\"?([^\s(\"]+)", statement)
+            self._controller = self._controller or (found[1] if found else "")
+        elif kind == "switchname":
+            for node in self._hosts(pairs.get("nodes", "")):
+                self._switches.setdefault(node, pairs["switchname"])
+        elif pairs.get(kind, "").lower() == _DEFAULT:
+            self._defaults[kind].update({name: value for name, value in pairs.items() if name != kind})
+        else:
+            self._read_named(kind, {**self._defaults[kind], **pairs})
+
+    def _read_named(self, kind: str, pairs: Mapping[str, str]) -> None:
+        if kind == "partitionname":
+            nodes = pairs.get("nodes", "")
+            hosts = ["ALL"] if nodes.upper() == "ALL" else self._hosts(nodes)
+            self._partitions.setdefault(pairs[kind], []).extend(hosts)
+            return
+        names = self._hosts(pairs[kind])
+        # Addresses are a list as long as that of the names.
+        own = {key: self._hosts(pairs.get(key, "")) for key in ("nodeaddr", "nodehostname")}
+        for at, name in enumerate(names):
+            about = dict(pairs)
+            for key, values in own.items():
+                about[key] = values[at] if len(values) == len(names) else ""
+            self._keep(name, about)
+
+    def read_sinfo(self, line: str) -> None:
+        """Read a line of sinfo in :data:`SINFO_FORMAT`; each other line is passed over."""
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) == 4 and re.fullmatch(r"[\w.-]+", parts[0]) and not _BEGIN.match(line):
+            node, partition, gres, features = parts
+            self._keep(node, {"gres": gres, "activefeatures": features})
+            self._partitions.setdefault(partition.rstrip("*"), []).append(node)
+
+    def _keep(self, name: str, about: Mapping[str, str]) -> None:
+        if len(self._nodes) >= MOST_NODES and name not in self._nodes:
+            raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
+        known = self._nodes.setdefault(name, {})
+        for key, value in about.items():
+            if value.lower() not in _EMPTY:
+                known.setdefault(key, value)
+
+    def _hosts(self, text: str) -> tuple[str, ...]:
+        if text.lower() in _EMPTY:
+            return ()
+        if problem := hostlist_problem(text, MOST_NODES):
+            raise SlurmListingError(
+                f"{self._place}: {sanitize(text, 80)} is no list of hosts: {problem}; correct it there"
+            )
+        return expand_hostlist(text)
+
+    def listing(self, includes: Iterable[str]) -> SlurmListing:
+        """Return what was read.
+
+        Raises:
+            SlurmListingError: No node was.
+        """
+        if not self._nodes:
+            raise SlurmListingError(
+                f"{self._place} lists no node: it needs lines with NodeName=, as in slurm.conf and in what "
+                "scontrol show node prints"
+            )
+        of_node: dict[str, list[str]] = {}
+        for partition, members in self._partitions.items():
+            for node in self._nodes if "ALL" in members else members:
+                of_node.setdefault(node, []).append(partition)
+        unread = [f"Include {sanitize(path, 100)}" for path in includes]
+        strangers = sorted(set(of_node) - set(self._nodes))
+        remarks = [f"{self._place}: not read: {', '.join(unread)}; name these files, too"] if unread else []
+        if strangers:
+            shown = sanitize(", ".join(strangers[:5]), 200)
+            remarks.append(
+                f"{self._place}: partitions name {shown} that no NodeName has (NodeSets are not read)"
+            )
+        return SlurmListing(
+            nodes=tuple(
+                self._node(name, about, of_node.get(name, ())) for name, about in self._nodes.items()
+            ),
+            controller=sanitize(self._controller, 253),
+            remarks=tuple(remarks),
+        )
+
+    def _node(self, name: str, about: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
+        address, hostname = about.get("nodeaddr", ""), about.get("nodehostname", "")
+        features = about.get("activefeatures") or about.get("availablefeatures") or about.get("feature") or ""
+        mine = [*_split(about.get("partitions", "")), *partitions]
+        return SlurmNode(
+            name=name,
+            address=address if address != name else "",
+            hostname=hostname if hostname != name else "",
+            gpus=read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", "")),
+            features=tuple(dict.fromkeys(sanitize(one, 60) for one in _split(features))),
+            partitions=tuple(dict.fromkeys(sanitize(one, 60) for one in mine)),
+            switch=sanitize(self._switches.get(name, ""), 60),
+            sizes=_sizes(about),
+        )
+
+
+_SIZES: Mapping[str, tuple[str, ...]] = {
+    "cpus": ("cputot", "cpus"),
+    "sockets": ("sockets",),
+    "cores_per_socket": ("corespersocket",),
+    "threads": ("threadspercore",),
+    "real_memory_mb": ("realmemory",),
+}
+
+
+def _sizes(about: Mapping[str, str]) -> dict[str, int]:
+    stated = {
+        key: next((about[name] for name in names if name in about), "") for key, names in _SIZES.items()
+    }
+    sizes = {key: int(text) for key, text in stated.items() if re.fullmatch(r"[0-9]{1,9}", text)}
+    parts = [sizes.get(key) for key in ("sockets", "cores_per_socket", "threads")]
+    if "cpus" not in sizes and all(parts):
+        # As slurmctld does.
+        sizes["cpus"] = math.prod(part or 0 for part in parts)
+    return sizes
+
+
+def _split(text: str) -> list[str]:
+    # sinfo marks the default partition by a star.
+    return [part.rstrip("*") for part in text.split(",") if part.lower() not in _EMPTY]
+
+
+def read_gres(text: str) -> dict[str, int]:
+    """Return the GPUs that a Gres or TRES names, by type: ``gpu:h100:8(S:0-1)`` is ``{"h100": 8}``.
+
+    ``gpu:8`` has the type "". CfgTRES counts all GPUs and those of each type: the typed ones count. No I/O.
+    """
+    found: dict[str, int] = {}
+    for kind, count in _GPUS.findall(re.sub(r"\([^)]*\)|:no_consume", "", text)):
+        if int(count):
+            found[kind.lower()] = found.get(kind.lower(), 0) + int(count)
+    return {kind: count for kind, count in found.items() if kind} or found

@@ -1,0 +1,203 @@
+"""The folder of an adopted inventory: written once, changed by hand, adopted again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rackproof.jobs.inventory.folder import (
+    InventoryChange,
+    add_missing_nodes,
+    check_folder,
+    plan_change,
+    write_change,
+)
+from rackproof.jobs.inventory.inventory_files import build_cluster, render_files
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError, GpuHint
+from rackproof.jobs.inventory.sku_guess import guess_sku, read_shipped_skus
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = read_shipped_skus(ROOT)
+
+
+def node(name: str, kind: str = "h100", count: int = 8, **more: object) -> AdoptedNode:
+    hints = (GpuHint(where="Gres", text=kind),) if kind else ()
+    about = {"source": "test", "rack": name[0], "gpu_count": count, "gpu_count_from": "Gres", "hints": hints}
+    return AdoptedNode.model_validate({"name": name, **about, **more})
+
+
+def rendered(*nodes: AdoptedNode, controller: str = "") -> dict[str, str]:
+    cluster = build_cluster(nodes, {one.name: guess_sku(one, SHIPPED) for one in nodes}, controller)
+    return render_files(cluster, SHIPPED, (ROOT / "inventory/group_vars/all.yml").read_text(), "1.2.3")
+
+
+def adopt(folder: Path, *nodes: AdoptedNode, controller: str = "") -> InventoryChange:
+    change = plan_change(folder, rendered(*nodes, controller=controller))
+    write_change(folder, change, nodes)
+    return change
+
+
+def groups(folder: Path) -> dict[str, object]:
+    return yaml.safe_load((folder / "hosts.yml").read_text())["all"]["children"]
+
+
+def test_groups_by_rack_partition_and_sku(tmp_path: Path) -> None:
+    adopt(
+        tmp_path,
+        node("a1", partitions=("train",)),
+        node("a2", partitions=("train", "debug")),
+        node("b1", "h100", 2, address="10.0.0.3", variables={"ansible_port": 22}),
+        node("b2", "tesla", 4, sizes={"cpus": 64}),
+        node("c1", "", 0, in_slurm=True),
+        controller="ctl",
+    )
+    found = groups(tmp_path)
+    # Of a cluster of Slurm's, which states what a node calls itself, the others are strangers.
+    unchecked = {"validate_hostname": ""}
+    assert found["a"] == {"hosts": {"a1": unchecked, "a2": unchecked}}
+    about = {"ansible_host": "10.0.0.3", "ansible_port": 22}
+    assert found["b"] == {"hosts": {"b1": unchecked | about, "b2": unchecked}}
+    assert found["c"] == {"hosts": {"c1": None}}
+    assert found["partition_train"] == {"children": {"a": None}}
+    assert found["partition_debug"] == {"hosts": {"a2": None}}
+    assert found["sku_h100"] == {"children": {"sku_h100_x2": None, "a": None}}
+    assert found["sku_h100_x2"] == {"hosts": {"b1": None}}
+    assert found["sku_tesla_x4"] == {"hosts": {"b2": None}}
+    # A node without GPUs is in its rack alone.
+    assert list(found["gpu_nodes"]["children"]) == ["sku_h100", "sku_tesla_x4", "new-nodes"]
+    assert found["slurm_controller"] == {"hosts": {"ctl": None}}
+    files = {path.name for path in (tmp_path / "group_vars").iterdir()}
+    assert files == {"all.yml", "sku_h100.yml", "sku_h100_x2.yml", "sku_tesla_x4.yml"}
+    assert yaml.safe_load((tmp_path / "group_vars/all.yml").read_text())["slurm_racks"] == ["c"]
+
+
+def test_own_names_are_checked_where_a_source_states_them(tmp_path: Path) -> None:
+    adopt(tmp_path / "slurm", node("a1", in_slurm=True), node("a2", in_slurm=True, hostname="host2"))
+    assert groups(tmp_path / "slurm")["a"] == {"hosts": {"a1": None, "a2": {"validate_hostname": "host2"}}}
+    assert "validate_hostname" not in (tmp_path / "slurm/group_vars/all.yml").read_text()
+    adopt(tmp_path / "table", node("a1"), node("a2", hostname="host2"))
+    assert groups(tmp_path / "table")["a"] == {"hosts": {"a1": None, "a2": {"validate_hostname": "host2"}}}
+    about = yaml.safe_load((tmp_path / "table/group_vars/all.yml").read_text())
+    assert about["validate_hostname"] == ""
+
+
+def test_a_shipped_sku_is_taken_over_as_it_is(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1"))
+    mine = yaml.safe_load((tmp_path / "group_vars/sku_h100.yml").read_text())
+    assert mine == yaml.safe_load((ROOT / "inventory/group_vars/sku_h100.yml").read_text())
+
+
+def test_a_skeleton_has_facts_and_no_bounds(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1", "tesla", 4, sizes={"cpus": 64}), node("a2", "tesla", 4, sizes={"cpus": 96}))
+    text = (tmp_path / "group_vars/sku_tesla_x4.yml").read_text()
+    values = yaml.safe_load(text)
+    assert values == {
+        "bench_sku": "tesla-x4",
+        "bench_sku_gpus": 4,
+        "bench_sku_references": [],
+        "validate_expect": {"skeleton": True},
+    }
+    assert "UNPROVEN" in text
+    assert "64 to 96: its nodes differ" in text
+
+
+@pytest.mark.parametrize(
+    "rack", ["all", "gpu_nodes", "a1", "sku_x", "partition_x", "7", "", "{{ x }}", "a b\nc:"]
+)
+def test_a_rack_of_any_name_is_a_group_of_its_own(tmp_path: Path, rack: str) -> None:
+    adopt(tmp_path, node("a1", rack=rack), node("yes", rack="no"))
+    (group,) = [
+        name for name, about in groups(tmp_path).items() if "a1" in ((about or {}).get("hosts") or {})
+    ]
+    assert group not in ("all", "gpu_nodes", "a1")
+    assert "{" not in str(group)
+    assert groups(tmp_path)["sku_h100"] == {"children": {group: None, "no": None}}
+
+
+def test_a_second_time_nothing_changes(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1"))
+    again = plan_change(tmp_path, rendered(node("a1")))
+    assert (again.files, again.diff, again.remarks) == ({}, "", ())
+
+
+def test_changes_by_hand_survive_a_new_node(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1"), node("b1"))
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(
+        hosts.read_text().replace("        a1:\n", "        a1: {ansible_host: 10.9.9.9}  # moved\n")
+    )
+    about = tmp_path / "group_vars/sku_h100.yml"
+    about.write_text(about.read_text() + "validate_hostname: ''\n")
+    (tmp_path / "group_vars/mine.yml").write_text("x: 1\n")
+    change = plan_change(tmp_path, rendered(node("a1"), node("b1"), node("b2")))
+    assert set(change.files) == {"hosts.yml"}
+    assert "+        b2:" in change.diff
+    # Nothing was written yet.
+    assert "b2" not in hosts.read_text()
+    write_change(tmp_path, change, [node("a1"), node("b1"), node("b2")])
+    text = hosts.read_text()
+    assert "a1: {ansible_host: 10.9.9.9}  # moved" in text
+    assert "b2:" in text
+    assert about.read_text().endswith("validate_hostname: ''\n")
+    assert (tmp_path / "group_vars/mine.yml").exists()
+
+
+def test_what_a_person_and_the_sources_change_stays_and_is_named(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1", address="10.0.0.1"))
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(hosts.read_text().replace("10.0.0.1", "10.0.0.9"))
+    change = plan_change(tmp_path, rendered(node("a1", address="10.0.0.2")))
+    assert change.files == {}
+    assert "yours stays (a1: {ansible_host: 10.0.0.9})" in change.remarks[0]
+    assert "10.0.0.2" in change.remarks[0]
+
+
+def test_a_file_that_was_removed_by_hand_stays_away(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1"), node("b1", "tesla", 4))
+    (tmp_path / "group_vars/sku_tesla_x4.yml").unlink()
+    change = plan_change(tmp_path, rendered(node("a1"), node("b1", "tesla", 4)))
+    assert change.files == {}
+    assert "removed by hand" in change.remarks[0]
+
+
+def test_a_file_of_no_node_any_more_is_named(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1", "tesla", 4))
+    change = plan_change(tmp_path, rendered(node("a1")))
+    assert any("sku_tesla_x4.yml is of no node any more" in one for one in change.remarks)
+    assert (tmp_path / "group_vars/sku_tesla_x4.yml").exists()
+
+
+def test_nodes_that_no_source_names_stay_until_they_are_removed(tmp_path: Path) -> None:
+    adopt(tmp_path, node("a1"), node("a2"))
+    nodes, remarks = add_missing_nodes(tmp_path, [node("a1")], remove=False)
+    assert [one.name for one in nodes] == ["a1", "a2"]
+    assert "a2" in remarks[0]
+    assert "--remove-missing" in remarks[0]
+    nodes, remarks = add_missing_nodes(tmp_path, [node("a1")], remove=True)
+    assert [one.name for one in nodes] == ["a1"]
+    assert "taken out" in remarks[0]
+    (tmp_path / ".adopted/nodes.json").write_text("{")
+    with pytest.raises(AdoptError, match="is damaged"):
+        add_missing_nodes(tmp_path, [node("a1")], remove=False)
+
+
+def test_the_files_of_others_are_not_touched(tmp_path: Path) -> None:
+    assert not check_folder(tmp_path / "new")
+    assert not check_folder(tmp_path)
+    (tmp_path / "hosts.yml").write_text("all: {}\n")
+    with pytest.raises(AdoptError, match="did not write"):
+        check_folder(tmp_path)
+    with pytest.raises(AdoptError, match="did not write"):
+        check_folder(ROOT / "inventory")
+
+
+def test_an_interrupted_write_is_finished(tmp_path: Path) -> None:
+    change = plan_change(tmp_path, rendered(node("a1")))
+    (tmp_path / ".adopted").mkdir()
+    (tmp_path / "hosts.yml").write_text(change.files["hosts.yml"])
+    assert check_folder(tmp_path)
+    again = plan_change(tmp_path, rendered(node("a1")))
+    assert set(again.files) == set(change.files) - {"hosts.yml"}
+    assert again.remarks == ()

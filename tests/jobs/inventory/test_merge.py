@@ -1,0 +1,51 @@
+"""Files that both a person and the sources changed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rackproof.jobs.inventory.merge import merge_texts
+
+BASE = "a\nb\nc\nd\ne\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "merged"),
+    [
+        (BASE, "a\nX\nc\n", "a\nX\nc\n"),
+        ("a\nX\nc\n", BASE, "a\nX\nc\n"),
+        ("a\nX\n", "a\nX\n", "a\nX\n"),
+        ("a\nB\nc\nd\ne\n", "a\nb\nc\nd\nE\n", "a\nB\nc\nd\nE\n"),
+        ("a\nb\nc\nd\ne\nmine\n", "new\na\nb\nc\nd\ne\n", "new\na\nb\nc\nd\ne\nmine\n"),
+        ("a\nc\nd\ne\n", "a\nb\nc\nd\n", "a\nc\nd\n"),
+        ("a\nb\n# note\nc\nd\ne\n", "a\nb\nc\nd\nd2\ne\n", "a\nb\n# note\nc\nd\nd2\ne\n"),
+    ],
+)
+def test_both_changes_are_kept(mine: str, theirs: str, merged: str) -> None:
+    found = merge_texts(BASE, mine, theirs)
+    assert found == (merged, ())
+
+
+def test_where_both_changed_a_line_the_persons_stays_and_is_named() -> None:
+    found = merge_texts(BASE, "a\nmine\nc\nd\ne\n", "a\ntheirs\nc\nd\nnew\n")
+    assert found.text == "a\nmine\nc\nd\nnew\n"
+    assert found.conflicts == (("mine\n", "theirs\n"),)
+
+
+def test_no_line_of_a_persons_is_ever_lost() -> None:
+    draw = random.Random(22)
+    for _ in range(300):
+        base = [f"line {draw.randrange(8)}\n" for _ in range(draw.randrange(12))]
+        mine, theirs = (list(base) for _ in range(2))
+        added = [f"mine {at}\n" for at in range(draw.randrange(1, 4))]
+        for line in added:
+            mine.insert(draw.randrange(len(mine) + 1), line)
+        for _ in range(draw.randrange(4)):
+            if theirs and draw.random() < 0.5:
+                theirs.pop(draw.randrange(len(theirs)))
+            else:
+                theirs.insert(draw.randrange(len(theirs) + 1), f"theirs {draw.randrange(5)}\n")
+        merged = merge_texts("".join(base), "".join(mine), "".join(theirs)).text.splitlines(keepends=True)
+        assert set(added) <= set(merged), (base, mine, theirs)

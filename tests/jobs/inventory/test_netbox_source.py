@@ -1,0 +1,225 @@
+"""Devices of a NetBox: paged, filtered, and a NetBox that is none, is hostile, or never ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.jobs.inventory import netbox_source
+from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
+from rackproof.jobs.inventory.nodes import AdoptError
+
+from ..reimage.test_bmc_hostile import certificate
+from .fake_netbox import TOKEN, FakeNetbox, device
+
+SWITCH = {"device_type": {"model": "QFX5130"}, "role": {"name": "Leaf", "slug": "leaf"}}
+
+
+@pytest.fixture
+def netbox() -> Iterator[FakeNetbox]:
+    with FakeNetbox([device(number) for number in range(1, 301)], most=70) as fake:
+        yield fake
+
+
+def page(*devices: Any, count: Any = None, following: Any = None) -> tuple[int, dict[str, str], Any]:
+    count = len(devices) if count is None else count
+    return 200, {}, {"count": count, "next": following, "previous": None, "results": list(devices)}
+
+
+def test_all_pages_are_read(netbox: FakeNetbox) -> None:
+    found = read_netbox_nodes(f"{netbox.url}/api/", TOKEN, [])
+    assert len(found.nodes) == 300
+    assert len({node.name for node in found.nodes}) == 300
+    assert [query["offset"] for _, query, _ in netbox.heard] == [["0"], ["70"], ["140"], ["210"], ["280"]]
+    node = found.nodes[0]
+    assert (node.name, node.address, node.rack) == ("gpu-001", "10.1.0.2", "A01")
+    assert node.variables == {"reimage_serial": "S000001"}
+    assert node.hints[0].text == "DGX H100"
+
+
+def test_what_is_no_node_is_left_out_and_named(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400 + at, f"leaf-{at}", **SWITCH) for at in range(3)]
+    # Of the role of those that name their GPUs: a node of another kind.
+    netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"}), device(501, "", **SWITCH)]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert {node.name for node in found.nodes} == {f"gpu-{at:03}" for at in range(1, 301)} | {"new-1"}
+    assert any("3 devices" in one and "3 x QFX5130 (leaf)" in one for one in found.remarks)
+    assert any("1 devices of NetBox without a name" in one for one in found.remarks)
+
+
+def test_a_filter_chooses(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400, "leaf-1", **SWITCH)]
+    found = read_netbox_nodes(netbox.url, TOKEN, ["role=leaf"])
+    assert [node.name for node in found.nodes] == ["leaf-1"]
+    with pytest.raises(AdoptError, match="refuses the request"):
+        read_netbox_nodes(netbox.url, TOKEN, ["colour=red"])
+    for wrong in ("role", "role=", "limit=1", "a b=c"):
+        with pytest.raises(AdoptError, match="NAME=VALUE"):
+            read_netbox_nodes(netbox.url, TOKEN, [wrong])
+
+
+def test_racks_of_two_sites_are_two(netbox: FakeNetbox) -> None:
+    netbox.devices = [device(1), device(2, site={"name": "Kiel", "slug": "kiel"})]
+    assert [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes] == [
+        "berlin-A01",
+        "kiel-A01",
+    ]
+
+
+def test_values_that_cannot_be_are_not_taken(netbox: FakeNetbox) -> None:
+    netbox.devices = [
+        device(1, "{{ lookup('pipe', 'id') }}"),
+        device(
+            2,
+            serial="{{ 7*7 }}",
+            primary_ip={"address": "$(id)/24"},
+            oob_ip={"address": "10.9.0.1/24"},
+            rack={"name": "{{ 1 }}\nall:"},
+            custom_fields={"gpu_count": 4, "gpu_model": "H100 PCIe", "password": "s3cret"},
+        ),
+        device(
+            3, status={"value": "offline"}, rack=None, tags=[{"name": "h200"}], serial=None, device_type=7
+        ),
+    ]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert [node.name for node in found.nodes] == ["gpu-002", "gpu-003"]
+    second = found.nodes[0]
+    assert (second.address, second.gpu_count) == ("", 4)
+    assert second.variables == {"reimage_bmc_address": "10.9.0.1"}
+    assert second.hints[0].text == "H100 PCIe"
+    assert "\n" not in second.rack
+    said = " ".join(found.remarks)
+    assert "lookup" in said
+    assert "offline" in said
+    assert "s3cret" not in found.model_dump_json()
+
+
+def test_two_devices_of_one_name_are_refused(netbox: FakeNetbox) -> None:
+    netbox.devices = [device(1, "n1"), device(2, "n1"), device(3, "n2"), device(4, "n2")]
+    with pytest.raises(AdoptError, match=r"2 devices called n1 and 1 more such names: .*site=NAME"):
+        read_netbox_nodes(netbox.url, TOKEN, [])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (
+            [(302, {"Location": "https://evil.example.org/api/"}, b"")],
+            r"redirects to https://evil.example.org:",
+        ),
+        ([(301, {"Location": "/login/"}, b"")], "redirects to /login/"),
+        ([(403, {}, {"detail": "no"})], "refuses the token"),
+        ([(401, {}, {"detail": "no"})], "refuses the token"),
+        ([(500, {}, b"oops")], "answers with status 500"),
+        ([(200, {}, b"<html>")], "does not answer with JSON"),
+        ([(200, {}, b"\xff\xfe")], "does not answer with JSON"),
+        ([(200, {}, b"[" * 100_000)], "does not answer with JSON"),
+        ([(200, {}, b"")], "does not answer with JSON"),
+        ([(200, {}, [1, 2])], "no list of devices"),
+        ([(200, {}, {"count": "many", "results": []})], "no list of devices"),
+        ([page(count=10**9)], "choose some with --netbox-filter"),
+        # A NetBox that never ends its pages: the same one again, empty ones, and ever new ones.
+        ([page(device(1), count=5, following="x")], "twice or none at all"),
+        ([page(count=5, following="x")], "pages never end"),
+        ([page(device(at), count=2, following="x") for at in range(9)], "pages never end"),
+        ([page(device(1), count=9)], "lists 1 of 9 devices"),
+        ([page("text", 7)], "twice or none at all"),
+        ([page({"name": "n1"})], "twice or none at all"),
+        ([(200, {"Content-Length": "99"}, b"{}")], "cut off"),
+    ],
+)
+def test_a_wrong_netbox_gets_one_sentence(netbox: FakeNetbox, answers: list[Any], message: str) -> None:
+    netbox.answers = answers
+    with pytest.raises(AdoptError, match=message) as caught:
+        read_netbox_nodes(netbox.url, TOKEN, [])
+    assert TOKEN not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_next_page_is_never_asked_of_another_host(netbox: FakeNetbox) -> None:
+    with FakeNetbox([]) as other:
+        netbox.answers = [
+            page(device(1), count=2, following=f"{other.url}/api/dcim/devices/?offset=1"),
+            page(device(2), count=2),
+        ]
+        assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 2
+        netbox.answers = [(307, {"Location": f"{other.url}/api/dcim/devices/"}, b"")]
+        with pytest.raises(AdoptError, match="the token is not sent there"):
+            read_netbox_nodes(netbox.url, TOKEN, [])
+        assert other.heard == []
+
+
+def test_a_page_that_does_not_end_is_cut(netbox: FakeNetbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netbox_source, "_MOST_PAGE_BYTES", 1 << 20)
+    netbox.answers = [(200, {}, b" " * (3 << 20))]
+    with pytest.raises(AdoptError, match="does not end within 1 MiB"):
+        read_netbox_nodes(netbox.url, TOKEN, [])
+
+
+def test_the_token_travels_encrypted_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AdoptError, match="everybody on the way reads the token"):
+        read_netbox_nodes("http://netbox.example.org", TOKEN, [])
+    pair, _ = certificate(tmp_path, "netbox")
+    fake = FakeNetbox([device(1)])
+    fake.secure(pair)
+    with fake:
+        with pytest.raises(AdoptError, match="SSL_CERT_FILE"):
+            read_netbox_nodes(fake.url, TOKEN, [])
+        assert fake.heard == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(pair))
+        assert [node.name for node in read_netbox_nodes(fake.url, TOKEN, []).nodes] == ["gpu-001"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "netbox.example.org",
+        "ftp://netbox",
+        "https://",
+        "https://me:secret@netbox",
+        "file:///etc/passwd",
+        "https://n/?x=1",
+    ],
+)
+def test_a_wrong_address_is_refused_without_its_login(url: str) -> None:
+    with pytest.raises(AdoptError, match="it is an address such as") as caught:
+        read_netbox_nodes(url, TOKEN, [])
+    assert "secret" not in str(caught.value)
+
+
+def test_nothing_listens(netbox: FakeNetbox) -> None:
+    with pytest.raises(AdoptError, match="does not answer"):
+        read_netbox_nodes("http://127.0.0.1:1", TOKEN, [])
+
+
+def test_a_token_of_version_2_is_a_bearer(netbox: FakeNetbox) -> None:
+    with pytest.raises(AdoptError, match="refuses the token"):
+        read_netbox_nodes(netbox.url, "nbt_abc.def", [])
+    assert netbox.heard[0][2] == "Bearer nbt_abc.def"
+
+
+def test_the_token_is_of_the_environment_or_a_private_file(tmp_path: Path) -> None:
+    assert read_token(None, {"NETBOX_TOKEN": TOKEN}) == TOKEN
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    assert read_token(path, {}) == TOKEN
+    path.chmod(0o640)
+    with pytest.raises(AdoptError, match="others may read: chmod 600"):
+        read_token(path, {})
+    path.chmod(0o600)
+    for text in ("", "short", "two words here", "a\nb\nccccccccc", "x" * 5000, "naïve-token"):
+        path.write_text(text)
+        with pytest.raises(AdoptError, match="holds no token") as caught:
+            read_token(path, {})
+        assert "naïve" not in str(caught.value)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for wrong in (tmp_path / "absent", tmp_path, tmp_path / "pipe"):
+        with pytest.raises(AdoptError):
+            read_token(wrong, {})
+    with pytest.raises(AdoptError, match="set NETBOX_TOKEN"):
+        read_token(None, {})

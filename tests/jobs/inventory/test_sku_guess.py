@@ -1,0 +1,108 @@
+"""The SKU of a node by its facts: which fact decided, and what none of them states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError, GpuHint
+from rackproof.jobs.inventory.sku_guess import SkuGuess, guess_sku, read_shipped_skus, read_sku_rules
+
+SHIPPED = read_shipped_skus(Path(__file__).parents[3])
+
+
+def guess(count: int | None, *texts: str, sku: str = "", rules: tuple[str, ...] = ()) -> SkuGuess:
+    hints = tuple(GpuHint(where=f"text {at}", text=text) for at, text in enumerate(texts))
+    node = AdoptedNode(name="n1", source="test", gpu_count=count, gpu_count_from="Gres", hints=hints, sku=sku)
+    return guess_sku(node, SHIPPED, read_sku_rules(rules))
+
+
+@pytest.mark.parametrize(
+    ("count", "text", "group"),
+    [
+        (8, "h100", "sku_h100"),
+        (8, "nvidia_h100_80gb_hbm3", "sku_h100"),
+        (2, "h100", "sku_h100_x2"),
+        (1, "H200", "sku_h200_x1"),
+        (4, "gb300", "sku_gb300"),
+        (None, "DGX-1", "sku_dgx1"),
+        (None, "DGX H100", "sku_h100"),
+        (None, "p5.48xlarge", "sku_h100"),
+        (None, "a4-highgpu-8g", "sku_b200"),
+        (None, "gpu_8x_h100_sxm5", "sku_h100"),
+        (None, "Standard_ND96isr_H100_v5", "sku_h100"),
+        (None, "BM.GPU.H100.8", "sku_h100"),
+        (None, "8x NVIDIA H200 141GB", "sku_h200"),
+        (None, "GB300 NVL72", "sku_gb300"),
+    ],
+)
+def test_a_shipped_sku_is_recognised(count: int | None, text: str, group: str) -> None:
+    found = guess(count, text)
+    assert (found.group, found.shipped) == (group, True)
+    assert text in found.why
+
+
+@pytest.mark.parametrize(
+    ("count", "text", "group", "unsure"),
+    [
+        (4, "a100", "sku_a100_x4", ""),
+        (8, "H100 PCIe", "sku_h100_pcie_x8", ""),
+        (8, "v100", "sku_v100_x8", "dgx1 or hyperplane"),
+        (8, "tesla", "sku_tesla_x8", "which GPUs it has"),
+        (None, "h100", "sku_h100_unknown", "how many GPUs"),
+        (0, "h100", "sku_h100_unknown", "how many GPUs"),
+        (14, "1g.10gb", "sku_1g_10gb_unknown", "shared out"),
+        (8, "h100 a100", "sku_h100_a100_x8", "which GPUs"),
+        (None, "PowerEdge XE9680", "sku_poweredge_xe9680_unknown", "which GPUs"),
+        (8, "{{ lookup('pipe', 'id') }}", "sku_lookup_pipe_id_x8", "which GPUs"),
+        (None, "x86 server", "sku_x86_server_unknown", "how many"),
+    ],
+)
+def test_what_is_not_shipped_gets_a_name_of_its_own(
+    count: int | None, text: str, group: str, unsure: str
+) -> None:
+    found = guess(count, text)
+    assert (found.group, found.shipped) == (group, False)
+    assert unsure in " ".join(found.unsure)
+
+
+def test_what_is_not_sure_is_named() -> None:
+    assert "taken for the module" in guess(8, "h100").unsure[0]
+    assert not guess(8, "h100-sxm5").unsure
+    assert "part of a machine" in " ".join(guess(4, "h100").unsure)
+    assert "names H200" in " ".join(guess(8, "h100", "h200").unsure)
+    # Slurm without generic resources, and a description that names GPUs.
+    assert "Gres has no GPU, text 0 names H100" in " ".join(guess(0, "DGX H100").unsure)
+    assert "names 8 GPUs" in " ".join(guess(4, "DGX H100").unsure)
+
+
+def test_the_more_precise_of_two_texts_decides() -> None:
+    assert guess(8, "h100", "H100 PCIe").group == "sku_h100_pcie_x8"
+    assert guess(8, "v100", "DGX-1").group == "sku_dgx1"
+
+
+def test_nothing_and_no_gpus_are_two_cases() -> None:
+    assert guess(0).group == ""
+    assert guess(None).group == "sku_unknown"
+    assert guess(8).group == "sku_unknown_x8"
+
+
+def test_a_person_may_name_the_sku() -> None:
+    assert guess(8, "tesla", rules=("tesla=h100",)).group == "sku_h100"
+    assert guess(8, "PowerEdge XE9680", rules=("poweredge*=sku_h200",)).group == "sku_h200"
+    assert guess(8, "h100", rules=("n*=h200",)).group == "sku_h200"
+    assert guess(4, sku="h100").unsure
+    own = guess(8, sku="MI300X")
+    assert (own.group, own.shipped) == ("sku_mi300x", False)
+
+
+@pytest.mark.parametrize("rule", ["h100", "=h100", "n*=", "n*={{ x }}", "n*=a b"])
+def test_a_rule_of_another_form_is_refused(rule: str) -> None:
+    with pytest.raises(AdoptError, match="PATTERN=SKU"):
+        read_sku_rules([rule])
+
+
+def test_a_folder_without_skus_is_no_checkout(tmp_path: Path) -> None:
+    with pytest.raises(AdoptError, match="--checkout"):
+        read_shipped_skus(tmp_path)

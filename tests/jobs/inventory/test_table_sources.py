@@ -1,0 +1,276 @@
+"""Nodes out of CSV files, of Slurm's files, and of Ansible inventories: sound, broken and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.errors import RackproofError
+from rackproof.jobs.inventory import read_file
+from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
+from rackproof.jobs.inventory.csv_source import read_csv_nodes
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptedSource, AdoptError, join_sources, select_nodes
+from rackproof.jobs.inventory.slurm_source import ask_slurm_listing, rack_of_name, read_slurm_files
+
+
+def written(tmp_path: Path, content: str | bytes, name: str = "nodes.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_a_table_is_read(tmp_path: Path) -> None:
+    text = (
+        "\ufeffInstance Name;Private IP;SSH Port;Type;GPU count;Rack;password\r\n"
+        "gpu-01;10.0.0.1;2222;8xH100;8;a1;s3cret\r\n"
+        "\r\n"
+        '"gpu-02";10.0.0.2;;"8xH100";8;;x\r\n'
+    )
+    found = read_csv_nodes(written(tmp_path, text))
+    first, second = found.nodes
+    assert (first.name, first.address, first.gpu_count, first.rack) == ("gpu-01", "10.0.0.1", 8, "a1")
+    assert first.variables == {"ansible_port": 2222}
+    assert first.hints[0].text == "8xH100"
+    assert second.rack == "gpu"
+    assert "password" in found.remarks[0]
+    assert "s3cret" not in found.model_dump_json()
+
+
+def test_the_table_of_a_cloud_is_read_as_it_is_exported(tmp_path: Path) -> None:
+    text = (
+        "Instance ID,Name,Instance Type,Public IPv4,Private IPv4\n"
+        "i-1,train-1,p5.48xlarge,203.0.113.1,192.0.2.1\n"
+        "i-2,train-2,p5.48xlarge,,192.0.2.2\n"
+    )
+    first, second = read_csv_nodes(written(tmp_path, text)).nodes
+    # The best heading counts, not the first.
+    assert (first.name, first.address, second.address) == ("train-1", "192.0.2.1", "192.0.2.2")
+
+
+def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
+    found = read_csv_nodes(written(tmp_path, 'name,gpu,gpus\n"n[001-128]",h100,8\n'))
+    assert [found.nodes[at].name for at in (0, 127)] == ["n001", "n128"]
+    assert len(found.nodes) == 128
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no column has the nodes' names"),
+        ("rack,gpus\na,8\n", "no column has the nodes' names"),
+        ("name\n{{ lookup('pipe'|'id') }}\n", r":2: .* can be no host"),
+        ("name\n$(reboot)\n", "can be no host"),
+        ("name\n../../etc/passwd\n", "can be no host"),
+        ("name\nn1\nn2\nn1\n", r":4: n1 is in line 2 already"),
+        ('name\n"n[1-3],n2"\n', "n2 is in line 2 already"),
+        ("name\nall\n", "has a group of this name"),
+        ("name\n-n1\n", "can be no host"),
+        ("name,ip\n,10.0.0.1\n", "has no name"),
+        ("name,ip\nn1,10.0.0.999.1/{{\n", "neither an address nor a name"),
+        ('name,ip\n"n[1-2]",10.0.0.1\n', "2 nodes cannot share an address"),
+        ("name,gpus\nn1,eight\n", "'eight' is no number of GPUs"),
+        ("name,gpus\nn1,-8\n", "is no number of GPUs"),
+        ("name,port\nn1,99999\n", "cannot be its ansible_port"),
+        ("name,user\nn1,root;id\n", "cannot be its ansible_user"),
+        ("name,serial\nn1,{{7*7}}\n", "cannot be its reimage_serial"),
+        ("name,sku\nn1,h100 x\n", "is no SKU"),
+        ("name,os_hostname\nn1,{{x}}\n", "is no host's name"),
+        ("name\nn[1-9\n", "a bracket has no partner"),
+        ("name\nn[1-99999999]\n", "no range of up to 10,000"),
+        ('name\n"n[1-200][1-200]"\n', "more than 10,000 hosts"),
+        ('name,x\nn1,"open\n', "it is no CSV"),
+        ("name\n" + "x" * 200_000 + "\n", "it is no CSV"),
+        ("name\nn1\0\n", "NUL"),
+        (b"name\nn1\nm\xfcller\n", r"nodes.csv:3: it is no text in UTF-8"),
+        ("".join(["name\n", *(f"n{at}\n" for at in range(10_001))]), "more than 10,000 nodes"),
+    ],
+)
+def test_a_broken_table_gets_one_sentence(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(AdoptError, match=message) as caught:
+        read_csv_nodes(written(tmp_path, content))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "absent", Path("/dev/zero")):
+        with pytest.raises(AdoptError):
+            read_csv_nodes(path)
+    monkeypatch.setattr(read_file, "MOST_BYTES", 1 << 20)
+    with pytest.raises(AdoptError, match="more than 1 MiB"):
+        read_csv_nodes(written(tmp_path, "name\n" + "n\n" * (1 << 20)))
+
+
+def ansible(tmp_path: Path, hosts: dict[str, Any], **groups: list[str]) -> Path:
+    listed = {"_meta": {"hostvars": hosts}} | {name: {"hosts": names} for name, names in groups.items()}
+    return written(tmp_path, json.dumps(listed), "inventory.json")
+
+
+def test_an_inventory_is_read_and_no_secret_and_no_template_of_it(tmp_path: Path) -> None:
+    hosts = {
+        "n1": {
+            "ansible_host": "10.0.0.1",
+            "ansible_port": 22,
+            "ansible_user": "ops",
+            "ansible_become": True,
+            "ansible_password": "s3cret",
+            "gpus": 8,
+        },
+        "n2": {"ansible_host": "{{ lookup('pipe', 'id') }}", "ansible_ssh_common_args": "-o ProxyCommand=x"},
+        "web1": {},
+    }
+    path = ansible(tmp_path, hosts, h100=["n1", "n2"], rack_07=["n1"], web=["web1"], all=["n1", "n2", "web1"])
+    found = read_ansible_nodes(path)
+    n1, n2, web = found.nodes
+    assert n1.address == "10.0.0.1"
+    assert n1.variables == {"ansible_port": 22, "ansible_user": "ops", "ansible_become": True}
+    assert (n1.rack, n1.gpu_count) == ("rack_07", 8)
+    assert (n2.address, n2.variables) == ("", {})
+    assert web.gpu_count == 0
+    assert "s3cret" not in found.model_dump_json()
+    assert "lookup" not in found.model_dump_json()
+    for variable in ("ansible_password", "ansible_host", "ansible_ssh_common_args"):
+        assert variable in found.remarks[0]
+
+
+def test_the_shipped_inventory_is_adopted(root: Path) -> None:
+    found = read_ansible_nodes(root / "inventory/hosts.yml")
+    nodes = [node for node in found.nodes if node.sku]
+    assert len(nodes) == 18
+    assert {node.sku for node in nodes} == {"sku_gb300"}
+    assert found.controller == "gb300-r01-ctl"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is no JSON"),
+        ("{", "is no JSON"),
+        ("[" * 200_000, "is no JSON"),
+        ("[]", "it has no _meta"),
+        ('{"all": {}}', "it has no _meta"),
+        ('{"_meta": {"hostvars": {}}}', "has no hosts"),
+        ('{"_meta": {"hostvars": []}, "a": {"hosts": ["n1"]}}', "hostvars is no mapping"),
+        ('{"_meta": {}, "a": {"hosts": {"n1": {}}}}', "hosts of a is no list of names"),
+        ('{"_meta": {}, "a": {"children": [7]}}', "children of a is no list of names"),
+        (b'{"_meta": "\xff"}', "no text in UTF-8"),
+    ],
+)
+def test_a_broken_inventory_gets_one_sentence(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(AdoptError, match=message) as caught:
+        read_ansible_nodes(written(tmp_path, content, "inventory.json"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_inventory_that_ansible_cannot_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", written(tmp_path, "all: {hosts: [", "hosts.yml")):
+        with pytest.raises(RackproofError):
+            read_ansible_nodes(path)
+
+
+def test_hosts_with_impossible_names_are_left_out_and_named(tmp_path: Path) -> None:
+    path = ansible(tmp_path, {"n1": {}, "{{ x }}": {}}, all=["n1", "{{ x }}"])
+    found = read_ansible_nodes(path)
+    assert [node.name for node in found.nodes] == ["n1"]
+    assert "left out: host '{{ x }}'" in found.remarks[0]
+
+
+def test_slurms_files_are_read_together(tmp_path: Path) -> None:
+    conf = written(
+        tmp_path,
+        "SlurmctldHost=ctl\nNodeName=n[1-2] NodeAddr=10.0.0.[1-2] NodeHostname=host[1-2] Gres=gpu:h100:8\n"
+        "NodeName={{x}} Gres=gpu:h100:8\nNodeName=n3 NodeAddr=$(id) Gres=gpu:8\n"
+        "PartitionName=p Nodes=n[1-2]\n",
+        "slurm.conf",
+    )
+    topology = written(tmp_path, "SwitchName=leaf7 Nodes=n[1-2]\n", "topology.conf")
+    found = read_slurm_files([conf, topology])
+    n1, _, n3 = found.nodes
+    assert (n1.address, n1.hostname, n1.rack, n1.gpu_count) == ("10.0.0.1", "host1", "leaf7", 8)
+    assert (n3.address, n3.rack) == ("", "n")
+    assert found.controller == "ctl"
+    assert any("{{x}}" in one for one in found.remarks)
+    assert any("$(id)" in one for one in found.remarks)
+
+
+def test_scontrol_of_this_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AdoptError, match="this machine has no scontrol"):
+        ask_slurm_listing()
+    tool = tmp_path / "scontrol"
+    tool.write_text('#!/bin/sh\n[ "$2" = node ] || exit 1\necho "NodeName=n1 Gres=gpu:h100:8 State=IDLE"\n')
+    tool.chmod(0o755)
+    found = ask_slurm_listing()
+    assert [node.name for node in found.nodes] == ["n1"]
+    # The machine that answered is the one that nights ask.
+    assert found.controller == "localhost"
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(AdoptError, match="lists no nodes"):
+        ask_slurm_listing()
+
+
+@pytest.mark.parametrize(
+    ("name", "rack"),
+    [
+        ("gb300-r01-n03", "gb300-r01"),
+        ("rack12-node4", "rack12"),
+        ("dc1-rack-07-gpu-3.example.org", "dc1-rack-07"),
+        ("gpu-a001", "gpu-a"),
+        ("n1", "n"),
+        ("007", "nodes"),
+    ],
+)
+def test_a_rack_is_guessed_by_the_name(name: str, rack: str) -> None:
+    assert rack_of_name(name) == rack
+
+
+def source(*nodes: AdoptedNode) -> AdoptedSource:
+    return AdoptedSource(nodes=nodes)
+
+
+def test_two_sources_describe_a_node_together() -> None:
+    slurm = AdoptedNode(
+        name="n1", source="Slurm", rack="guess", rack_from="its name", gpu_count=8, in_slurm=True
+    )
+    table = AdoptedNode(
+        name="n1", source="CSV", address="10.0.0.1", rack="a1", variables={"ansible_port": 22}
+    )
+    (node,) = join_sources([source(slurm), source(table)])
+    assert (node.address, node.gpu_count, node.in_slurm) == ("10.0.0.1", 8, True)
+    # A rack that a source states is better than one that a name suggests.
+    assert node.rack == "a1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ((), "no node is left"),
+        ((AdoptedNode(name="N1", source="x"), AdoptedNode(name="n1", source="x")), "capitals alone"),
+        (
+            (
+                AdoptedNode(name="n1", source="x", address="10.0.0.1"),
+                AdoptedNode(name="n2", source="x", address="10.0.0.1"),
+            ),
+            r"n1 and n2 have the same address \(10.0.0.1\)",
+        ),
+        (
+            tuple(
+                AdoptedNode(name=name, source="x", variables={"reimage_serial": "S1"}) for name in ("a", "b")
+            ),
+            "same serial number",
+        ),
+    ],
+)
+def test_what_makes_no_inventory_is_refused(nodes: tuple[AdoptedNode, ...], message: str) -> None:
+    with pytest.raises(AdoptError, match=message):
+        join_sources([source(*nodes)])
+
+
+def test_nodes_are_left_out_by_pattern() -> None:
+    nodes = [AdoptedNode(name=name, source="x") for name in ("login1", "n1")]
+    assert [node.name for node in select_nodes(nodes, ["login*"])] == ["n1"]

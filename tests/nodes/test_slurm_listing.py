@@ -1,0 +1,119 @@
+"""Which nodes Slurm has: slurm.conf, scontrol and sinfo, each as it prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.nodes.slurm_listing import SlurmListingError, read_gres, read_slurm_listing
+
+CONF = """# slurm.conf
+SlurmctldHost=ctl(10.0.0.1)
+SlurmctldHost=ctl2
+NodeName=DEFAULT Sockets=2 CoresPerSocket=56 ThreadsPerCore=2 RealMemory=2000000
+NodeName=n[01-02] NodeAddr=10.0.0.[11-12] Gres=gpu:h100:8 \\
+   Feature=h100,ib State=UNKNOWN
+NodeName=c1 Gres=(null)  # no GPU
+PartitionName=gpu Nodes=n[01-02] Default=YES
+PartitionName=all Nodes=ALL
+Include extra.conf
+"""
+SCONTROL = """NodeName=n01 Arch=x86_64 CoresPerSocket=56
+   CPUAlloc=0 CPUTot=224 CPULoad=1.2
+   AvailableFeatures=(null)
+   ActiveFeatures=hgx
+   Gres=gpu:h100:8(S:0-1)
+   NodeAddr=n01 NodeHostName=n01.dc Version=23.11.4
+   OS=Linux 5.15.0-94-generic #104-Ubuntu SMP Tue Jan 9 15:25:40 UTC 2024
+   RealMemory=2063937 Sockets=2 Boards=1
+   State=IDLE+DRAIN ThreadsPerCore=2
+   Partitions=gpu,debug
+   Reason=NodeName=x Gres=gpu:b200:4 Partitions=stolen [root@2026-01-01T00:00:00]
+
+NodeName=n02 Arch=x86_64 Gres=gpu:h100:8 OS=Linux 6 #1 SMP RealMemory=1 State=IDLE Partitions=gpu
+
+SlurmctldHost[0]        = ctl1(10.0.0.1)
+SlurmctldHost[1]        = ctl2
+SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[01-02]
+SwitchName=s1 Level=1 LinkSpeed=1 Nodes=n[01-02] Switches=s0
+"""
+
+
+def test_a_configuration_is_read() -> None:
+    listing = read_slurm_listing(CONF, "slurm.conf")
+    n01, n02, c1 = listing.nodes
+    assert (n01.name, n01.address, n02.address) == ("n01", "10.0.0.11", "10.0.0.12")
+    assert n01.gpus == {"h100": 8}
+    assert n01.features == ("h100", "ib")
+    assert n01.partitions == ("gpu", "all")
+    assert c1.gpus == {}
+    assert c1.partitions == ("all",)
+    # CPUs are not stated: slurmctld multiplies, too.
+    assert n01.sizes["cpus"] == 224
+    assert listing.controller == "ctl"
+    assert "Include extra.conf" in listing.remarks[0]
+
+
+def test_what_scontrol_shows_is_read_and_a_reason_states_nothing() -> None:
+    listing = read_slurm_listing(SCONTROL, "scontrol")
+    n01, n02 = listing.nodes
+    assert n01.gpus == {"h100": 8}
+    assert n01.partitions == ("gpu", "debug")
+    assert (n01.hostname, n01.features, n01.switch) == ("n01.dc", ("hgx",), "s0")
+    assert n01.sizes == {
+        "cpus": 224,
+        "sockets": 2,
+        "cores_per_socket": 56,
+        "threads": 2,
+        "real_memory_mb": 2063937,
+    }
+    # One line: the kernel's "#1" begins no comment.
+    assert n02.partitions == ("gpu",)
+    assert listing.controller == "ctl1"
+
+
+def test_lines_of_sinfo_are_read() -> None:
+    listing = read_slurm_listing("n01|gpu*|gpu:b200:8|(null)\nn01|debug|gpu:b200:8|(null)\n", "sinfo")
+    assert listing.nodes[0].gpus == {"b200": 8}
+    assert listing.nodes[0].partitions == ("gpu", "debug")
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("gpu:h100:8(S:0-1),nic:2", {"h100": 8}),
+        ("gpu:8", {"": 8}),
+        ("gpu=8", {"": 8}),
+        ("cpu=224,mem=2T,billing=1,gres/gpu=8,gres/gpu:h100=8", {"h100": 8}),
+        ("gpu:nvidia_h100_80gb_hbm3:4,gpu:a100:2", {"nvidia_h100_80gb_hbm3": 4, "a100": 2}),
+        ("gpu:tesla:no_consume:4", {"tesla": 4}),
+        ("gpu:1g.10gb:14", {"1g.10gb": 14}),
+        ("shard:40", {}),
+        ("gpu:0", {}),
+        ("(null)", {}),
+        ("", {}),
+    ],
+)
+def test_generic_resources_are_read(text: str, gpus: dict[str, int]) -> None:
+    assert read_gres(text) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "lists no node"),
+        ('{"nodes": []}', "lists no node"),
+        ("NodeName=n[1-999999] Gres=gpu:8", "no range of up to 10,000"),
+        ("NodeName=n[1-200][1-200]", "more than 10,000 hosts"),
+        ("NodeName=n[01-", "a bracket has no partner"),
+        ("NodeName=n1\nPartitionName=p Nodes=n[x-y]", "is no range of numbers"),
+        ("".join(f"NodeName=n{at}[1-9999]\n" for at in range(2)), "more than 10,000 nodes"),
+    ],
+)
+def test_what_lists_no_nodes_is_named(text: str, message: str) -> None:
+    with pytest.raises(SlurmListingError, match=message.replace("[", r"\[")):
+        read_slurm_listing(text, "file.txt")
+
+
+def test_a_name_that_a_partition_has_alone_is_a_remark() -> None:
+    listing = read_slurm_listing("NodeName=n1\nPartitionName=p Nodes=n1,ghost", "x")
+    assert "ghost" in listing.remarks[0]
