@@ -1,4 +1,4 @@
-"""Put recorded results into an object store; the task does not fail, even if the upload does."""
+"""Upload recorded results to an object store; a failed upload does not fail the task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_bench_upload.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what the store now has, and show a warning if something is missing."""
+        """Upload the results, return the outcome, and show a warning if it is incomplete."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is uploaded in check mode"}
         outcome = upload_results(

@@ -1,4 +1,4 @@
-"""Begin a night of the fleet: claim its nodes against a second one, and make its folder."""
+"""Begin a night: claim the nodes so that no second night uses them, and create its folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_validate_begin.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the night."""
+        """Begin the night and return its context."""
         night = tasks.begin_night(Path(options["results"]), options["nodes"], owner_pid=self.owner_pid)
         return {"changed": False, "night": night.model_dump(mode="json")}

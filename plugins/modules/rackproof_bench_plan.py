@@ -10,30 +10,30 @@ module: rackproof_bench_plan
 short_description: Plan the runs, or continue the interrupted plan
 description:
   - Makes one run for every node and every point of the chosen benchmarks.
-  - Keeps the plan in the results folder.
-  - The same request again, while runs of it are missing, goes on with the kept plan.
+  - Stores the plan in the results folder.
+  - If the same request is made again while runs are missing, it continues the stored plan.
   - Reads C(bench_facts) and C(bench_variables) of every host; hosts without them count as not reached.
-  - In check mode the plan is shown and not kept.
+  - In check mode the plan is shown but not stored.
 options:
   choice:
     description: C(choice) as M(rackproof_bench_select) returned it.
     type: dict
     required: true
   hosts:
-    description: All hosts asked for.
+    description: All requested hosts.
     type: list
     elements: str
     required: true
   resume:
-    description: Whether an interrupted plan goes on.
+    description: Whether to continue an interrupted plan.
     type: bool
     default: true
 attributes:
   check_mode:
-    description: Checks and shows, keeps nothing.
+    description: Checks and shows the plan, but stores nothing.
     support: full
   diff_mode:
-    description: There is nothing to show as a difference.
+    description: There is no difference to show.
     support: none
 author: Rackproof developers
 """
@@ -53,7 +53,7 @@ plan_id:
   returned: success
   type: str
 resumed:
-  description: Whether an interrupted plan goes on.
+  description: Whether an interrupted plan is continued.
   returned: success
   type: bool
 runs:
@@ -61,7 +61,7 @@ runs:
   returned: success
   type: dict
 mounts:
-  description: Mounts that the role storage makes for them, by inventory host.
+  description: Mounts that the role storage makes for these runs, by inventory host.
   returned: success
   type: dict
 runtimes:
@@ -69,7 +69,7 @@ runtimes:
   returned: success
   type: dict
 workers:
-  description: Hosts that need the workloads to make them.
+  description: Hosts that need the workloads to make the runs.
   returned: success
   type: list
   elements: str

@@ -39,7 +39,7 @@ options:
     elements: dict
     default: []
   hosts:
-    description: The limited hosts.
+    description: The hosts that C(--limit) selects.
     type: list
     elements: str
     required: true

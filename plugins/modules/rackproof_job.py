@@ -533,7 +533,7 @@ def conclude(state, **changes):
 
 
 def describe(state):
-    """Return in words how a job ended."""
+    """Return a sentence about how a job ended."""
     reasons = {
         "timeout": "stopped at its time limit of {:g} s".format(state["timeout_s"]),
         "hang": "stopped: no growth of the log for {:g} s".format(state["hang_s"]),
@@ -868,7 +868,7 @@ def open_shared(path):
 
 
 def lock_holder(inode):
-    """Return in words which process has locked a file, by the kernel's table."""
+    """Describe the process that has locked a file, from the kernel's table."""
     with suppress(OSError, ValueError, IndexError), open("/proc/locks") as table:
         for line in table:
             fields = line.split()

@@ -17,7 +17,7 @@ options:
     type: path
     required: true
   nodes:
-    description: The nodes asked for.
+    description: The requested nodes.
     type: list
     elements: str
     required: true

@@ -1,1 +1,1 @@
-"""Results compared: MLPerf scores, submissions, scaling studies, systems side by side."""
+"""Score and compare results: MLPerf scores, submissions, scaling studies, systems side by side."""

@@ -1,21 +1,24 @@
-"""Judging a night: every number of every node against floors, its own history, and the fleet.
+"""Judge a night: compare every number of every node with floors, its own history, and the fleet.
 
-The rules, in one place:
+The rules:
 
-* floors (a SKU's references and accepted history) are :func:`rackproof.core.judging.judge`'s: what it calls
-  a fail is one. Of several numbers of a night none is overwritten by a later, better one;
-* fleet and past: what has become slow, or is slower than all others, by one model with a budget of false
-  alarms (:mod:`rackproof.analysis.fleet_model`); proven losses fail, smaller ones and whole racks degrade,
-  suspicions are unproven until they are measured again;
-* where no earlier night is known: nodes of one SKU by robust z (median and MAD), each by its worst GPU;
-* without any floor: a GPU far below its own past, or below the others of a SKU with few nodes, and what its
-  model cannot do: unproven, however many show it;
-* not measured, not finite, or without any floor: unproven;
-* one kind of finding on more than a share of the fleet is a fault of the tool or the fabric until
-  proven otherwise: unproven instead of fail, said once, and no reason to drain anybody.
+* floors (a SKU's references and accepted history): :func:`rackproof.core.judging.judge` decides
+  whether a number fails. If a night has several numbers, a later, better number does not replace an
+  earlier one;
+* fleet and past: one model with a budget of false alarms (:mod:`rackproof.analysis.fleet_model`)
+  finds parts that have become slow or are slower than all others; proven losses fail, smaller
+  losses and whole racks degrade, suspicions are unproven until they are measured again;
+* if no earlier night is known: nodes of one SKU by robust z (median and MAD), each by its worst
+  GPU;
+* without any floor: a GPU far below its own past or below the others of a SKU with few nodes, and a
+  value that is impossible for its model: unproven, no matter how many nodes show it;
+* values not measured, not finite, or without any floor: unproven;
+* one kind of finding on more than a share of the fleet is treated as a fault of the tool or the
+  fabric until the opposite is proven: unproven instead of fail, reported once, and no node is
+  drained for it.
 
-One night of ten nodes and one of ten thousand take the same way: arrays throughout, and texts only for
-findings.
+Ten nodes and ten thousand nodes are processed in the same way: with arrays throughout, and texts
+only for findings.
 """
 
 from __future__ import annotations
@@ -45,11 +48,11 @@ from rackproof.store.history.references import physical_objection
 from rackproof.store.history.rows import Measured
 
 MAD_TO_SIGMA = 1.4826
-"""A normal distribution's standard deviation in units of its median absolute deviation."""
+"""Standard deviation of a normal distribution, in units of its median absolute deviation."""
 
 CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift", "rack", "past", "physics")
 
-# From good to bad, as records.worst() orders them.
+# Ordered from good to bad, as in records.worst().
 _VERDICTS = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 _DEGRADED, _UNPROVEN, _FAIL = 1, 2, 3
 _MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT, _RACK, _PAST, _PHYSICS = range(len(CHECKS))
@@ -57,48 +60,56 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key: shared properties of nodes that change from night to night."""
+"""Firmware and rack by a node's key: properties that nodes share and that change from night to
+night."""
 
 
 @dataclass(frozen=True)
 class AnomalyPolicy:
-    """The limits by which a night is judged. Fractions are of the value compared with, negative is worse.
+    """The limits by which a night is judged. Fractions are relative to the reference value;
+    negative is worse.
 
-    ``outlier_z`` alone condemns no node: with 400,000 numbers a night chance alone goes beyond any fixed
-    z, so the limit grows with the number of comparisons (at most ``chance`` false alarms a night are
-    expected of normal noise) and the distance must matter, too. ``resolution`` is what a probe repeats
-    to: the least spread assumed where the MAD is smaller, as where most values are equal.
+    ``outlier_z`` alone never condemns a node: among 400,000 numbers a night, chance exceeds any
+    fixed z. Therefore the limit grows with the number of comparisons (normal noise causes at most
+    ``chance`` false alarms a night), and the distance must be significant, too. ``resolution`` is
+    the repeatability of a probe: the smallest spread that is assumed if the MAD is smaller, for
+    example because most values are equal.
     """
 
     nights: int = 14
-    """Nights before tonight that are compared with."""
+    """Number of earlier nights used for comparison."""
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
-    """The budget of false alarms, and the consequences of a loss."""
+    """The budget of false alarms, and the verdicts for losses."""
     outlier_z: float = -3.0
     outlier_degrades: float = -0.02
     outlier_fails: float = -0.07
     outlier_least: int = 5
-    """Nodes of one SKU below which they are not compared."""
+    """Smallest number of nodes of one SKU that are compared with each other."""
     gross: float = 0.2
-    """A GPU that lost so much of its own past, or is so far below the others of few, is unproven by that
-    alone: a loss of all nodes together is then not taken for a common condition.
+    """Loss against its own past, or distance below the others of a small SKU, from which a GPU is
+    unproven for that alone: a loss on all nodes at once is then not taken for a common condition.
     """
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
-    """So few nodes with one finding are never taken for a fault of the tool, for any share."""
+    """Smallest number of nodes with one finding that can count as a fault of the tool, for any
+    share."""
     require_references: bool = True
-    """If True, a number without a floor is unproven; otherwise fleet and history are enough."""
+    """If True, a number without a floor is unproven; otherwise comparison with fleet and history is
+    enough."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a node did not pass: the measurement, its place, and its comparison.
+    """A reason why a node did not pass: the measurement, its place, and what it was compared with.
 
-    ``check`` is one of :data:`CHECKS`; ``part`` what it was measured on (a GPU with its slot); ``deviation``
-    the fraction off what it was compared with, or NaN if there is none; ``fleetwide`` whether it is a finding
-    on more than the allowed share of the fleet; ``row`` the reading that it is about, -1 for none.
+    Attributes:
+        check: One of :data:`CHECKS`.
+        part: The measured part (a GPU with its slot).
+        deviation: The relative deviation from the reference value, or NaN if there is none.
+        fleetwide: Whether the finding is on more than the allowed share of the fleet.
+        row: The reading concerned, or -1.
     """
 
     check: str
@@ -113,9 +124,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """The verdict of a night on a node (``kind`` node), or a pair or group of nodes (link, group).
+    """The verdict of a night on a node (``kind`` node), or on a pair or group of nodes (link,
+    group).
 
-    ``reasons`` are the worst first, at most twenty; ``more`` says how many were left out.
+    ``reasons`` has at most twenty entries, the worst first; ``more`` is the number left out.
     """
 
     kind: str
@@ -129,7 +141,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class FleetFault:
-    """One kind of finding on more than the allowed share of the requested nodes of a SKU."""
+    """One kind of finding on more than the allowed share of a SKU's requested nodes."""
 
     sku: str
     check: str
@@ -147,8 +159,8 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """The outcome: every requested node and every measured pair or group, and findings
-    about the whole fleet.
+    """The outcome: every requested node, every measured pair or group, and findings about the whole
+    fleet.
     """
 
     nodes: tuple[NodeVerdict, ...]
@@ -158,10 +170,12 @@ class Night:
 
 @dataclass
 class _Findings:
-    """Findings in columns of one length: owner, part and quantity are indices; ``reference`` of a list.
+    """Findings as columns of equal length: owner, part and quantity are indices; ``reference`` is a
+    list index.
 
-    ``row`` is the reading's, -1 where something lacks; ``nights`` for how many nights it has lasted, and
-    ``odds`` one in how many healthy node-nights shows as much, where that is known.
+    ``row`` is the index of the reading, or -1 if a value is missing; ``nights`` is how many nights
+    the finding has lasted; ``odds`` means that one in so many healthy node-nights shows as much, if
+    known.
     """
 
     row: Integers
@@ -189,20 +203,21 @@ def judge_night(
     twice: Collection[tuple[str, str]] = (),
     conditions: Sequence[Conditions] = (),
 ) -> Night:
-    """Judge the night 0 of some readings.
+    """Judge night 0 (tonight) of the readings.
 
     Args:
-        readings: Tonight's numbers and, for drift, those of the nights before.
-        references: SKU to its baselines, from ``inventory/group_vars/sku_*.yml``.
-        asked: The nodes that the night was to measure; one without any number is unproven.
-        accepted: References accepted for this very hardware.
-        policy: The limits.
-        past: If true, the fleet and earlier nights are used; floors and completeness always are.
-        once: Benchmark and node's key, where a bad number should have been measured a second time and was
-            not: floor and fleet fail no node by it, they leave it unproven.
-        twice: The same, where a number was measured twice and is the better of the two.
-        conditions: By nights ago, tonight first: a node's key to its firmware and rack. Such nodes share
-        weather.
+        readings: The numbers of tonight and, to detect drift, of earlier nights.
+        references: The baselines of each SKU, from ``inventory/group_vars/sku_*.yml``.
+        asked: The nodes that the night was to measure; a node without any number is unproven.
+        accepted: The references that were accepted for exactly this hardware.
+        policy: The limits of the judgement.
+        past: Whether to compare with the fleet and earlier nights; floors and completeness are
+            always checked.
+        once: The benchmark and node key of bad numbers that should have been measured again but
+            were not: such a number fails no floor or fleet check but leaves the node unproven.
+        twice: The benchmark and node key of numbers that are the better of two measurements.
+        conditions: By nights ago, tonight first: each node's key to its firmware and rack. Nodes
+            with the same values share common conditions.
     """
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, asked)
@@ -223,8 +238,8 @@ def judge_night(
 
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
-    """Return which findings rest on a number that should have been measured a second time."""
-    # A loss that has lasted for several nights does not rest on tonight's number.
+    """Return which findings depend on a number that should have been measured again."""
+    # A loss that has lasted for several nights does not depend on tonight's number.
     doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
         benchmark = fleet.quantities[found.quantity[row]].benchmark
@@ -233,7 +248,7 @@ def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, 
 
 
 class _Fleet:
-    """Tonight's rows with their owners: a node, or the link or group that a number belongs to."""
+    """Tonight's rows with their owners: the node, link or group that each number belongs to."""
 
     def __init__(self, readings: Readings, asked: Sequence[Node]) -> None:
         self.readings = readings
@@ -246,14 +261,16 @@ class _Fleet:
         number = {sku: index for index, sku in enumerate(self.skus)}
         self.sku = np.array([number[part.sku] for part in self.parts], dtype=np.int32)
         self.is_node = np.array([part.kind == "node" for part in self.parts], dtype=bool)
-        # +1 higher is better, -1 lower, 0 unknown: then every deviation is bad.
+        # +1: higher is better, -1: lower is better, 0: unknown, so that every deviation is bad.
         signs = {Direction.HIGHER: 1, Direction.LOWER: -1}
         self.sign = np.array(
             [signs[one.direction] if one.direction else 0 for one in self.quantities], dtype=np.int32
         )
 
     def _add_asked(self, asked: Sequence[Node]) -> list[int]:
-        """Add the nodes that tonight's readings lack; return the places of all requested nodes."""
+        """Add the nodes that are missing in tonight's readings; return the places of all requested
+        nodes.
+        """
         at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
         places = []
         for node in asked:
@@ -262,13 +279,13 @@ class _Fleet:
                 at[key] = len(self.parts)
                 self.parts.append(Part(*key, name=node.name, sku=node.sku))
             places.append(at[key])
-            # The inventory has precedence over the history for a node's present name and SKU.
+            # For a node's current name and SKU, the inventory has precedence over the history.
             self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
         return places
 
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
-        """Return the GPUs by their node."""
+        """Return the GPUs of each node, by node."""
         found: dict[int, list[int]] = {}
         for index, part in enumerate(self.parts):
             if part.kind == "gpu" and part.node >= 0:
@@ -287,11 +304,15 @@ class _Fleet:
         return order[begin:end]
 
     def series(self) -> Integers:
-        """Return one number per part and quantity for each row: the identity of its series of nights."""
+        """Return for each row the number of its series, which is unique for each part and
+        quantity.
+        """
         return self.readings.part.astype(np.int64) * len(self.quantities) + self.readings.quantity
 
     def goodness(self, rows: NDArray[np.intp]) -> Floats:
-        """Return values turned so that more is better."""
+        """Return values with their sign changed where lower is better, so that more is always
+        better.
+        """
         sign = self.sign[self.readings.quantity[rows]]
         return self.readings.value[rows] * np.where(sign < 0, -1.0, 1.0)
 
@@ -302,18 +323,18 @@ def _floors(
     accepted: Sequence[Accepted],
     policy: AnomalyPolicy,
 ) -> tuple[list[_Findings], list[Reference], Integers]:
-    """Judge tonight's rows as :func:`judge` would each of them, against every reference that fits."""
+    """Judge tonight's rows against every reference that fits, with the results of :func:`judge`."""
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
     value = readings.value[rows]
-    # Few kinds of number on few models of node: each such pair asks for its references once.
+    # There are few quantities and few models of node: references are looked up once for each pair.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
     fitting = [_fitting(fleet, int(one), references) for one in kinds]
     known: list[Reference] = []
     found: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
-    # A layer has the first reference of each kind, the next the second: one array operation per layer.
+    # Each layer has one reference of each kind, so one array operation handles a whole layer.
     for layer in range(max((len(one) for one in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
         for place, some in enumerate(fitting):
@@ -338,7 +359,9 @@ def _floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return for each row the place of its hardware's own reference, counted from ``first``; -1: none."""
+    """Return for each row the index of its hardware's own reference, counted from ``first``, or
+    -1.
+    """
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)
@@ -346,7 +369,8 @@ def _accepted_places(
     keys = np.array(sorted(places_by_series), dtype=np.int64)
     places = np.array([places_by_series[int(key)] for key in keys], dtype=np.int32)
     series = fleet.series()[rows]
-    # searchsorted gives a place to every series, also to one that is not there: compared afterwards.
+    # searchsorted returns a place even for a series that is missing, so the result is compared
+    # afterwards.
     spot = np.searchsorted(keys, series).clip(0, len(keys) - 1)
     return np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
 
@@ -365,7 +389,9 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> list[_Findings]:
-    """Return the rows that do not pass the reference of their index (-1: no reference), by :func:`judge`."""
+    """Return the rows that fail :func:`judge` against the reference of their index (-1: no
+    reference).
+    """
     some = index >= 0
     rows, index = rows[some], index[some]
     if not len(rows):
@@ -380,7 +406,7 @@ def _screened(
     lowest = base + np.abs(base) * column(one.low for one in known)
     highest = base + np.abs(base) * column(one.high for one in known)
     edge = base + np.abs(base) * column(one.warn for one in known)
-    # A comparison with NaN, a bound that is open, is false.
+    # A comparison with NaN, which is an open bound, is false.
     below, above = value < lowest, value > highest
     upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
     warned = np.where(upper[readings.quantity[rows]], value > edge, value < edge)
@@ -399,13 +425,15 @@ def _screened(
 def _useless(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> NDArray[np.bool_]:
-    """Return for which rows the reference proves nothing: in another unit, or nothing could fail it."""
+    """Return the rows whose reference proves nothing: its unit differs, or no value could fail
+    it.
+    """
     numbers = fleet.readings.quantity[rows]
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
     for number, place in pairs.T:
         what, reference = fleet.quantities[number], known[place]
-        # A sound reference never leaves its own value unproven.
+        # A sound reference always passes its own value.
         sample = Measurement(
             name=what.metric, value=reference.value, unit=what.unit, direction=what.direction
         )
@@ -414,7 +442,9 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return the missing parts of tonight: whole nodes, single quantities, and single parts."""
+    """Return the parts that are missing tonight: whole nodes, single quantities, and single
+    parts.
+    """
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -425,7 +455,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
     place = np.full(len(fleet.parts), -1, np.int64)
     place[nodes] = np.arange(len(nodes))
-    # Number of parts of each node with each quantity; a part measured twice counts once.
+    # Number of parts of each node with each quantity; a part that was measured twice counts once.
     series, first = np.unique(fleet.series()[rows], return_index=True)
     where = place[owner[first]]
     inside = where >= 0
@@ -436,7 +466,8 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     for sku in np.unique(skus):
         mine = skus == sku
         some = there[mine]
-        # The measurements of most nodes of the model, with as many parts as most of those have.
+        # The quantities that most nodes of the model have, with the number of parts that most of
+        # them have.
         usual = (some > 0).sum(axis=0) * 2 > len(some)
         for quantity_ in np.flatnonzero(usual):
             counts = some[:, quantity_]
@@ -452,8 +483,8 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
 
 
 def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 1 for each quantity that a node measured in at least half of the nights before, by node and
-    quantity.
+    """Return, by node and quantity, 1 if the node measured it in at least half of the earlier
+    nights.
     """
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
@@ -470,17 +501,17 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
 
 
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
-    """Compare the nodes of a SKU by the worst of each, robust z with median and MAD, if no earlier night is
+    """Compare the nodes of a SKU, each by its worst number, by robust z if no earlier night is
     known.
 
     Args:
-        fleet: Tonight's numbers.
-        policy: The limits.
-        judged: Rows that were compared with their own past already.
+        fleet: The numbers of tonight.
+        policy: The limits of the judgement.
+        judged: The rows that were already compared with their own past.
     """
     readings = fleet.readings
     rows = fleet.tonight[np.isfinite(readings.value[fleet.tonight])]
-    # Without a direction it is unknown which node is the worse one.
+    # Without a direction it is unknown which node is worse.
     rows = rows[fleet.sign[readings.quantity[rows]] != 0]
     if not len(rows) or judged[rows].all():
         return []
@@ -495,7 +526,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     for one in np.unique(group[~judged[rows]]):
         some = lowest[group[lowest] == one]
         middle = float(np.median(good[some]))
-        # A loss relative to 0 is not defined; a count of faults has its floor.
+        # A loss relative to 0 is undefined; a count of faults has its own floor.
         if len(some) < policy.outlier_least or middle == 0:
             continue
         deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
@@ -512,17 +543,21 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
-    """Return tonight's rows of GPUs: a CPU's speed depends on its other load."""
+    """Return tonight's rows of GPUs; CPUs are left out because their speed depends on other
+    load.
+    """
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
     return rows
 
 
 def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
-    """Return numbers far below the median of their own earlier nights, whatever other nodes show."""
+    """Return numbers far below the median of their own earlier nights, independent of other
+    nodes.
+    """
     rows = _gpu_rows(fleet)
     base = early[rows]
-    # A comparison with NaN, where no night or one is known, is false.
+    # A comparison with NaN (one earlier night or none) is false.
     lost = base - fleet.goodness(rows) > policy.gross * np.abs(base)
     made = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
     made.base = np.abs(base[lost])
@@ -530,7 +565,9 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return GPUs far below the faster ones of their SKU, of SKUs with too few nodes for a median."""
+    """Return GPUs far below the faster ones of their SKU, for SKUs with too few nodes for a
+    median.
+    """
     rows = _gpu_rows(fleet)
     owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
     kinds, kind = np.unique(
@@ -542,7 +579,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
             continue
         good = fleet.goodness(some)
-        # The faster half shows the possible speed: of two nodes the slower one is the suspect.
+        # The faster half shows the possible speed: of two nodes, the slower one is suspect.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
         far = some[base - good > policy.gross * abs(base)]
         made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
@@ -552,9 +589,9 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return numbers of GPUs that no sound one of the model has: more than its peak, or much too little.
+    """Return numbers that no sound GPU of the model has: more than its peak, or far too little.
 
-    A number that fails its floor does not need a second reason.
+    A number that fails its floor needs no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for one in failing:
@@ -569,14 +606,15 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     for place in range(len(kinds)):
         some = rows[(kind == place) & np.isfinite(value[rows])]
         extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
-        # Of a sound fleet two numbers of each kind are looked at, and the others lie between them.
+        # Only the extremes of each kind are examined; if both are sound, all numbers between them
+        # are, too.
         if any(_objection(fleet, int(row)) for row in extremes):
             bad += [int(row) for row in some if _objection(fleet, int(row))]
     return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
 
 
 def _objection(fleet: _Fleet, row: int) -> str:
-    """Return why a GPU's number cannot come from a sound GPU of its model, or "" if it can."""
+    """Return the reason why a GPU's number cannot come from a sound GPU of its model, or ""."""
     what = fleet.quantities[int(fleet.readings.quantity[row])]
     product = fleet.parts[int(fleet.readings.part[row])].name
     return physical_objection(what.metric, what.labels, what.unit, float(fleet.readings.value[row]), product)
@@ -585,7 +623,9 @@ def _objection(fleet: _Fleet, row: int) -> str:
 def _fleet_tables(
     fleet: _Fleet, conditions: Sequence[Conditions], twice: Collection[tuple[str, str]], nights: int
 ) -> Iterator[tuple[SeriesTable, NDArray[np.intp]]]:
-    """Yield for each SKU its series over the nights, and tonight's row of each (-1: none)."""
+    """Yield, for each SKU, its series over the nights and the row of tonight in each series (-1:
+    none).
+    """
     readings = fleet.readings
     rows = np.flatnonzero(
         np.isfinite(readings.value) & (readings.night <= nights) & (fleet.sign[readings.quantity] != 0)
@@ -594,13 +634,13 @@ def _fleet_tables(
         return
     good, night = fleet.goodness(rows), readings.night[rows]
     keys, series = np.unique(fleet.series()[rows], return_inverse=True)
-    # The worst number of a night is used, as everywhere. Time runs to the right.
+    # The worst number of a night is used, as in all checks. Time runs to the right.
     width = int(night.max()) + 1
     worst = np.full(len(keys) * width, np.inf)
     np.minimum.at(worst, series * width + (width - 1 - night), good)
     values: Floats = np.where(np.isinf(worst), np.nan, worst).reshape(len(keys), width)
     latest = np.flatnonzero(night == 0)
-    # By their goodness, so that the row that stays is the worst.
+    # Sort by goodness, so that the row that remains is the worst.
     latest = latest[np.argsort(-good[latest], kind="stable")]
     tonight = np.full(len(keys), -1, np.intp)
     tonight[series[latest]] = rows[latest]
@@ -624,7 +664,9 @@ def _fleet_tables(
 def _condition_groups(
     fleet: _Fleet, owner: Integers, conditions: Sequence[Conditions], width: int
 ) -> tuple[Integers, ...]:
-    """Return for each series and night numbers of its groups, coarse to fine: firmware, then rack."""
+    """Return, for each series and night, the numbers of its groups, coarse to fine: firmware, then
+    rack.
+    """
     if not conditions:
         return ()
     numbers: dict[tuple[str, ...], int] = {}
@@ -632,19 +674,21 @@ def _condition_groups(
     rack = np.zeros_like(firmware)
     known: Mapping[str, tuple[str, str]] = {}
     for ago in range(width):
-        # A night that left nothing is taken for like the one after it.
+        # A night without a record is treated like the night after it.
         known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
-        # Numbers are compared: comparing texts for every series and night would cost more than the judging.
+        # Compare numbers: comparing texts for every series and night would take longer than the
+        # judging.
         for index in np.unique(owner):
             version, place = known.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
-            # Firmware is ignored here: four nodes to a rack with two firmwares would be no group at all.
+            # Firmware is ignored here: a rack of four nodes with two firmware versions would form
+            # no group at all.
             rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
     return firmware[owner], rack[owner]
 
 
 def _measured_twice(fleet: _Fleet, rows: NDArray[np.intp], twice: Collection[tuple[str, str]]) -> Bools:
-    """Return whether tonight's numbers are the better ones of two measurements."""
+    """Return whether tonight's numbers are the better of two measurements."""
     if not twice:
         return np.zeros(len(rows), bool)
     readings = fleet.readings
@@ -657,7 +701,7 @@ def _measured_twice(fleet: _Fleet, rows: NDArray[np.intp], twice: Collection[tup
 
 @dataclass
 class _ModelResult:
-    """The findings of the fleet's model, and the rows of tonight that it judged or that chance may
+    """The findings of the fleet model, and tonight's rows that it judged or that chance may
     explain.
     """
 
@@ -665,9 +709,9 @@ class _ModelResult:
     judged: Bools
     explained: Bools
     early: Floats
-    """This is each row's median of the nights before; more is better; NaN is unknown."""
+    """Each row's median of the earlier nights; more is better; NaN means unknown."""
     late: Floats
-    """The worst of the two nights before."""
+    """The worse value of the two nights before, for each row."""
 
 
 def _compare_nights(
@@ -676,7 +720,7 @@ def _compare_nights(
     twice: Collection[tuple[str, str]],
     policy: AnomalyPolicy,
 ) -> _ModelResult:
-    """Find series that are slow against their own past and against the fleet
+    """Find series that are slow compared with their own past and with the fleet
     (:mod:`rackproof.analysis.fleet_model`).
     """
     size = len(fleet.readings)
@@ -696,7 +740,7 @@ def _compare_nights(
         sign = fleet.sign[fleet.readings.quantity[rows]]
         loss = np.array([one.loss for one in found.slow])
         made.base = np.array([one.base for one in found.slow]) * sign
-        # The evidence is about the loss over all these nights, not tonight's single number.
+        # The evidence is the loss over all these nights, not tonight's single number.
         made.value = made.base - np.abs(made.base) * loss * sign
         made.check = np.array([_FLEET if one.test == "level" else _DRIFT for one in found.slow], np.int32)
         made.verdict = np.array([_slow_verdict(one, policy.fleet) for one in found.slow], np.int32)
@@ -709,12 +753,12 @@ def _compare_nights(
 def _slow_racks(
     fleet: _Fleet, table: SeriesTable, tonight: NDArray[np.intp], policy: FleetPolicy
 ) -> list[_Findings]:
-    """Return findings on the nodes of racks that are slow as a whole: something that they share, no node's
-    fault.
+    """Return findings on the nodes of racks that are slow as a whole: the cause is shared, not a
+    node's fault.
     """
     if not table.groups:
         return []
-    # A rack is judged as a node is, by its median beside other racks'.
+    # A rack is judged like a node, by its median compared with other racks.
     racks = rack_table(table, policy)
     found = []
     for slow in find_slow_series(racks, policy).slow:
@@ -735,8 +779,8 @@ def _slow_racks(
 
 
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
-    """Return the consequence of a loss: drain the node, measure it again first, or watch it."""
-    # Without others it may be the weather that has changed, and not the hardware.
+    """Return the verdict for a loss: drain the node, measure it again first, or watch it."""
+    # Without other nodes to compare, the cause may be the environment and not the hardware.
     if slow.loss < policy.loss_fails or slow.alone or not slow.suspected:
         return _DEGRADED
     return _FAIL if slow.proven else _UNPROVEN
@@ -745,11 +789,11 @@ def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
 def _weigh_floors(
     fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
 ) -> list[str]:
-    """Weigh numbers below their floor by what other nights show of them; return remarks.
+    """Weigh numbers below their floor against the numbers of other nights; return remarks.
 
-    A warning of a number that is as it was and as others are is a remark: of a mixed fleet a part always
-    lies below
-    a nominal value. A single measurement below the hard bound is unproven where chance may explain it.
+    If a number has a warning but is like its own past and like other nodes, the warning becomes a
+    remark: part of a mixed fleet is always below a nominal value. A single measurement beyond the
+    hard bound is unproven if chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
     for made in floors:
@@ -778,8 +822,8 @@ def _weigh_floors(
 
 
 def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
-    """Return whether only one measurement, tonight's, is beyond the hard bound, by no more than
-    noise explains.
+    """Return whether only tonight's measurement is beyond the hard bound, by no more than noise
+    explains.
     """
     bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
     if not model.explained[row] or not np.isfinite(model.early[row]):
@@ -791,7 +835,7 @@ def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResul
 
 
 def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, good: Floats) -> bool:
-    """Return whether a value of other nights (more is better) lies beyond a bound on the bad side."""
+    """Return whether a value of other nights (more is better) is beyond a bound on the bad side."""
     if bound is None or not np.isfinite(good[row]):
         return False
     edge = reference.value + abs(reference.value) * bound
@@ -846,7 +890,7 @@ def _node_verdicts(
     """Turn findings into verdicts of nodes, pairs and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, found, judged, policy)
-    # Of the whole fleet nothing is believed, neither that it is bad nor that it is good.
+    # A finding on the whole fleet proves nothing, neither that it is bad nor that it is good.
     verdict = np.where((wide | once) & (found.verdict == _FAIL), _UNPROVEN, found.verdict)
     order = np.lexsort((wide, -verdict, found.owner))
     owners, starts = np.unique(found.owner[order], return_index=True)
@@ -875,7 +919,9 @@ def _node_verdicts(
 
 
 def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
-    """Yield findings; one that the whole fleet shows comes once per kind and not for each GPU."""
+    """Yield the rows of findings; a finding on the whole fleet appears once per kind, not for each
+    GPU.
+    """
     said = set()
     for row in rows:
         kind = (found.check[row], found.quantity[row])
@@ -889,15 +935,16 @@ def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator
 def _fleetwide(
     fleet: _Fleet, found: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
-    """Return the findings on more than the allowed share of a SKU's nodes, and which rows they are."""
+    """Return findings on more than the allowed share of a SKU's nodes, and the rows concerned."""
     if not len(found.owner):
         return [], np.zeros(0, bool)
-    # Pairs count among pairs, nodes among nodes: few pairs would vanish among many nodes.
+    # Pairs are counted among pairs and nodes among nodes: a few pairs would vanish among many
+    # nodes.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
     kind = (found.quantity + 1).astype(np.int64) * len(CHECKS) + found.check
-    # Warnings count among warnings: twenty of them beside one failure leave that a failure.
+    # Warnings are counted among warnings: twenty warnings do not make one failure fleetwide.
     kind = kind * 2 + (found.verdict == _DEGRADED)
     cell = family[found.owner] * width + kind
     pairs = np.unique(np.stack([cell, found.owner.astype(np.int64)]), axis=1)
@@ -925,7 +972,7 @@ def _reason(
     if number < 0:
         return Reason("missing", verdict, "", part, "nothing was measured tonight", np.nan, wide)
     what = fleet.quantities[number]
-    # A count of parts has no distance, and neither has a value from a base of 0.
+    # A count of parts has no relative deviation, and neither has a value with a base of 0.
     off = (value - base) / abs(base) if base and check != _MISSING else np.nan
     text = _reason_text(fleet, found, row, known, off)
     if wide:
@@ -969,7 +1016,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
             f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
             f"within the nights compared{_duration_and_odds(int(found.nights[row]), odds)}"
         )
-    # Judged once more, one by one: the columns have the verdict, and only the judge its words.
+    # The columns hold only the verdict, so each finding is judged again for its text.
     sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
     place = int(found.reference[row])
     if place < 0:
@@ -978,20 +1025,22 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
 
 
 def _duration_and_odds(nights: int, odds: float) -> str:
-    """Return for how long something has lasted, and how rarely healthy hardware shows it."""
+    """Return how long a condition has lasted, and how rarely healthy hardware shows it."""
     lasted = f"{nights} night{'s' if nights > 1 else ''}"
-    # Beyond a million the model of the noise is less certain than the number.
+    # Beyond a million, the noise model is less certain than the number.
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
 
 
 def quantity_name(what: Measured) -> str:
-    """Return how reasons call a quantity: its metric, and the labels that name no hardware."""
+    """Return the name of a quantity in reasons: its metric, and the labels that do not name
+    hardware.
+    """
     labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
     return " ".join([what.metric, *labels])
 
 
 def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
-    """Return which GPUs of a node lack a quantity that its others have, as far as that is known."""
+    """Return the GPUs of a node that lack a quantity that its other GPUs have, as far as known."""
     owner, readings = int(found.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
     there = set(readings.part[rows[readings.quantity[rows] == found.quantity[row]]].tolist())

@@ -1,7 +1,7 @@
 """List the comparisons of drained nodes' numbers in a night: with the fleet, and with their own past. No I/O.
 
-A finding that rests on a comparison is over only where the same comparison was made again: a number alone
-shows nothing of it.
+A finding from a comparison is over only if the same comparison was made again: a number alone is
+not enough.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _SIGNS = {Direction.HIGHER: 1, Direction.LOWER: -1, None: 0}
 def comparisons(
     readings: Readings, held: Mapping[str, int], policy: AnomalyPolicy | None = None
 ) -> dict[str, frozenset[str]]:
-    """Return by node the comparisons of tonight, as ``fleet:METRIC`` and ``drift:METRIC``.
+    """Return tonight's comparisons by node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
-    Beside the fleet a number is compared where enough nodes of the SKU measured it tonight. With its own past
-    it is compared where it is known from before the drain, and it passes where, as a fraction of what the
-    others show in the same night, it is what it was: nights since the drain may show the fault themselves.
+    A number is compared with the fleet if enough nodes of the SKU measured it tonight. It is
+    compared with its own past if it is known from before the drain, and it passes if, as a fraction
+    of the others' numbers in the same night, it is as before: nights since the drain may include
+    the fault themselves.
 
     Args:
-        readings: Tonight's numbers, and those of the nights before.
-        held: A drained node's key to how many nights ago its drain began.
-        policy: The limits.
+        readings: The numbers of tonight and of earlier nights.
+        held: The key of each drained node, with how many nights ago its drain began.
+        policy: The limits of the comparison.
     """
     policy = policy or AnomalyPolicy()
     found: dict[str, frozenset[str]] = {}
@@ -42,14 +43,14 @@ def comparisons(
 
 def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
     skus = np.array([part.sku for part in readings.parts])
-    # A link's or a group's row has no node.
+    # The row of a link or a group has no node.
     alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)
     lacking: dict[str, set[str]] = {}
     for quantity in np.unique(readings.quantity[(readings.node == node) & (readings.night == 0)]):
         what = readings.quantities[quantity]
         series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[what.direction])
         lacking.setdefault(quantity_name(what), set()).update(series.lacking(drained, policy))
-    # Several benchmarks may measure one metric: each of them counts.
+    # Several benchmarks may measure one metric: each of them must be compared.
     names = {f"{check}:{name}" for name, lacks in lacking.items() for check in {"fleet", "drift"} - lacks}
     return frozenset(names)
 
@@ -70,17 +71,17 @@ class _Series:
         usual = np.array([medians.get(int(night), np.nan) for night in self._night], dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = readings.value[own] / usual
-            # More is better; without a direction nothing is.
+            # More is better; without a direction, no value is.
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
     def lacking(self, drained: int, policy: AnomalyPolicy) -> set[str]:
-        """Return the comparisons that were not made tonight, or that the past does not pass."""
+        """Return the comparisons that were not made tonight, or that fail against the past."""
         fleet = policy.fleet
         tonight = np.unique(self._part[self._night == 0])
         if self._others + 1 < fleet.nodes_least or not len(tonight):
             return {"fleet", "drift"}
         known = [self._before(part, drained) for part in tonight]
-        # A GPU that is new has no past; the node's other numbers have.
+        # A new GPU has no past, but the node's other numbers have.
         is_new = [not len(one) for one in known]
         if all(is_new):
             return {"drift"}

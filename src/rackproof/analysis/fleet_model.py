@@ -1,19 +1,22 @@
-"""Find the parts of a fleet that became slow, or are slower than all others, at a stated rate of
-false alarms.
+"""Find parts of a fleet that became slow or are slower than all others, at a stated rate of false
+alarms.
 
-A number is the sum of its group's value that night (SKU, firmware, rack: the common weather), the level of
-its own GPU, and noise with heavy tails. The residual of a number after its group's median is subtracted is
-tested in two ways:
+A number is modelled as the sum of its group's value that night (SKU, firmware, rack: the common
+conditions), the level of its own GPU, and noise with heavy tails. After the group's median is
+subtracted, the residual is tested in two ways:
 
-* change: does the GPU do less than it did? A step, a slope, or nights that come and go. Its own level is
-  unknown and integrated out, so that a GPU that was always 2.5 % slower than others is not a finding.
-* level: is it slower than any healthy GPU of its kind? Compared with the slowest few in a hundred of the
-  *other* nodes, less a margin, so that a population of slower silicon is not a finding either.
+* change: has the GPU become slower? A change is a step, a slope, or bad nights that come and go.
+  The GPU's own level is unknown and integrated out, so a GPU that was always 2.5 % slower than
+  others is not a finding.
+* level: is it slower than every healthy GPU of its kind? It is compared with the slowest few per
+  cent of the *other* nodes, less a margin, so a population of slower silicon is not a finding
+  either.
 
-Each test gives an e-value, a likelihood ratio averaged over all that a fault may look like: of healthy
-hardware its mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages
-of e-values are e-values, so that a node has one, for any number of GPUs, metrics and kinds of fault. This
-makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
+Each test gives an e-value: a likelihood ratio averaged over the possible forms of a fault. For
+healthy hardware its mean is at most 1, so it exceeds 1/a in at most a share of a (Markov's
+inequality). Averages of e-values are e-values, so each node has one, for any number of GPUs,
+metrics and kinds of fault. This makes a budget of false alarms possible. The scale and tails of the
+noise are measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
 (2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
@@ -34,23 +37,24 @@ Integers = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 _STEP = 0.0025
-"""The grid of levels, as a fraction: what a probe repeats to."""
+"""Distance between levels of the grid, as a fraction: the repeatability of a probe."""
 _LOSSES = (8, 12, 18, 26, 36, 50, 70)
-"""Losses asked about, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
+"""Losses that are tested, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
 _COLLAPSE = 0.125
-"""From here on a loss may have any size: half the speed is like none of those above."""
+"""Loss from which any size is possible: a GPU at half its speed resembles none of the losses
+above."""
 _ANY_LOSS = 0
-"""Stands for such a loss among those in steps of the grid."""
+"""Marker for a loss of any size among losses in steps of the grid."""
 _NEVER = -100.0
 _BELOW, _ABOVE = 16, 72
-"""The range of levels around the middle of a series, in steps of the grid: -4 % to +18 %."""
+"""Range of levels around the middle of a series, in steps of the grid: -4 % to +18 %."""
 _LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
 _SERIES_AT_ONCE = 2_000
 _FARTHEST = 1e6
 _STRONG = float(np.log(20.0))
-"""Evidence of a series (logarithm) from which it is listed, besides the strongest of its node."""
+"""Evidence (logarithm) from which a series is listed, in addition to the strongest of its node."""
 
-# Half and 95 % of Student's t, both sides, by its degrees of freedom: heavy tails first.
+# The two-sided 50 % and 95 % quantiles of Student's t, by degrees of freedom; heavy tails first.
 _TAILS = (
     (2, 0.816, 4.303),
     (3, 0.765, 3.182),
@@ -60,48 +64,53 @@ _TAILS = (
     (20, 0.687, 2.086),
 )
 _FEW_FREEDOM = 3
-"""Degrees of freedom assumed where too few numbers repeat to measure the tails, and half of many."""
+"""Degrees of freedom that are assumed if too few numbers repeat to measure the tails."""
 _FEW, _MANY = 200, 500
 
 
 @dataclass(frozen=True)
 class FleetPolicy:
-    """The budget of false alarms of a fleet's nights. Losses are fractions of the value compared with.
+    """The budget of false alarms of a fleet's nights. Losses are fractions of the reference value.
 
-    ``false_alarms`` is of 1,000 healthy node-nights how many may fail; more may be suspected.
+    ``false_alarms`` is the number of 1,000 healthy node-nights that may fail; more may be
+    suspected.
     """
 
     false_alarms: float = 0.1
     suspicions: float = 30.0
-    """Suspicions allowed for each false alarm: nodes to be measured again."""
+    """Number of suspicions allowed per false alarm: nodes to be measured again."""
     watched: float = 300.0
-    """Warnings allowed for each false alarm: nodes to be watched."""
+    """Number of warnings allowed per false alarm: nodes to be watched."""
     loss_fails: float = 0.025
-    """A proven loss of so much must be drained; a smaller one is watched."""
+    """Proven loss from which a node must be drained; a smaller loss is watched."""
     margin: float = 0.01
-    """So much slower than the slowest of the others may a healthy GPU be from the beginning, at least."""
+    """Smallest margin by which a healthy GPU may always have been slower than the slowest of the
+    others."""
     slowest: float = 0.03
-    """The share of the others that is taken for the slowest."""
+    """Share of the other nodes that counts as the slowest."""
     tail: float = 3.5
-    """The reach of the tail of healthy levels beyond these, in distances between them and four
-    times as many.
+    """Extent of the tail of healthy levels beyond the slowest, in units of the distance between
+    these and four times as many.
     """
     nights_least: int = 2
-    """Earlier nights with values below which a series is not judged here."""
+    """Smallest number of earlier nights with values for which a series is judged here."""
     nodes_least: int = 4
-    """Nodes of a group below which it has no median of its own."""
+    """Smallest number of nodes of a group that has its own median."""
     resolution: float = 0.0025
-    """The repeatability of a probe: the least scale of noise that is assumed."""
+    """Repeatability of a probe: the smallest scale of noise that is assumed."""
     slowest_moves: float = 0.01
-    """A number that has moved by less is not looked at: even proven it would not matter."""
+    """Smallest change of a number that is examined: even if proven, a smaller one would not
+    matter."""
 
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """Numbers of one SKU by series and night, newest last, more is better; NaN marks a missing number.
+    """Numbers of one SKU by series and night, newest last; more is better; NaN is a missing number.
 
-    ``quantity``, ``part`` and ``node`` are of each series; ``groups`` are coarse to fine (firmware, rack),
-    each with a number per series and night; ``twice`` whether tonight's is the better of two measurements.
+    Attributes:
+        quantity, part, node: One entry per series.
+        groups: From coarse to fine (firmware, rack), each with a number per series and night.
+        twice: Whether tonight's number is the better of two measurements.
     """
 
     value: Floats
@@ -114,12 +123,16 @@ class SeriesTable:
 
 @dataclass(frozen=True)
 class SlowSeries:
-    """A series that is slow tonight: ``series`` is its row, ``test`` change or level.
+    """A series that is slow tonight: ``series`` is its row, ``test`` is change or level.
 
-    ``loss`` is a fraction of ``base``, what it is compared with; ``nights`` how long it has lasted, tonight
-    included; ``evidence`` the e-value of its node, ``proven`` and
-    ``suspected`` whether that keeps to the budgets, otherwise it is only to be watched; ``alone``
-    that there was no group to compare with, so that the weather may have changed and not the hardware.
+    Attributes:
+        loss: The loss as a fraction of ``base``, the reference value.
+        nights: The number of nights that it has lasted, including tonight.
+        evidence: The e-value of its node.
+        proven, suspected: Whether the evidence is within the budgets; otherwise the series is only
+        watched.
+        alone: Whether there was no group for comparison, so that the conditions may have changed
+            instead of the hardware.
     """
 
     series: int
@@ -136,10 +149,10 @@ class SlowSeries:
 @dataclass(frozen=True)
 class FleetFindings:
     """The findings; ``judged`` are the series that could be judged, ``explained`` those whose
-    number tonight may be chance.
+    number tonight may be due to chance.
 
-    A number is below its floor by chance alone if nothing but tonight's single measurement speaks against
-    it, and healthy hardware gives one as low within the budget of false alarms.
+    A number is below its floor by chance alone if only tonight's single measurement is bad, and
+    healthy hardware produces such a low number within the budget of false alarms.
     """
 
     slow: tuple[SlowSeries, ...]
@@ -149,13 +162,17 @@ class FleetFindings:
 
 @dataclass(frozen=True)
 class _Noise:
-    """Student's t: the scale of each series, as a fraction, and the degrees of freedom."""
+    """Noise with Student's t distribution: the scale of each series, as a fraction, and the degrees
+    of freedom.
+    """
 
     scale: Floats
     freedom: int
 
     def log_density(self, distance: Floats, scale: Floats) -> Floats:
-        """Return the logarithm of the density, up to what is the same for all distances."""
+        """Return the logarithm of the density, up to a constant that is the same for all
+        distances.
+        """
         square = distance / scale
         square *= square
         square /= self.freedom
@@ -164,9 +181,9 @@ class _Noise:
         return density
 
     def log_collapse(self, fallen: Floats, scale: Floats) -> Floats:
-        """Return the logarithm of the density of numbers that fell by :data:`_COLLAPSE` or more.
+        """Return the logarithm of the density of numbers that dropped by :data:`_COLLAPSE` or more.
 
-        Pareto's, so that no size is ruled out; in the units of :meth:`log_density`.
+        It is a Pareto density, so that no size is excluded, in the units of :meth:`log_density`.
         """
         size = np.log(_COLLAPSE) - 2 * np.log(np.maximum(fallen, _COLLAPSE))
         density: Floats = np.where(fallen >= _COLLAPSE, size + np.log(scale) - self.log_height, _NEVER)
@@ -174,14 +191,16 @@ class _Noise:
 
     @property
     def log_height(self) -> float:
-        """Return the logarithm of t's density in its middle, by its degrees of freedom."""
+        """Return the logarithm of t's density at its centre, by its degrees of freedom."""
         half = self.freedom / 2
         return lgamma(half + 0.5) - lgamma(half) - log(self.freedom * pi) / 2
 
     def log_tail(self, scales: Floats) -> Floats:
-        """Return the logarithm of an upper bound of the chance of a number so many scales away, one side.
+        """Return the logarithm of an upper bound of the one-sided probability of a number so many
+        scales away.
 
-        The integral of t's density times x / scales: as far out as it matters, the chance itself.
+        It is the integral of t's density times x / scales: for relevant distances, nearly the
+        probability itself.
         """
         freedom, away = self.freedom, np.maximum(np.nan_to_num(scales), 1.0)
         bound = self.log_height - np.log(away) + log(freedom / (freedom - 1))
@@ -191,11 +210,11 @@ class _Noise:
 
 
 def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> FleetFindings:
-    """Return which series are slow tonight, node by node, within the budget of false alarms.
+    """Return the series that are slow tonight, node by node, within the budget of false alarms.
 
     Args:
         table: The numbers of one SKU.
-        policy: The limits.
+        policy: The limits of the judgement.
     """
     policy = policy or FleetPolicy()
     kinds = []
@@ -203,7 +222,8 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
         kind = _compare_kind(table, np.flatnonzero(table.quantity == quantity), policy)
         if kind is not None:
             kinds.append(kind)
-    # First each metric by itself: they are combined only in the evidence on their GPU and node.
+    # First examine each metric alone: metrics are combined only in the evidence for their GPU and
+    # node.
     judged = np.zeros(len(table.value), bool)
     drops = np.full((len(table.value), 2), np.nan)
     for kind in kinds:
@@ -218,18 +238,19 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
     tests = _tests(table)
     for kind in kinds:
         least = np.log(_allowed(policy) / tests[kind.rows])
-        # Low twice by chance is the product of both chances.
+        # The probability of two low measurements by chance is the product of both probabilities.
         explained[kind.rows] &= np.where(table.twice[kind.rows], 2, 1) * kind.log_chance() >= least
     slow = tuple(_slow_by_node(table, evidence, families, policy)) if table.value.shape[1] > 1 else ()
     return FleetFindings(slow, judged, explained)
 
 
 def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
-    """Return the finest groups as if each were a node: their medians, as fractions of all that night's.
+    """Return the finest groups as if each were a node: their medians, as fractions of the night's
+    overall median.
 
     Args:
-        table: A SKU's series, in groups.
-        policy: The size of a group.
+        table: The series of a SKU, in groups.
+        policy: The minimum size of a group.
     """
     group = table.groups[-1][:, -1]
     values, quantities, racks = [], [], []
@@ -260,7 +281,9 @@ def _allowed(policy: FleetPolicy) -> float:
 
 
 def _tests(table: SeriesTable) -> Integers:
-    """Return for each series how many its node has: evidence is averaged over them."""
+    """Return, for each series, the number of series of its node, over which evidence is
+    averaged.
+    """
     tonight = np.isfinite(table.value[:, -1])
     series = np.bincount(table.node[tonight], minlength=int(table.node.max(initial=0)) + 1)
     return np.maximum(series, 1)[table.node].astype(np.int32)
@@ -268,12 +291,14 @@ def _tests(table: SeriesTable) -> Integers:
 
 @dataclass(frozen=True)
 class _Kind:
-    """The series of one quantity, compared with their groups; ``rows`` are theirs in the table.
+    """The series of one quantity, compared with their groups; ``rows`` are their rows in the table.
 
-    ``own`` are the residuals, fractions of ``middle``; ``weather`` what was taken off tonight's; ``drops``
-    by how many
-    scales of noise tonight, and the last three nights, lie below the nights before; ``alone``: without a
-    group.
+    Attributes:
+        own: The residuals, as fractions of ``middle``.
+        weather: The common conditions that were subtracted from tonight's numbers.
+        drops: The distance, in scales of noise, of tonight and of the last three nights below the
+            earlier nights.
+        alone: Whether there was no group.
     """
 
     rows: Indices
@@ -288,32 +313,37 @@ class _Kind:
     alone: bool
 
     def log_chance(self) -> Floats:
-        """Return the logarithm of how likely healthy hardware's number is as low as tonight's, at most.
+        """Return the logarithm of an upper bound of the probability that healthy hardware is as low
+        as tonight.
 
-        Evidence of a change cannot show that, because it is an average over the possible changes.
+        The evidence of a change cannot show this, because it is an average over the possible
+        changes.
         """
         earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
-        # The level that the number fell from is itself as uncertain as its nights are few.
+        # The fewer the earlier nights, the more uncertain is the level from which the number
+        # dropped.
         return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
 
 
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:
-    """Return the series of one quantity compared with their groups, or None if nothing can be compared."""
+    """Return the series of one quantity compared with their groups, or None if no comparison is
+    possible.
+    """
     value = table.value[rows]
     known = np.isfinite(value)
     middle = abs(float(np.median(value[known]))) if known.any() else 0.0
-    # A loss relative to 0 is not defined; a count of faults has its floor.
+    # A loss relative to 0 is undefined; a count of faults has its own floor.
     if middle == 0:
         return None
     with np.errstate(over="ignore"):
-        # Bounded: beyond it nothing is a measurement any more, and nothing overflows.
+        # Values are limited: beyond this no value is a real measurement, and nothing may overflow.
         value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
     own, alone = _residuals(value, table.node[rows], [one[rows] for one in table.groups], policy)
     known = np.isfinite(own)
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
     judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # Cheap, for all: only numbers that look lower than before are worth the likelihoods.
+    # This is cheap for all series: only numbers that seem lower than before need the likelihoods.
     tonight = own[:, -1] - row_medians(own[:, :-1])
     late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
@@ -336,10 +366,10 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
 
 @dataclass(frozen=True)
 class _Family:
-    """Series that one fault may slow down together: those of a GPU, or of a node.
+    """Series that one fault may slow down together: the series of a GPU or of a node.
 
-    ``key`` is of each series. Correlation among such series counts once: ``alike`` is the usual correlation
-    of two of them.
+    ``key`` has one entry per series. Correlated series count once: ``alike`` is the usual
+    correlation of two of them.
     """
 
     key: Integers
@@ -347,8 +377,8 @@ class _Family:
 
     @classmethod
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], key: Integers) -> _Family:
-        """Return the family with its correlation: measured on signs, which no fault of a few can change
-        much.
+        """Return the family with its correlation, measured on signs, which a fault of a few hardly
+        changes.
         """
         nights = table.value.shape[1]
         sums = np.zeros((int(key.max(initial=0)) + 1) * nights)
@@ -366,30 +396,35 @@ class _Family:
         return cls(key, float(np.clip(np.sin(np.pi / 2 * (mean + 2 / np.sqrt(pairs))), 0.0, 1.0)))
 
     def weight(self, members: NDArray[np.integer]) -> Floats:
-        """Return the factor for the evidence of so many members together."""
+        """Return the factor for the evidence of a number of members together."""
         weight: Floats = 1 / (1 + (np.maximum(members, 1) - 1) * self.alike)
         return weight
 
     def suspicious(self, drops: Floats, judged: Bools) -> Bools:
-        """Return the series of families that have fallen together by more than chance explains easily."""
+        """Return the series of families that have dropped together by more than chance easily
+        explains.
+        """
         size = int(self.key.max(initial=0)) + 1
         members = np.bincount(self.key[judged], minlength=size)
         suspicious = np.zeros(size, bool)
         for drop in drops.T:
             known = judged & np.isfinite(drop)
             total = np.bincount(self.key[known], weights=np.clip(drop[known], -4, 4), minlength=size)
-            # The noise of t with few degrees of freedom, cut off at 4, has a deviation of about 1.4 scales.
+            # The noise of t with few degrees of freedom, truncated at 4, has a standard deviation
+            # of about 1.4 scales.
             suspicious |= total < -2.5 * 1.4 * np.sqrt(members / self.weight(members))
         return suspicious[self.key] & judged & (members[self.key] > 1)
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Evidence on the series that are suspicious, alone or together; logarithms.
+    """The evidence, as logarithms, for series that are suspicious alone or together.
 
-    ``rows`` are the series, ``kind`` and ``place`` where they are among the kinds; ``change`` is of each
-    hypothesis of
-    a change, ``shares`` the logarithms of their weights.
+    Attributes:
+        rows: The series.
+        kind, place: The positions of the series among the kinds.
+        change: The evidence for each hypothesis of a change.
+        shares: The logarithms of the weights of the hypotheses.
     """
 
     kinds: Sequence[_Kind]
@@ -402,7 +437,7 @@ class _Evidence:
 
     @classmethod
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], judged: Bools, together: Bools) -> _Evidence:
-        """Return the evidence on all series that deserve a closer look."""
+        """Return the evidence for all series that need a closer examination."""
         nights = table.value.shape[1]
         what = _hypotheses(nights)
         rows, places, changes, levels = [], [], [], []
@@ -428,12 +463,12 @@ class _Evidence:
         )
 
     def of_changes(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence that some series have changed, each by itself."""
+        """Return the evidence that each of some series has changed, considered alone."""
         evidence: Floats = _log_sum(self.change[rows] + self.shares)
         return evidence
 
     def of_series(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence on some series, each by itself, of change and level."""
+        """Return the evidence for change and level of each of some series, considered alone."""
         evidence: Floats = np.logaddexp(self.of_changes(rows) + np.log(0.8), self.level[rows] + np.log(0.2))
         return evidence
 
@@ -441,9 +476,9 @@ class _Evidence:
 def _residuals(
     value: Floats, node: Integers, groups: list[Integers], policy: FleetPolicy
 ) -> tuple[Floats, bool]:
-    """Return numbers less their groups' medians, and whether there was no group."""
+    """Return the numbers minus their groups' medians, and whether there was no group."""
     own = value.copy()
-    # From coarse to fine: each finer group has only its own difference left to take off.
+    # From coarse to fine: for each finer group, only its own remaining difference is subtracted.
     everybody = np.zeros(own.shape, np.int32)
     alone = True
     for group in (everybody, *groups):
@@ -451,26 +486,28 @@ def _residuals(
         for night in range(own.shape[1]):
             enough[:, night] = _subtract_medians(own[:, night], group[:, night], node, policy.nodes_least)
         alone &= not enough[:, -1].any()
-        # Before its group had a median of its own a series was another one.
+        # Before its group had its own median, the series was not comparable.
         moved = (group != group[:, -1:]) & ~(enough & enough[:, -1:])
         own[moved] = np.nan
     return own, alone
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
-    """Take the median of its group from each number, where the group has enough nodes; return where."""
+    """Subtract the median of its group from each number if the group has enough nodes; return
+    where.
+    """
     known = np.flatnonzero(np.isfinite(column))
     enough = np.zeros(len(column), bool)
     if not len(known):
         return enough
     place = group[known]
-    # A node is in one group in a night.
+    # In one night, a node is in a single group.
     group_of = np.full(int(node.max()) + 1, -1, np.int64)
     group_of[node[known]] = place
     counts = np.bincount(place)
     large = np.bincount(group_of[group_of >= 0], minlength=len(counts)) >= least
     order = np.argsort(column[known])
-    # Numbers of one group together, in their order.
+    # Sort the numbers so that those of one group are together, in ascending order.
     order = order[np.argsort(place[order], kind="stable")]
     begins = np.cumsum(counts) - counts
     ordered = column[known][order]
@@ -483,10 +520,11 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
 
 
 def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
-    """Return the noise from night to night: of all series of the kind, or of one that is noisier.
+    """Return the night-to-night noise: of all series of the kind, or of a single noisier series.
 
-    It is measured on differences, so that a series that has changed hardly counts: between one night and
-    the next, and over half of the nights, whichever is more, as noise may last for several nights.
+    It is measured on differences, so that a series that has changed hardly counts: between
+    successive nights and over half of the nights; the larger value is used because noise may last
+    several nights.
     """
     nights = own.shape[1]
     scale, freedom = 0.0, _TAILS[-1][0]
@@ -501,37 +539,40 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
         scale = max(scale, half / at_half, most / at_most)
     if not scale:
         freedom = _FEW_FREEDOM
-        # Nothing repeats yet: the differences between the parts have to do.
+        # No number repeats yet, so the differences between parts have to serve.
         last = own[:, -1][np.isfinite(own[:, -1])]
         scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
     scale = max(scale, policy.resolution)
-    # Some GPUs are noisier than others and healthy: theirs counts as far as it is known.
+    # Some GPUs are noisier than others and still healthy: their own noise counts as far as it is
+    # known.
     steps = np.abs(np.diff(own, axis=1)) / np.sqrt(2.0)
     noisy = np.isfinite(steps).sum(axis=1) >= 8
     own_scale = np.zeros(len(own))
     if noisy.any():
         own_scale[noisy] = np.nanmedian(steps[noisy], axis=1) / _TAILS[0][1]
-    # Bounded: a series that comes and goes would otherwise excuse itself.
+    # Limited: otherwise a series that comes and goes would excuse itself.
     return _Noise(np.clip(own_scale, scale, 2 * scale), freedom)
 
 
 def _fitting_freedom(ratio: float) -> int:
-    """Return the degrees of freedom of noise whose 95 % are so many times its median; a tenth for safety."""
+    """Return the degrees of freedom of noise with this ratio of 95 % quantile to median; for
+    safety, a tenth is added to the ratio.
+    """
     fitting = [freedom for freedom, at_half, at_most in _TAILS[1:] if at_most / at_half >= 1.1 * ratio]
     heaviest, usual = _TAILS[:2]
     return max(fitting, default=heaviest[0] if ratio > usual[2] / usual[1] else usual[0])
 
 
 def _freedom_known(numbers: int) -> int:
-    """Return how light the tails may be after so many numbers: few numbers contain none of the rare ones."""
+    """Return how light the tails may be given so many numbers: few numbers include no rare ones."""
     if numbers < _FEW:
         return _FEW_FREEDOM
     return _FEW_FREEDOM + 2 if numbers < _MANY else _TAILS[-1][0]
 
 
 def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
-    """Return for each series the lowest level that a healthy one of its kind has: of other nodes, less a
-    margin.
+    """Return, for each series, the lowest level of a healthy one of its kind: from other nodes,
+    less a margin.
     """
     level = row_medians(own)
     known = np.flatnonzero(np.isfinite(level))
@@ -540,7 +581,7 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
         return bound
     order = known[np.argsort(level[known], kind="stable")]
     largest = int(np.bincount(node[known]).max())
-    # One node with all of its GPUs and two more may be slow without hiding one another.
+    # One node with all of its GPUs and two more GPUs may be slow without hiding each other.
     place = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
     slowest = float(level[order[place]])
     tail = policy.tail * (float(level[order[min(4 * place, len(order) // 2)]]) - slowest)
@@ -549,7 +590,7 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
 
 
 def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
-    """Return the possible shapes of a change: kind, its first night, and the loss in steps of the grid."""
+    """Return the possible forms of a change: kind, first night, and loss in steps of the grid."""
     found = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
     found += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
     found += [("returning", 0, loss) for loss in _LOSSES]
@@ -557,39 +598,39 @@ def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
 
 
 def _weights(nights: int) -> Floats:
-    """Return the weight of each hypothesis; they add up to 1."""
+    """Return the weight of each hypothesis; the weights add up to 1."""
     kinds = [
         "tonight" if kind == "step" and first == nights - 1 else kind
         for kind, first, _ in _hypotheses(nights)
     ]
-    # A change that began tonight has had one night to show itself, every other change more.
+    # A change that began tonight has had only one night to appear; every other change has had more.
     shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
     some = sum(shares[kind] for kind in set(kinds))
     return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
 
 
 def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
-    """Return for each series and hypothesis how much likelier it is than no change, as a logarithm.
+    """Return the log-likelihood ratio of each hypothesis to no change, for each series.
 
-    The level that the series had is unknown: every one of the grid is as likely.
+    The earlier level of the series is unknown: every level of the grid is equally likely.
     """
     series, nights = own.shape
     most = max(_LOSSES)
     size = _BELOW + _ABOVE + 1
     grid = (np.arange(size + most) - most - _BELOW) * _STEP
-    # Around its own middle: the grid need not reach over the whole fleet. If most nights are far below the
-    # others, around these: they may be the healthy level.
+    # The grid is centred on the series' own middle, so it need not cover the whole fleet. If most
+    # nights are far below the others, it is centred on the others: they may be the healthy level.
     centre, good = row_medians(own), _upper_quartiles(own)
     centre = np.where(good - centre > _ABOVE * _STEP, good, centre)
     distance = (own - centre[:, None])[:, :, None] - grid
     likely = noise.log_density(distance, noise.scale[:, None, None])
     likely[~np.isfinite(own)] = 0.0
-    # Bad both times of two is twice the evidence.
+    # Two bad measurements count as twice the evidence.
     likely[twice, -1] *= 2.0
     sums = np.concatenate([np.zeros((series, 1, likely.shape[2])), np.cumsum(likely, axis=1)], axis=1)
     none = _log_sum(sums[:, -1, most:])
     columns: list[Floats] = []
-    # Sums over nights once, then every first night is a difference of two of them.
+    # With sums over nights, each first night is a difference of two sums.
     for loss in _LOSSES:
         here, there = slice(most, None), slice(most - loss, most - loss + size)
         since = sums[:, 1:-1, here] + sums[:, -1:, there] - sums[:, 1:-1, there]
@@ -598,7 +639,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
         for first in sorted({0, nights // 2}):
             columns.append(_log_sum(_slope_likelihood(likely, first, loss, most, size)))
     for loss in _LOSSES:
-        # Nights that come and go: each is a good or a bad one, as likely either way.
+        # Nights that come and go: each night is good or bad with equal probability.
         either = np.logaddexp(likely[:, :, most:], likely[:, :, most - loss : most - loss + size])
         columns.append(_log_sum(either.sum(axis=1) - nights * np.log(2.0)))
     collapsed = noise.log_collapse(-distance[:, :, most:], noise.scale[:, None, None])
@@ -609,7 +650,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
 
 
 def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
-    """Return the likelihoods of a loss of any size from each night on, and of one that comes and goes."""
+    """Return the likelihoods of a loss of any size from each night on, and of a recurring one."""
     healthy, since = np.cumsum(likely, axis=1), np.cumsum(collapsed, axis=1)
     steps = _log_sum(healthy[:, :-1] + since[:, -1:] - since[:, :-1])
     either = np.logaddexp(likely, collapsed) - np.log(2.0)
@@ -617,7 +658,9 @@ def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
 
 
 def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: int) -> Floats:
-    """Return the likelihood of a loss that grows evenly from a night on, for each level of the grid."""
+    """Return the likelihood of a loss that increases evenly from a night on, for each level of the
+    grid.
+    """
     nights = likely.shape[1]
     total = np.zeros((len(likely), size))
     for night in range(nights):
@@ -627,8 +670,9 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
 
 
 def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
-    """Return how much likelier a level below the bound is than the bound itself, as a logarithm."""
-    # Against the bound itself: it is the healthy level from which a slow one is hardest to distinguish.
+    """Return the log-likelihood ratio of a level below the bound to the bound itself."""
+    # Compare with the bound itself: of all healthy levels, it is the hardest to distinguish from a
+    # slow one.
     known = np.isfinite(own)
     weight = known.astype(np.float64)
     weight[twice, -1] *= 2.0
@@ -646,7 +690,7 @@ def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> 
 def _slow_by_node(
     table: SeriesTable, evidence: _Evidence, families: Sequence[_Family], policy: FleetPolicy
 ) -> Iterator[SlowSeries]:
-    """Yield the slow series of nodes whose evidence is enough."""
+    """Yield the slow series of nodes with sufficient evidence."""
     if not len(evidence.rows):
         return
     tests = _tests(table)
@@ -670,8 +714,10 @@ def _slow_by_node(
 def _node_evidence(
     evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
-    """Return a node's evidence: the average of that on its series, on its GPUs, and on the whole."""
-    # Members that were not suspicious have weight 0, but count in the divisor.
+    """Return a node's evidence: the average of the evidence for its series, its GPUs, and the whole
+    node.
+    """
+    # Members that were not suspicious have weight 0 but still count in the divisor.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
     for family in families:
@@ -681,14 +727,14 @@ def _node_evidence(
         members = np.bincount(place)
         joint *= family.weight(members)[:, None]
         each = _log_sum(joint + evidence.shares)
-        # As many families as there would be if all were as large as these.
+        # Number of families if all were as large as these.
         count = max(tests / members.mean(), 1.0)
         shares.append(np.log(0.2) + float(_log_sum(each[None, :])[0]) - np.log(count))
     return float(_log_sum(np.array([shares]))[0])
 
 
 def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
-    """Return the description of a slow series, or None if it is not slow tonight."""
+    """Return a description of a slow series, or None if it is not slow tonight."""
     kind, place = evidence.kinds[evidence.kind[one]], evidence.place[one]
     own, change = kind.own[place], evidence.change[one] + evidence.shares
     if evidence.level[one] > _log_sum(change[None, :])[0]:
@@ -703,7 +749,7 @@ def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) 
     if not slow_tonight or loss <= 0:
         return None
     expected = (base + kind.weather[place]) * kind.middle
-    # A fraction of the median becomes one of what the part itself should have given.
+    # Convert a fraction of the median to a fraction of the part's expected value.
     loss *= kind.middle / abs(expected) if expected else 1.0
     return SlowSeries(
         series=int(evidence.rows[one]),
@@ -719,14 +765,16 @@ def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) 
 
 
 def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
-    """Return a series' level before a change and since, and for how many nights it has lasted."""
+    """Return the level of a series before a change and after it, and the number of nights it has
+    lasted.
+    """
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":
         return *_medians(own[:first], own[first:]), int(np.isfinite(own[first:]).sum())
     if shape == "slope":
         third = max(own.size // 5, 2)
         return *_medians(own[: first + third], own[-third:]), int(np.isfinite(own[first:]).sum())
-    # Up to half of the nights may be bad, so that the median is meaningless.
+    # Up to half of the nights may be bad, so the median would be meaningless.
     good = float(np.nanquantile(own, 0.75))
     bad = own < good - loss / 2
     return *_medians(own[~bad], own[bad]), int(bad.sum())
@@ -740,7 +788,7 @@ def _medians(before: Floats, since: Floats) -> tuple[float, float]:
 
 
 def _log_sum(table: Floats) -> Floats:
-    """Return the logarithm of the sum of the exponentials along the last axis."""
+    """Return the logarithm of the sum of exponentials along the last axis."""
     highest = table.max(axis=-1)
     highest = np.where(np.isfinite(highest), highest, 0.0)
     with np.errstate(divide="ignore"):
@@ -749,7 +797,7 @@ def _log_sum(table: Floats) -> Floats:
 
 
 def _upper_quartiles(table: Floats) -> Floats:
-    """Return of each row a number that a quarter of its numbers reaches; NaN of an empty row."""
+    """Return, for each row, a value that a quarter of its numbers reach; NaN for an empty row."""
     ordered = np.sort(table, axis=1)
     place = np.isfinite(ordered).sum(axis=1) * 3 // 4
     quartiles: Floats = ordered[np.arange(len(ordered)), np.minimum(place, ordered.shape[1] - 1)]
@@ -757,7 +805,9 @@ def _upper_quartiles(table: Floats) -> Floats:
 
 
 def row_medians(table: Floats) -> Floats:
-    """Return the median of each row without its NaNs, NaN of an empty row (``nanmedian`` is slow on rows)."""
+    """Return the median of each row without NaNs, or NaN for an empty row (``nanmedian`` is slow on
+    rows).
+    """
     ordered = np.sort(table, axis=1)
     count = np.isfinite(ordered).sum(axis=1)
     if not ordered.shape[1]:

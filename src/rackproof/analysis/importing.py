@@ -1,10 +1,11 @@
-"""Logs made elsewhere are read as runs, as if Rackproof had made them, but marked ``imported``.
+"""Read logs made elsewhere as runs, as if Rackproof had made them, but marked ``imported``.
 
-Nothing is written here: :mod:`rackproof.jobs.bench.import_logs` keeps such runs in a results folder.
+This module writes no file: :mod:`rackproof.jobs.bench.import_logs` stores such runs in a results
+folder.
 
-Nothing is known of such a run but its log, so its verdict is the log's: whether the run ended well, not
-whether it was fast. The table :data:`IMPORT_EVIDENCE` lists what a log must contain besides a start and an
-end: two lines prove no run. The same log imported again is the same run.
+Only the log of such a run is known, so its verdict is the log's: whether the run ended well, not
+whether it was fast. The table :data:`IMPORT_EVIDENCE` lists what a log must contain in addition to
+a start and an end: two lines prove no run. Importing the same log again gives the same run.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from rackproof.logs._mlperf import JUDGED_BY
 from rackproof.logs.opening import name_unpacked, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
-"""The format that :func:`rackproof.logs.parse_path` reports for a file without a known format."""
+"""Format that :func:`rackproof.logs.parse_path` reports for a file in no known format."""
 
 SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
 IMPORTED_FROM = "imported from "
-"""Begins the description of an imported run; the log's path follows."""
+"""Prefix of the description of an imported run; the log's path follows."""
 
-# Files of these names are logs even when they are empty or garbage: leaving a broken result out would
+# Files with these names are logs even if they are empty or garbage: omitting a broken result would
 # make a set of results look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
@@ -42,17 +43,20 @@ _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
 )
-"""Measurements of a training's course, not of its outcome."""
+"""Measurements during a training, as opposed to its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""Logs of the last four rounds of MLPerf are younger. A log older than this is not evidence about a present
-machine.
+"""Age from which a log is no evidence about a current machine; logs of the last four rounds of
+MLPerf are younger.
 """
 CLOCK_SLACK = timedelta(days=1)
-"""The most by which a log may be ahead of this machine's clock; its times may be local times."""
+"""Largest time by which a log may be ahead of this machine's clock; its times may be local
+times."""
 
 
 def _result_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states its outcome: an evaluation, or a measurement of its own."""
+    """Return whether a training log states its result: an evaluation, or a measurement by its
+    program.
+    """
     found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
     return EvidenceState.THERE if found else EvidenceState.ABSENT
 
@@ -66,7 +70,7 @@ def _speed_of(log: ParsedLog) -> EvidenceState:
 
 
 def _outcome_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states an evaluation, or any measurement of its program."""
+    """Return whether a training log states an evaluation, or any measurement by its program."""
     return EvidenceState.THERE if log.tags.get(JUDGED_BY) else _result_of(log)
 
 
@@ -88,7 +92,7 @@ _TARGET: RequiredEvidence[ParsedLog] = RequiredEvidence(
     "read the whole log",
 )
 PARSE_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (replace(_RESULT, state=_outcome_of), _TARGET)
-"""Evidence that a log must hold that `rackproof parse` reads alone; its plan is not known."""
+"""Evidence that a log needs if `rackproof parse` reads it alone, without its plan."""
 
 IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
     RequiredEvidence(
@@ -117,11 +121,11 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
         remedy="the log shows no batch that was trained; import the whole log",
     ),
 )
-"""Evidence that an imported log must hold, though its format alone would let it pass."""
+"""Evidence that an imported log needs even if its format alone would let it pass."""
 
 
 class NoLogsError(RackproofError):
-    """There is nothing to import."""
+    """An import without any log."""
 
 
 def find_files(
@@ -130,21 +134,21 @@ def find_files(
     skipped: list[str] | None = None,
     unread: list[str] | None = None,
 ) -> Iterator[Path]:
-    """Yield the files under a folder in a natural order, without links, hidden ones and the results.
+    """Yield the files under a folder in natural order, except links, hidden files and the results.
 
     Args:
-        place: The folder, or one file.
-        results_folder: The folders of runs, which are not searched.
-        skipped: Takes a line for each link, and for each hidden file that is called like a log.
-        unread: Takes a line for each FIFO, socket and device, whose contents are not known.
+        place: The folder, or a single file.
+        results_folder: The folder of the runs, which is not searched.
+        skipped: List that gets a line for each link, and for each hidden file with a log's name.
+        unread: List that gets a line for each FIFO, socket and device, whose contents are unknown.
     """
     if place.is_file():
         yield place
         return
     for folder, subfolders, names in os.walk(place):
-        # In place: os.walk enters only the folders that stay in its own list.
+        # Changed in place: os.walk enters only the folders that remain in its own list.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
-        # Shorter names first, so that run_2 comes before run_10.
+        # Shorter names come first, so that run_2 precedes run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
             if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
@@ -158,7 +162,7 @@ def find_files(
 
 
 def _is_walked(folder: Path, results_folder: Path | None) -> bool:
-    # An import into a folder below the logs would otherwise import its own copies, again and again.
+    # Otherwise an import into a folder below the logs would import its own copies repeatedly.
     return not folder.name.startswith(".") and folder.resolve() != results_folder
 
 
@@ -168,7 +172,9 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether a text file holds only blanks, or the zeros that a crash leaves: a log was lost."""
+    """Return whether a text file has only blanks, or the zero bytes left by a crash: a log was
+    lost.
+    """
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -176,7 +182,7 @@ def _is_emptied(path: Path) -> bool:
 
 
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
-    """Guess the benchmark of a log: by its own statement, else by the name of its folder."""
+    """Guess the benchmark of a log from its own statement, or else from the name of its folder."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
         stated = sanitize(log.tags.get(tag, ""), 100)
         if stated:
@@ -185,7 +191,9 @@ def guess_benchmark(log: ParsedLog, path: Path) -> str:
 
 
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
-    """Read a moment that the log states: ISO 8601 (UTC where it has no zone), or seconds since 1970."""
+    """Read a time that the log states: ISO 8601 (UTC without a time zone), or seconds since
+    1970.
+    """
     for name in names:
         try:
             moment = _parse_moment(log.tags.get(name, ""))
@@ -206,7 +214,7 @@ def _parse_moment(text: str) -> datetime | None:
 
 
 def judged_alone(log: ParsedLog) -> ParsedLog:
-    """Return a log with findings for what it lacks as the only proof of a run."""
+    """Return a log with findings about the evidence that it lacks as the only proof of a run."""
     return log if log.verdict.gates else _with_findings(log, _lacking(PARSE_EVIDENCE, log))
 
 
@@ -225,14 +233,16 @@ def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
 
 
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
-    """Return a log with the findings of a lone proof of a run; one that proves none stays as it is."""
+    """Return a log with the findings for an import; a log that proves no run is returned
+    unchanged.
+    """
     if log.verdict.gates:
         return log
     place = Source(file=log.file or None)
     found = _lacking(IMPORT_EVIDENCE, log)
     ended = _ended(log)
     if not old and ended is None:
-        # A file's own time is that of its last copy.
+        # A file's own time is the time of its last copy.
         message = (
             "the log states no date of its own: whether it shows a machine of today is not known; "
             "where its age is known, import it with --old"
@@ -244,7 +254,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 
 
 def _ended(log: ParsedLog) -> datetime | None:
-    """Return when a log's run ended, as precisely as the log states it."""
+    """Return the end of a log's run, as precisely as the log states it."""
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
         ended = _moment_of(log.last_event_s) or ended
@@ -252,7 +262,7 @@ def _ended(log: ParsedLog) -> datetime | None:
 
 
 def _wrong_age(ended: datetime, now: datetime) -> str | None:
-    """Return what is wrong with the moment of a log, in words."""
+    """Return a description of what is wrong with the time of a log, or None."""
     if ended > now + CLOCK_SLACK:
         return f"the run ended on {ended:%Y-%m-%d}, which is still to come: that clock was wrong"
     if ended < now - MAX_AGE:
@@ -277,11 +287,11 @@ def run_from_log(
 
     Args:
         log: The parsed log.
-        path: The log's path.
-        entry: The raw log as the record names it.
-        run_id: The run's id.
-        benchmark: Its benchmark.
-        plan_id: The import it belongs to.
+        path: The path of the log.
+        entry: The raw log, with the name that the record uses.
+        run_id: The id of the run.
+        benchmark: The name of its benchmark.
+        plan_id: The id of the import.
     """
     return Run(
         run_id=run_id,
@@ -320,14 +330,14 @@ def _dataset(log: ParsedLog) -> Dataset | None:
     stated = _tags_under(log, "dataset.")
     if not stated:
         return None
-    # A log may contain any text: an invalid count is left out rather than the whole log refused.
+    # A log may contain any text: an invalid count is left out so that the log is not refused.
     counts = {name: int(stated[name]) for name in ("objects", "size_bytes") if _digits(stated.get(name, ""))}
     texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
     return Dataset.model_validate({**texts, **counts})
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
-    """Return the reasons for the log's verdict, the worst and the causes first."""
+    """Return the reasons for the log's verdict; the worst and the causes come first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = [finding for finding in log.findings if finding.verdict in order]
     findings.sort(key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence))
@@ -335,12 +345,14 @@ def _reasons(log: ParsedLog) -> tuple[str, ...]:
 
 
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
-    """Return the point of a matrix that a log states: batch, and of tf_cnn_benchmarks all that it prints."""
+    """Return the point of a matrix that a log states: the batch and, for tf_cnn_benchmarks, all
+    printed values.
+    """
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}
     point |= _numbers(tags, {"batch_size": "global_batch_size"})
     if log.format == "mllog" and "batch_per_gpu" in tags:
-        # Rackproof's own workload, started by hand: over several nodes, by srun.
+        # Rackproof's own workload, started by hand or, on several nodes, by srun.
         point |= _numbers(tags, {name: name for name in ("batch_per_gpu", "gpus", "processes", "nodes")})
     if log.format == "tf_cnn":
         point |= _numbers(tags, {"batch_per_gpu": "batch_size_per_device", "gpus": "devices"})
@@ -349,7 +361,7 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
 
 
 def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, int]:
-    """Return the parameters whose tag is a number, by their own names."""
+    """Return the parameters whose tag is a number, with the parameters' names."""
     return {name: int(tags[tag]) for name, tag in tag_of.items() if _digits(tags.get(tag, ""))}
 
 
@@ -359,7 +371,7 @@ def _reason(finding: Finding) -> str:
 
 
 def _digits(text: str) -> bool:
-    # Below 18 digits: more may not fit 64 bits, and int() of thousands of digits raises.
+    # Below 18 digits: more may not fit into 64 bits, and int() of thousands of digits raises.
     return text.isascii() and text.isdigit() and len(text) < 18
 
 
@@ -370,10 +382,10 @@ def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
 
 
 def check_place(place: Path) -> None:
-    """Check that a place can hold logs.
+    """Check that a place can contain logs.
 
     Raises:
-        NoLogsError: It does not exist, or is neither a file nor a folder.
+        NoLogsError: The place does not exist, or is neither a file nor a folder.
     """
     if not place.exists():
         raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
@@ -382,11 +394,11 @@ def check_place(place: Path) -> None:
 
 
 def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
-    """Yield a run for every log among files, as an import makes it, and write nothing.
+    """Yield a run for every log among files, as an import would make it, without writing.
 
     Args:
-        files: Logs and folders of logs.
-        skipped: Takes a line for each file in which no log format is found.
+        files: The logs and folders of logs.
+        skipped: List that gets a line for each file in which no log format is found.
 
     Raises:
         NoLogsError: A file or folder does not exist.
@@ -413,18 +425,20 @@ def read_runs(
     old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Yield the run of each log with the log's path; of byte-identical logs the second is unproven.
+    """Yield the run of each log with the log's path; the second of two identical logs is unproven.
 
     Args:
         files: The files to read.
-        root: Folder that the names of files are relative to, in remarks.
-        skipped: Takes a line for each file in which no log format is found.
-        unread: Takes a line for each file that may hold a log and cannot be read as one: an archive.
-        benchmark: Its name; by default the one in each log, else its folder's name.
-        format: A log format's name, or ``auto``.
-        plan_id: The import that the runs belong to.
-        old: The logs are known to be old: their age is not judged.
-        progress: Called before each file.
+        root: The folder that the names of files in remarks are relative to.
+        skipped: List that gets a line for each file in which no log format is found.
+        unread: List that gets a line for each file, such as an archive, that may hold a log but
+            cannot be read as one.
+        benchmark: The name of the benchmark; by default the one in each log, or else its folder's
+            name.
+        format: The name of a log format, or ``auto``.
+        plan_id: The id of the import that the runs belong to.
+        old: Whether the logs are known to be old, so that their age is not judged.
+        progress: A function that is called before each file.
 
     Raises:
         OSError: A log cannot be read.
@@ -440,7 +454,8 @@ def read_runs(
             unread.append(f"{sanitize(relative, 300)}: {problem}")
             continue
         name = f"logs/{slug(name_unpacked(path.name), 100) or 'log.txt'}"
-        # Named as it is called in the run's folder, so that every place in the report can be looked up.
+        # Use the name that the log has in the run's folder, so that every place in the report can
+        # be found.
         log, entry = read_log_file(path, name, format=format)
         log = _judged_as_import(log, now, old=old)
         if log.format == UNRECOGNISED and not (_is_log_by_name(path) or _is_emptied(path)):
@@ -457,19 +472,22 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # By content: the same log is the same run wherever it is imported from; a copy beside it is another one.
+    # By content: the same log is the same run wherever it is imported from; a copy beside it is
+    # another run.
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"
 
 
 def text_digest(*parts: str) -> str:
-    """Return a digest of texts; which text ends where counts."""
+    """Return a digest of texts; it depends on where each text ends."""
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _with_duplicate(run: Run, other: str) -> Run:
-    """Return a run as unproven: two systems do not write the same bytes, so one of the two logs is a copy."""
+    """Return a run as unproven: two systems never write identical logs, so one of them is a
+    copy.
+    """
     message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

@@ -1,6 +1,6 @@
-"""Confidence intervals over repeats: of a mean, and of the ratio of two means.
+"""Compute confidence intervals over repeats: of a mean, and of the ratio of two means.
 
-Nothing is drawn at random: the same repeats give the same interval. One repeat has no interval.
+No random numbers are used: the same repeats give the same interval. One repeat has no interval.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ def t_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t distribution.
 
     Args:
-        probability: At least 0.5 and below 1.
-        freedom: Degrees of freedom, more than 0; need not be whole (Welch and Satterthwaite).
+        probability: The probability, at least 0.5 and below 1.
+        freedom: The degrees of freedom, more than 0, not necessarily an integer (Welch and
+            Satterthwaite).
 
     Raises:
-        ValueError: An argument outside its range.
+        ValueError: An argument is outside its range.
     """
     if not 0.5 <= probability < 1 or not freedom > 0:
         raise ValueError(f"no t quantile of {probability} with {freedom} degrees of freedom")
@@ -29,7 +30,9 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
-    """Return half the width of the t interval of a mean, in the values' unit; ``None`` for one value."""
+    """Return half the width of the t interval of a mean, in the values' unit, or ``None`` for one
+    value.
+    """
     if len(values) < 2:
         return None
     width = t_quantile((1 + confidence) / 2, len(values) - 1)
@@ -44,9 +47,9 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
     of the ratio's logarithm.
 
     Args:
-        values: Repeats above the line, positive.
-        base: Repeats below the line, positive.
-        confidence: Probability that the interval is to hold, between 0 and 1.
+        values: The repeats in the numerator, which are positive.
+        base: The repeats in the denominator, which are positive.
+        confidence: The confidence level of the interval, between 0 and 1.
 
     Returns:
         The fraction, or ``None`` if either side was not measured at least twice.
@@ -58,7 +61,7 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
         for repeats in (values, base)
     ]
     total = math.fsum(part for part, _ in parts)
-    # Repeats that are all equal: the degrees of freedom would be 0 / 0.
+    # All repeats are equal: the degrees of freedom would be 0 / 0.
     if total == 0:
         return 0.0
     freedom = total**2 / math.fsum(part**2 / degrees for part, degrees in parts)

@@ -1,7 +1,8 @@
 """Propose references with bounds from the noise of repeated runs of healthy machines.
 
-A bound has to lie outside the differences of healthy machines, else it raises false alarms; it has to lie
-close to them, else it finds nothing. Both are figures of the same runs, so they are computed here and stated.
+A bound must be outside the differences of healthy machines, or it causes false alarms; it must be
+close to them, or it finds nothing. Both figures come from the same runs, so they are computed and
+stated here.
 """
 
 from __future__ import annotations
@@ -16,28 +17,31 @@ from rackproof.analysis.representative import DEVICE_LABELS
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
-"""Runs that a spread is taken from: of five values the range holds nine tenths of later ones."""
+"""Number of runs from which a spread is computed: the range of five values contains nine tenths of
+later ones."""
 TIGHTEST = 0.03
-"""No bound is closer: power, clocks and cooling of healthy GPUs differ by so much from host to host."""
+"""Smallest bound: power, clocks and cooling of healthy GPUs differ by this much between hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""The same for runs of one or two machines: a third pair of H100 was 3.4 % below two that agreed."""
+"""Smallest bound for runs of one or two machines: a third pair of H100 was 3.4 % below two that
+agreed."""
 MACHINES = 3
-"""Machines from which on the spread holds differences between machines."""
+"""Number of machines from which the spread includes differences between machines."""
 WIDEST = 0.15
-"""A figure that needs a wider bound finds no fault worth finding."""
+"""Largest bound: a wider one would find no relevant fault."""
 FASTER = 0.25
-"""The largest plausible excess over a reference; beyond it, it is another measurement, not a better
+"""Largest plausible excess over a reference; beyond it, the measurement differs, not the
 machine.
 """
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
-"""Labels that tell which part of the same kind was measured; `device` tells a processor from a GPU."""
+"""Labels that identify one of several equal parts; `device` distinguishes a processor from a
+GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
 
 
 class ProposedReference(Record):
-    """One quantity over repeated runs, and the reference that follows from it."""
+    """One quantity over repeated runs, and the proposed reference."""
 
     benchmark: str
     parameters: dict[str, str | int | float | bool | None]
@@ -50,30 +54,33 @@ class ProposedReference(Record):
     lowest: float
     highest: float
     value: float
-    """The median of all values."""
+    """Median of all values."""
     spread: float
     """Range of the values as a fraction of the median."""
     bound: float
-    """The largest loss of a later value against this one, as a fraction."""
+    """Largest loss of a later value relative to this one, as a fraction."""
     smallest_loss: float
-    """The loss that takes the best of the values beyond the bound, as a fraction: less may stay unseen."""
+    """Loss from which the best of the values is beyond the bound, as a fraction: a smaller loss may
+    remain unnoticed."""
     objection: str = ""
-    """Not empty: why these runs give no reference."""
+    """Reason why these runs give no reference, or empty."""
 
 
 def propose_references(
     runs: Iterable[Run], *, bound: float | None = None, fewest_runs: int = FEWEST_RUNS
 ) -> list[ProposedReference]:
-    """Return proposed references for each speed that the benchmarks of repeated runs judge.
+    """Return a proposed reference for each speed that the benchmarks of repeated runs judge.
 
     Args:
-        runs: Runs of healthy machines of one SKU. A run that a finding or judgement speaks against is left
-            out; one that only lacks references is not.
-        bound: Demand this bound, a fraction; None takes twice the spread, at least :func:`tightest_bound`.
+        runs: The runs of healthy machines of one SKU. A run with an objecting finding or judgement
+            is left out; a run that only lacks references is not.
+        bound: The required bound, as a fraction; None for twice the spread, but at least
+            :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
 
     Returns:
-        One entry for each benchmark, point, metric and label set, in that order, those with an objection too.
+        One entry for each benchmark, point, metric and label set, in that order, including those
+            with an objection.
     """
     values: dict[Key, list[float]] = defaultdict(list)
     sources: dict[Key, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
@@ -98,7 +105,7 @@ def propose_references(
 
 
 def _is_sound(run: Run) -> bool:
-    """Return whether a run has no fault except that its speeds have no reference yet."""
+    """Return whether a run has no fault, except that its speeds have no reference yet."""
     if any(finding.verdict in _BAD for finding in run.findings):
         return False
     return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
@@ -109,12 +116,12 @@ def _lacks_reference(one: Judgement) -> bool:
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
-    """Return the labels of measurements that were judged without a bound of the
-    definition's own, by metric.
+    """Return the labels of measurements that were judged without a bound in the definition, by
+    metric.
     """
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for one in run.judgements:
-        # A rule's own bound has an edge at the value itself: it is a question of quality.
+        # A rule's own bound is at the value itself: it is a check of quality.
         edges = (one.reference.low, one.reference.high) if one.reference else ()
         if 0 not in edges:
             judged[one.metric].append(one.labels)
@@ -131,7 +138,9 @@ def _key(run: Run, one: Measurement) -> Key:
 
 
 def _machine(run: Run) -> str:
-    """Return the identity of a run's machine: its serial, and its GPUs for virtual machines."""
+    """Return the identity of a run's machine: its serial number, and its GPUs for virtual
+    machines.
+    """
     return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
 
 
@@ -145,11 +154,11 @@ def _proposed(
 ) -> ProposedReference:
     benchmark, parameters, metric, unit, labels = key
     low, high, middle = min(values), max(values), median(values)
-    # Around 0 there is no fraction: as noisy as can be.
+    # Around 0 there is no fraction: assume the largest noise.
     spread = (high - low) / middle if middle > 0 else 1.0
     tightest = tightest_bound(len(sources[1]))
     bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
-    # The healthy value that has the longest way to the bound.
+    # The healthy value that is furthest from the bound.
     higher = direction is Direction.HIGHER
     loss = 1 - middle * (1 - bound) / (high or 1) if higher else middle * (1 + bound) / (low or 1) - 1
     return ProposedReference(
@@ -172,7 +181,9 @@ def _proposed(
 
 
 def tightest_bound(machines: int) -> float:
-    """Return the closest bound, a fraction, that runs of so many machines allow where none is demanded."""
+    """Return the smallest bound, as a fraction, that runs of this number of machines allow by
+    default.
+    """
     return TIGHTEST if machines >= MACHINES else TIGHTEST_OF_FEW
 
 
@@ -196,7 +207,7 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
 
     Args:
         one: A proposal without objection.
-        source: Where it was measured, in words.
+        source: A text about where it was measured.
     """
     digits = 4 - math.ceil(math.log10(abs(one.value)))
     value = round(one.value, max(0, digits))

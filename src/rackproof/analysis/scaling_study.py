@@ -1,7 +1,8 @@
 """Turn runs of several sizes into a study: rates, scaling efficiency, accuracy, and causes of bad points.
 
-No I/O: everything here is a function of records; :mod:`rackproof.report.study` makes the tables. Nothing here
-gives a verdict: a run that shows a failure has a row, but no efficiency is computed from it.
+No I/O: every function depends only on records; :mod:`rackproof.report.study` makes the tables. This
+module gives no verdicts: a run that shows a failure has a row, but no efficiency is computed from
+it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from rackproof.core.records import Measurement, Record, Run, Series, Verdict, wo
 
 CONFIDENCE = 0.95
 SIZES = frozenset({"gpus", "nodes", "processes"})
-"""Parameters that set the number of devices; the points of one study differ in them."""
+"""Parameters that set the number of devices, in which the points of one study differ."""
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
-"""A device that has nothing to do for a tenth of the time is starved."""
+"""Share of time without work from which a device counts as starved."""
 EXCHANGE = 0.05
-"""A share of the step spent on exchange that is not hidden, beyond which the network limits."""
+"""Share of the step that visible communication may take; above it, the network is the limit."""
 SLOW_RANK = 0.05
-"""A rank that alone takes so much longer than the median rank is slow by itself."""
+"""Share by which a single rank must exceed the median rank to count as slow."""
 BUSY = 0.80
-"""Mean utilisation below which a GPU is not kept busy."""
+"""Mean utilisation below which a GPU counts as not busy."""
 LINK_FULL = 0.85
 THROTTLED = 0.10
-"""Share of samples with clocks held back that explains something."""
+"""Share of samples with reduced clocks from which these are an explanation."""
 SLOWER_CLOCK = 0.05
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons): power cap, hardware slowdown, software
@@ -57,7 +58,7 @@ Cause = Literal[
 
 
 class ScalingExplanation(Record):
-    """An explanation of a run's speed by its samples, with the numbers that show it."""
+    """An explanation of a run's speed from its samples, with the numbers that support it."""
 
     cause: Cause
     text: str
@@ -65,10 +66,10 @@ class ScalingExplanation(Record):
 
 
 class StudyRow(Record):
-    """One size of a study: the repeats made there.
+    """One size of a study, with its repeats.
 
-    ``rate`` is the mean of the runs that count, or None if none counts; ``scaling`` compares it with the
-    base.
+    ``rate`` is the mean of the runs that count, or None if there are none; ``scaling`` compares it
+    with the base.
     """
 
     devices: int
@@ -85,24 +86,24 @@ class StudyRow(Record):
 
 
 class Study(Record):
-    """Points of one benchmark that differ only in how many devices work."""
+    """The points of one benchmark that differ only in the number of working devices."""
 
     benchmark: str
     point: dict[str, str]
     where: str
-    """The node, where each run used a single one; empty if sizes differ in nodes, or nothing is known."""
+    """The node, if each run used a single one; empty if sizes differ in nodes, or if unknown."""
     base: int | None
-    """Devices of the smallest size that counts."""
+    """Number of devices of the smallest size that counts."""
     rows: tuple[StudyRow, ...]
 
     @property
     def scales(self) -> bool:
-        """Return whether at least two sizes were measured, so that there is an efficiency."""
+        """Return whether at least two sizes were measured, so that an efficiency exists."""
         return sum(row.scaling is not None for row in self.rows) >= 2
 
 
 def rate_of(run: Run) -> Measurement | None:
-    """Return the run's throughput: the first of :data:`THROUGHPUT` that it measured, without labels."""
+    """Return the run's throughput: the first measurement of :data:`THROUGHPUT` without labels."""
     for name in THROUGHPUT:
         found = [one for one in run.measurements if one.name == name]
         if found:
@@ -111,7 +112,7 @@ def rate_of(run: Run) -> Measurement | None:
 
 
 def nodes_of(run: Run) -> int:
-    """Return how many nodes a run used."""
+    """Return the number of nodes that a run used."""
     stated = run.parameters.get("nodes")
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
         return stated
@@ -119,7 +120,9 @@ def nodes_of(run: Run) -> int:
 
 
 def devices_of(run: Run) -> int:
-    """Return how many devices a run used on all nodes: GPUs, or processes where it used none."""
+    """Return the number of devices that a run used on all nodes: GPUs, or processes without
+    GPUs.
+    """
     for name in ("gpus", "processes"):
         each = run.parameters.get(name)
         if isinstance(each, int) and not isinstance(each, bool) and each > 0:
@@ -128,10 +131,10 @@ def devices_of(run: Run) -> int:
 
 
 def _point_of(run: Run) -> dict[str, str]:
-    """Return the shared settings of a study's points, in words."""
+    """Return the shared settings of a study's points as text."""
     left_out = set(_NOT_THE_POINT)
     if "batch_per_gpu" in run.parameters:
-        # The batch of all GPUs together then grows with them.
+        # In this case the batch of all GPUs together grows with their number.
         left_out.add("batch_size")
     point = {name: str(value) for name, value in sorted(run.parameters.items()) if name not in left_out}
     # A CPU is not the smallest number of GPUs.
@@ -139,11 +142,11 @@ def _point_of(run: Run) -> dict[str, str]:
 
 
 def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
-    """Return the studies among runs, in the order of their beginnings; runs without a rate or with a bad end
+    """Return the studies among runs, in order of their start; runs without a rate or with a bad end
     have rows, too.
 
-    Runs of a benchmark that only ever used one node each are kept apart by node, so that a slow node does
-    not hide among its neighbours.
+    Runs of a benchmark that always used one node each are separated by node, so that a slow node is
+    not hidden by its neighbours.
     """
     several = {run.benchmark for run in runs if nodes_of(run) > 1}
     trainings = {run.benchmark for run in runs if rate_of(run) is not None}
@@ -172,7 +175,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # One run is the base: the clocks of the other sizes are compared with its clocks.
+    # One run is the base: the clocks of other sizes are compared with its clocks.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(
@@ -236,7 +239,7 @@ def _counted(run: Run, unit: str) -> Measurement | None:
 
 
 def _why_not(run: Run, unit: str) -> str:
-    """Return why a run does not count in a mean, or "" if it does."""
+    """Return the reason why a run does not count in a mean, or "" if it does."""
     why = exclusion_reason(run)
     if why is not None:
         place = str(why[2])
@@ -252,17 +255,17 @@ def _mean(runs: Iterable[Run], name: str) -> float | None:
 
 
 BAD = 0.90
-"""Below this efficiency a point is to be explained. (ResNet-50 on one NVLink node reaches 0.97.)"""
+"""Efficiency below which a point must be explained. (ResNet-50 on one NVLink node reaches 0.97.)"""
 
 
 TOO_GOOD = 1.10
-"""More than ideal by a tenth: then the base was slowed down, or something was not measured right."""
+"""Efficiency above which the base was slowed down or a measurement was wrong."""
 
 
 def _explanations(
     point: ScalingPoint | None, runs: Sequence[Run], base: Run | None
 ) -> tuple[ScalingExplanation, ...]:
-    """Return the explanations of a size; none if it scales as it should."""
+    """Return the explanations of a size, or none if it scales as it should."""
     if point is not None and point.efficiency > TOO_GOOD:
         text = (
             f"more than ideal: the base of {point.base} was slowed down, or a rate is wrong; run both again"
@@ -276,17 +279,17 @@ def _explanations(
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
     """Return the causes of a run's slowness that its samples show, the strongest first; never empty.
 
-    Looked for: devices that wait (for data, or for their host), exchange of gradients that is not hidden,
-    one rank that is slow by itself, clocks that are held back, GPUs that are not busy.
+    The possible causes are: devices that wait (for data, or for their host), visible exchange of
+    gradients, one rank that is slow, reduced clocks, GPUs that are not busy.
 
     Args:
-        run: The run.
-        base: The run of the smallest size, to compare clocks with.
+        run: The run to explain.
+        base: The run of the smallest size, used to compare clocks.
     """
     weighted: _Found = []
     for rule in (_waits, _network, _slow_rank, _clocks, _busy):
         weighted += rule(run, base)
-    # A GPU that is not busy is the symptom of the others: named alone, or not at all.
+    # A GPU that is not busy is a symptom of the other causes: report it only if there is no other.
     causes = [pair for pair in weighted if pair[1].cause != "not busy"] or weighted
     if causes:
         return tuple(explanation for _, explanation in sorted(causes, key=lambda pair: -pair[0]))
@@ -294,7 +297,9 @@ def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]
 
 
 def _no_cause(run: Run) -> ScalingExplanation:
-    """Report that the cause is unknown: because nothing was sampled, or although these were."""
+    """Report that the cause is unknown, either because there were no samples or in spite of
+    them.
+    """
     sampled = {series.name for series in run.series if series.name.startswith(("gpu_", "link_"))}
     kinds = {"data_wait_share", "local_step_time", "exchange_share"}
     measured = {measurement.name for measurement in run.measurements if measurement.name in kinds}
@@ -312,7 +317,7 @@ def _labelled(run: Run, name: str) -> list[Measurement]:
 
 
 def _who(labels: Mapping[str, str]) -> str:
-    """Name the rank or GPU of a measurement or series."""
+    """Return the name of the rank or GPU of a measurement or series."""
     return " ".join(
         f"{word} {labels[key]}" for key, word in (("rank", "rank"), ("gpu", "GPU")) if key in labels
     ) or " ".join(f"{key} {value}" for key, value in labels.items())
@@ -347,7 +352,8 @@ def _network(run: Run, base: Run | None) -> _Found:
     for series in _series(run, "link_use"):
         mean = fmean(series.y)
         if mean >= LINK_FULL * 100:
-            # Use is not lost time, as the other causes' weights are: less half, it is of their size.
+            # Utilisation is not lost time, unlike the other causes' weights: minus one half, it is
+            # of similar size.
             weight = max(weight, mean / 100 - 0.5)
             peak = max((value for value in series.y if math.isfinite(value)), default=0.0)
             evidence.append(
@@ -378,7 +384,8 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 def _clocks(run: Run, base: Run | None) -> _Found:
     throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
-    # A power cap at full load is how these GPUs work; it explains only beside a lower clock.
+    # A power cap at full load is normal for these GPUs; it is an explanation only together with a
+    # lower clock.
     if not lower and all("power cap" in words for _, words in throttled):
         return []
     signs = (*throttled, *lower)
@@ -393,7 +400,9 @@ def _clocks(run: Run, base: Run | None) -> _Found:
 
 
 def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
-    """Return why a GPU's clocks were held back, each with its weight and in words."""
+    """Return the reasons why a GPU's clocks were reduced, each with its weight and a
+    description.
+    """
     bits = [int(value) for value in series.y if math.isfinite(value)]
     if not bits:
         return []
@@ -407,10 +416,13 @@ def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
 
 
 def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
-    """Return GPUs whose clock is lower than that of the base's GPUs, by how much and in words."""
+    """Return GPUs whose clock is lower than that of the base's GPUs, with the difference and a
+    description.
+    """
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
-    # Without a base only a GPU that is slower than its neighbours shows; all slow alike do not.
+    # Without a base, only a GPU slower than its neighbours is visible, not GPUs that are all
+    # equally slow.
     usual = _median_or_zero(before or [clock for _, clock in clocks])
     if usual <= 0:
         return []

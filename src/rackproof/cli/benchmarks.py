@@ -1,4 +1,4 @@
-"""``rackproof benchmarks``: the benchmarks of bench.yml."""
+"""Define ``rackproof benchmarks``, which lists the benchmarks of bench.yml."""
 
 from __future__ import annotations
 

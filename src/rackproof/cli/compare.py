@@ -1,4 +1,4 @@
-"""``rackproof compare``: systems over repeats, or two runs."""
+"""Define ``rackproof compare``, which compares systems over repeats, or two runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def compare_command(
         raise click.UsageError("--json is a form of its own: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
     run_comparison = _compare_runs(systems)
-    # Two runs have no repeats to average: text and JSON are the full comparison; a page has both.
+    # Two runs have no repeats to average: text and JSON show the full comparison; a page shows
+    # both.
     if run_comparison is not None and form == "text":
         if as_json:
             print_json(json_value(run_comparison))
@@ -81,7 +82,7 @@ def compare_command(
 
 
 def _compare_runs(systems: Sequence[System]) -> Comparison | None:
-    """Return the comparison of two systems that are one run each, or None if they are not."""
+    """Return the comparison of two systems that are one run each, or None for other systems."""
     if len(systems) != _TWO or not all(system.single_run for system in systems):
         return None
     return compare(systems[0].runs[0], systems[1].runs[0])
@@ -105,21 +106,21 @@ def _rendered(
 
 
 def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:
-    """Return the named systems; print the left-out ones to standard error."""
+    """Return the named systems; print the omitted ones to standard error."""
     remarks: list[str] = []
 
     def run_by_name(name: str) -> Run:
         return find_run(name, results)[0]
 
     systems = [select(name, results, run_by_name, remarks, benchmark=benchmark) for name in names]
-    # Two systems of one folder leave out the same runs; each remark is shown once.
+    # Two systems of one folder omit the same runs; each remark is shown once.
     for remark in dict.fromkeys(remarks):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)
     return systems
 
 
 def _with_unique_names(systems: Sequence[System]) -> list[System]:
-    """Number those that have the same name, such as a run that is compared with itself."""
+    """Number systems with the same name, such as a run that is compared with itself."""
     counts: dict[str, int] = {}
     named = []
     for system in systems:

@@ -1,4 +1,4 @@
-"""``rackproof explain``: the state of one node, or the meaning of one finding code."""
+"""Define ``rackproof explain``: the state of one node, or the meaning of one finding code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
 
 
 def _code_of_reason(text: str) -> str:
-    """Return the first code of a drain's reason, or of an XID as people write it; other text as it is."""
+    """Return the first code in a drain's reason, or of an XID in common notation; other text
+    unchanged.
+    """
     words = text.removeprefix(DRAIN_PREFIX).strip()
     if number := re.match(r"xid[ _:]+([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"
@@ -61,7 +63,7 @@ def _code_of_reason(text: str) -> str:
 
 
 def _explain_node(results: Path, name: str) -> Explanation:
-    """Explain a node; where no night covers it, name the codes that were perhaps meant."""
+    """Explain a node; if no night includes it, list the codes that may have been meant."""
     try:
         return explain_node(results, name)
     except ExplainError as error:

@@ -14,13 +14,14 @@ _SHOWN_IDS = 4
 
 
 def history_path(results: Path) -> Path:
-    """Return where the history is, without making one where there is nothing yet.
+    """Return the place of the history, without creating one.
 
     Raises:
         ToolError: There is neither a history in the results folder nor a database in the environment.
     """
     path = results / "history.sqlite"
-    # SQLite would make an empty file: a typing error in --results would look like an empty history.
+    # SQLite would create an empty file: a typing error in --results would look like an empty
+    # history.
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "
@@ -33,15 +34,15 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     """Return a run and its folder, or ``None`` if only the history has the run.
 
     Args:
-        name: The run's folder, its run.json, its id, or the beginning of its id.
-        results: The results folder, searched before the history.
+        name: The folder of the run, its run.json, its id, or a prefix of its id.
+        results: The results folder, which is searched before the history.
 
     Raises:
-        ToolError: There is no such run, or several ids begin so.
-        ResultsError: Its record is damaged.
+        ToolError: There is no such run, or several ids have the prefix.
+        ResultsError: The record of the run is damaged.
     """
     path = Path(name)
-    # A path that exists goes before an id: it is the more precise name.
+    # An existing path has precedence over an id: it is the more specific name.
     if path.is_file() or (path / RECORD_NAME).is_file():
         return read_run(path), path if path.is_dir() else path.parent
     # An id contains no slash: the name can only be a path.
@@ -54,12 +55,12 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
 
 
 def _folder_by_id(name: str, results: Path) -> Path | None:
-    """Return the run folder with this id, or the only one whose id begins so."""
+    """Return the run folder with this id, or the only one whose id has this prefix."""
     exact = results / name
-    # These three would name the results folder, a folder above it, or the first run that comes.
+    # These three would name the results folder, a folder above it, or the first run found.
     if name not in ("", ".", "..") and (exact / RECORD_NAME).is_file():
         return exact
-    # Every id begins with the empty name.
+    # Every id starts with the empty name.
     matches = [folder for folder in run_folders(results) if name and folder.name.startswith(name)]
     if len(matches) > 1:
         raise ToolError(f"{len(matches)} runs begin with {name}: {_id_list(matches)}")

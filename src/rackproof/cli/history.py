@@ -1,4 +1,4 @@
-"""``rackproof history``, ``accept`` and ``withdraw``: the database of runs."""
+"""Define ``rackproof history``, ``accept`` and ``withdraw``, which work on the database of runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def history_command(
     if rebuild:
         _rebuild(results)
     where = history_path(results)
-    # Runs that could not enter while the database was down enter now, so that the list is complete.
+    # Runs that could not be stored while the database was down are stored now, so that the list is
+    # complete.
     for problem in drain_spool(where, results / ".spool").problems:
         click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
@@ -52,7 +53,7 @@ def history_command(
     if as_json:
         print_json([_summary_json(run) for run in runs])
     elif runs:
-        # The id stays in one piece: other commands take it.
+        # The id is not split: other commands need it.
         columns = ("When (UTC)", "Verdict", "Benchmark", "Point", "Nodes", "Run")
         rows = [_summary_row(run) for run in runs]
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (2, 3, 4))))
@@ -61,8 +62,8 @@ def history_command(
 
 
 def _rebuild(results: Path) -> None:
-    """Enter every run of the results folder; report those that cannot be entered, and those that have to be
-    accepted again.
+    """Store every run of the results folder; report runs that cannot be stored, and runs to accept
+    again.
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
@@ -138,7 +139,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
 
 
 def _runs_of_plan(name: str, results: Path) -> list[str] | None:
-    """Return the ids of the runs of a plan, or None if no plan has that name."""
+    """Return the ids of the runs of a plan, or None if there is no plan with that name."""
     if not name.startswith("plan-") or not (results / name).is_dir():
         return None
     made = read_plan(results, name)
@@ -146,10 +147,10 @@ def _runs_of_plan(name: str, results: Path) -> list[str] | None:
 
 
 def _accept_plan(store: Store, plan_id: str, ids: list[str], results: Path, despite: str) -> None:
-    """Accept each run of a plan that may be, and name the others.
+    """Accept each acceptable run of a plan, and report the others.
 
     Raises:
-        ToolError: None may be.
+        ToolError: No run of the plan may be accepted.
     """
     accepted = 0
     for run_id in ids:
@@ -165,13 +166,13 @@ def _accept_plan(store: Store, plan_id: str, ids: list[str], results: Path, desp
 
 
 def _accept(store: Store, name: str, results: Path, despite: str) -> None:
-    """Accept one run, and print what that covers.
+    """Accept one run, and print what the acceptance covers.
 
     Raises:
-        ToolError: No number of it waits to be accepted, or its record is not evidence.
+        ToolError: No number of the run can be accepted, or its record is not evidence.
     """
     run = store.run(name)
-    # A row of a database is not evidence: the files that it was judged by must still exist.
+    # A database row is not evidence: the files by which it was judged must still exist.
     if objection := record_objection(run, results / run.run_id):
         raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
 
@@ -179,7 +180,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
         note_acceptance(results, "accept", run.run_id, references, despite)
 
     unbounded = store.unbounded_metrics(run.run_id)
-    # The whole id: the operator may have given only its beginning.
+    # The whole id: the operator may have given only a prefix.
     count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
@@ -220,7 +221,8 @@ def withdraw_command(run_id: str, reason: str, results: Path) -> None:
         count = store.withdraw(run_id, note=note)
     bounds = bool(reason) and run_id in bounding_acceptances(results)
     if not count and (bounds or run_id in standing_acceptances(results)[0]):
-        # Its references went with a database that is gone, or before without a reason: that has to be known.
+        # Its references were lost with a database, or withdrawn earlier without a reason: the
+        # operator must know that.
         note(0)
     elif not count:
         raise ToolError(
@@ -235,7 +237,7 @@ def _references(count: int) -> str:
 
 
 def _show_acceptances(results: Path) -> None:
-    """Show the acts that the log of acceptances has, oldest first."""
+    """Show the acts in the log of acceptances, oldest first."""
     acts, damaged = read_acceptances(results)
     if acts:
         rows = [

@@ -1,4 +1,4 @@
-"""``rackproof import``: logs that were written elsewhere become runs."""
+"""Define ``rackproof import``, which turns logs that were written elsewhere into runs."""
 
 from __future__ import annotations
 
@@ -55,12 +55,14 @@ def import_command(
 
 
 def _print_remarks(result: ImportResult) -> None:
-    """Print files that were passed over or kept in part to standard error, which leaves JSON to be parsed."""
+    """Print remarks on files that were skipped or stored in part to standard error, so that JSON
+    can be parsed.
+    """
     for unread in result.unread:
         click.echo(f"not read: {unread}", err=True)
     for skipped in result.skipped:
         click.echo(f"passed over: {skipped}", err=True)
-    # A history that cannot be reached is one remark, not one for each run.
+    # An unreachable history is one remark, not one for each run.
     for remark in dict.fromkeys(imported.history for imported in result.imported if imported.history):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)
 

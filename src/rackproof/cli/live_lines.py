@@ -1,7 +1,9 @@
-"""One line for each node out of the events of a playbook (``rackproof_ansible.playbook_events``). No I/O.
+"""Show one line for each node from the events of a playbook
+(``rackproof_ansible.playbook_events``). No I/O.
 
-A node's line has its stage, its step, and its job's report: rate and expected end. Without a terminal no line
-is renewed: progress of a job, failures and long steps are printed as lines of their own.
+A node's line has its stage, its step, and its job's report: rate and expected end. Without a
+terminal no line is updated: a job's progress, failures and long steps are printed as separate
+lines.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import ELLIPSIS, duration, sanitize, width
 
 _SILENT_S = 15.0
-"""Seconds after which a step is named although nothing was reported; then after twice as long."""
+"""Seconds without a report after which a step is shown; the interval then doubles."""
 _MOST_SILENT_S = 300.0
 _SEPARATOR = " · "
 _PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
@@ -24,7 +26,7 @@ _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _INTERRUPTED = "User interrupted execution"
 _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
-"""Output of ansible-core that does not name the next step."""
+"""Output of ansible-core that does not give the next step."""
 
 
 @dataclass
@@ -42,11 +44,11 @@ class LiveLines:
     """The state of the nodes of one playbook.
 
     Args:
-        playbook: Its name without extension; a role of this name has its stages in task files.
-        moves: Whether lines are renewed in place; otherwise each report is a line of its own.
+        playbook: The name without extension; a role of this name has its stages in task files.
+        moves: Whether lines are updated in place; otherwise each report is a separate line.
 
     Attributes:
-        named_program: Whether a line named a ``rackproof`` command to type.
+        named_program: Whether a line contained a ``rackproof`` command to enter.
     """
 
     def __init__(self, playbook: str, *, moves: bool) -> None:
@@ -59,7 +61,7 @@ class LiveLines:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Return the names of the nodes that began a step, in that order."""
+        """Return the names of the nodes that started a step, in that order."""
         return tuple(self._nodes)
 
     @property
@@ -68,7 +70,7 @@ class LiveLines:
         return dict(self._jobs)
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
-        """Take in an event; return the lines to print for good."""
+        """Process an event; return the lines to print permanently."""
         host = sanitize(event.get("host", ""), 100)
         node = self._nodes.setdefault(host, _Node(since=now, shown=now))
         text = str(event.get("text") or "")
@@ -92,7 +94,7 @@ class LiveLines:
 
     def _begin(self, node: _Node, event: Mapping[str, Any], now: float) -> None:
         role, step = _step(str(event.get("task", "")))
-        # A task's place is PATH:LINE.
+        # The place of a task is PATH:LINE.
         file = PurePath(str(event.get("path", "")).rpartition(":")[0]).stem
         stage = file if role == self._playbook and file != "main" else role or file
         if (node.stage, node.step) != (stage, step):
@@ -108,7 +110,7 @@ class LiveLines:
             self._jobs.pop(job, None)
 
     def add_output(self, line: str, now: float) -> list[str]:
-        """Take in a line that the playbook printed; return the lines to print for good.
+        """Process a line that the playbook printed; return the lines to print permanently.
 
         A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
         """
@@ -123,7 +125,7 @@ class LiveLines:
         return [] if self._moves else [shown]
 
     def add_error(self, line: str, now: float) -> list[str]:
-        """Take in a line of the error output; return the lines to print for good."""
+        """Process a line of the error output; return the lines to print permanently."""
         shown = _clean(line)
         unknown = shown.partition(_UNKNOWN_HOST)[2]
         if unknown:
@@ -134,7 +136,7 @@ class LiveLines:
         stray = _STRAY_WORD.search(shown)
         if stray:
             return [f"rackproof: {stray[1]} is no option; hosts are named by -l {stray[1]}"]
-        # The message after Ctrl-C names what still runs.
+        # The message after Ctrl-C lists what is still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
 
     def _no_hosts(self) -> str:
@@ -149,7 +151,9 @@ class LiveLines:
         )
 
     def long_steps(self, now: float) -> list[str]:
-        """Return a line for each step that has reported nothing for long; nodes at one step share it."""
+        """Return a line for each step without a report for a long time; nodes at one step share
+        it.
+        """
         silent: dict[tuple[str, str], list[str]] = {}
         since: dict[tuple[str, str], float] = {}
         for name, node in self._nodes.items():
@@ -163,10 +167,10 @@ class LiveLines:
         ]
 
     def lines(self, columns: int, rows: int, now: float) -> list[str]:
-        """Return the nodes' lines, not wider and not more than the terminal has room for."""
+        """Return the nodes' lines, limited to the width and height of the terminal."""
         names = list(self._nodes)
         if len(names) > rows:
-            # Running and failed nodes get the room.
+            # Running and failed nodes have precedence.
             names.sort(key=lambda name: self._nodes[name].state == "waits")
         shown = names[: max(rows - 1, 1)] if len(names) > rows else names
         first = max((width(name) for name in shown), default=0)
@@ -182,25 +186,25 @@ class LiveLines:
         if node.progress:
             return node.progress
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
-        # Between two steps a node has nothing to report.
+        # Between two steps, a node has nothing to report.
         end = {"works": took, "waits": ""}.get(node.state, node.state)
         return _SEPARATOR.join(part for part in (node.stage.replace("_", " "), node.step, end) if part)
 
 
 def _step(task: str) -> tuple[str, str]:
-    """Return role and step of a task's name, ``ROLE : NAME``."""
+    """Return role and step from a task's name, ``ROLE : NAME``."""
     role, found, step = task.partition(" : ")
     return (sanitize(role, 40), sanitize(step, 120)) if found else ("", sanitize(task, 120))
 
 
 def _clean(line: str) -> str:
-    """Return a line without escapes; its spaces stay, for it may be a table's."""
+    """Return a line without escapes; its spaces remain, because they may belong to a table."""
     indent = len(line) - len(line.lstrip(" "))
     return " " * indent + sanitize(line.rstrip("\r\n"), 4000, newlines=True).replace("\n", " ")
 
 
 def _indented(head: str, text: str) -> list[str]:
-    """Return a text behind a head, its further lines below its first."""
+    """Return a text after a head, with its further lines below its first."""
     lines = [_clean(line) for line in text.splitlines()] or [""]
     return [head + lines[0], *(f"  {line}" for line in lines[1:])]
 
@@ -216,14 +220,14 @@ def _cut(text: str, columns: int) -> str:
 def interruption_lines(
     playbook: str, again: str, stop: str, nodes: Sequence[str], jobs: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return what still runs after Ctrl-C, and the commands to type.
+    """Describe what is still running after Ctrl-C, with the commands to enter.
 
     Args:
-        playbook: Name of the playbook without extension.
-        again: The command that was typed.
+        playbook: The name of the playbook without extension.
+        again: The command that was entered.
         stop: The command that ends jobs, without hosts.
-        nodes: Nodes on which a step was started.
-        jobs: Jobs that go on: id to nodes.
+        nodes: The nodes on which a step was started.
+        jobs: The jobs that continue: id to nodes.
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
@@ -231,7 +235,7 @@ def interruption_lines(
         lines = [f"Interrupted. No job of it runs.{left}"]
     lines.append(f"Go on where it was:    {again}")
     if jobs:
-        # Ansible's ranges are not Slurm's: names one by one are understood by both.
+        # Ansible's ranges differ from Slurm's: both accept single names.
         hosts = sorted({place for places in jobs.values() for place in places})
         lines.append(f"End what runs:         {stop} -l {','.join(hosts)}")
     if playbook in ("provision", "reimage"):

@@ -1,4 +1,4 @@
-"""``rackproof nightly``: one bounded night of validate.yml."""
+"""Define ``rackproof nightly``: one night of validate.yml within limits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def nightly_command(
         smtp=smtp,
         link=link,
     )
-    # The playbook's output goes to standard error: standard output is the summary that cron mails.
+    # The playbook's output goes to standard error; standard output is the summary that cron mails.
     outcome = run_nightly(settings, sys.stderr)
     click.echo("\n".join(sanitize(line, 1000) for line in outcome.lines))
     ctx.exit(outcome.status)

@@ -21,7 +21,7 @@ from rackproof.store.run_folder import write_file
 
 _ENDLESS = 100_000
 SHOWN_FINDINGS = 20
-"""Findings or messages that a text lists before it refers to --json."""
+"""Largest number of findings or messages that a text lists before it refers to --json."""
 
 
 def exit_status(verdict: Verdict) -> int:
@@ -31,13 +31,17 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in ASCII: text of a log cannot move the cursor of the terminal that shows it."""
-    # DEL is the one control character that JSON's ASCII form leaves as it is.
+    """Print JSON in ASCII, so that text of a log cannot move the cursor of the terminal that shows
+    it.
+    """
+    # DEL is the only control character that JSON's ASCII form does not escape.
     click.echo(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 def json_value(record: Record) -> Any:
-    """Return a record as JSON values, by way of its own text, which alone writes NaN as ``"NaN"``. No I/O."""
+    """Return a record as JSON values from its own text, the only form that writes NaN as ``"NaN"``.
+    No I/O.
+    """
     return json.loads(record.model_dump_json())
 
 
@@ -49,12 +53,12 @@ def one_or_all(records: Sequence[Record]) -> Any:
 
 
 _HELD_OUTPUT = 4 << 20
-"""Bytes of output that are held in memory before the rest goes to a temporary file."""
+"""Number of bytes of output that are stored in memory before the rest goes to a temporary file."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 def json_text(record: Record) -> str:
-    """Return a record's JSON as :func:`print_json` writes it; several times as fast. No I/O."""
+    """Return a record's JSON as :func:`print_json` writes it, but several times as fast. No I/O."""
     text = record.model_dump_json(indent=2)
     return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(_escaped, text)
 
@@ -65,9 +69,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class HeldOutput:
-    """Output that is printed when all of it is known: a command that fails in between prints nothing.
+    """Output that is printed only when it is complete: a command that fails before that prints
+    nothing.
 
-    Held output does not occupy memory: it goes to a temporary file.
+    The output does not occupy memory because it goes to a temporary file.
     """
 
     def __init__(self) -> None:
@@ -81,7 +86,7 @@ class HeldOutput:
 
     def write(self, text: str) -> None:
         """Add a piece of text."""
-        # A file's name may hold bytes that are not characters; click writes them as they are.
+        # A file's name may contain bytes that are not characters; click writes them unchanged.
         self._file.write(text.encode("utf-8", "surrogatepass"))
 
     def write_json(self, texts: Iterable[str], *, several: bool) -> None:

@@ -1,7 +1,8 @@
-"""``rackproof bench``, ``provision``, ``validate``, ``reimage``, ``stop``: playbooks with a line per node.
+"""Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage``, ``stop`` with
+a line per node.
 
-The playbook is a program that is started: this package never imports Ansible. The callback
-``rackproof_events`` reports its progress; its exit status is this command's.
+The playbook is started as a program: this package never imports Ansible. The callback
+``rackproof_events`` reports its progress; its exit status becomes the command's.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _BLOCK = 1 << 16
 _ANSIBLES_OWN = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
-"""Options that Ansible itself answers."""
+"""Options that Ansible itself handles."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _ROWS_LEFT = 3
-"""Rows of a terminal that the nodes' lines leave free."""
+"""Number of a terminal's rows that the nodes' lines leave free."""
 
 
 @dataclass(frozen=True)
 class Playbook:
-    """A playbook of a checkout as it is started."""
+    """A playbook of a checkout, with the command that starts it."""
 
     name: str
     argv: tuple[str, ...]
@@ -56,10 +57,10 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
     """Return the command that starts one playbook.
 
     Args:
-        name: The command's name.
-        file: The playbook, below the checkout.
+        name: The name of the command.
+        file: The path of the playbook below the checkout.
         summary: The command's line in ``--help``.
-        details: Additional text of the command's own help.
+        details: Additional text for the command's own help.
     """
 
     @click.command(
@@ -91,7 +92,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str]) -> 
     """Run a playbook to its end; return its exit status.
 
     Raises:
-        ToolError: There is no checkout, or no ansible-playbook.
+        ToolError: There is no checkout, or ansible-playbook is missing.
     """
     is_quiet = not any(one in _ANSIBLES_OWN or re.fullmatch("-v+", one) for one in arguments)
     folder = find_checkout(file, checkout)
@@ -113,7 +114,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str]) -> 
 
 
 def _same_places(arguments: Sequence[str]) -> list[str]:
-    """Return those of a command's options that another one needs to find the same jobs."""
+    """Return those of a command's options that another command needs to find the same jobs."""
     kept: list[str] = []
     for option, value in itertools.pairwise((*arguments, "")):
         if option in ("-i", "--inventory", "--inventory-file") or (
@@ -153,7 +154,9 @@ def _program(name: str) -> str:
 
 
 def _own_name() -> str:
-    """Return the name of this program on this machine, so that advised commands can be typed."""
+    """Return the name of this program on this machine, so that suggested commands can be
+    entered.
+    """
     if shutil.which("rackproof"):
         return "rackproof"
     path = Path(sys.executable).with_name("rackproof")
@@ -171,7 +174,7 @@ def _environment(folder: Path) -> dict[str, str]:
         is_utf8 = locale.nl_langinfo(locale.CODESET) == "UTF-8"
     except locale.Error:
         is_utf8 = False
-    # Ansible refuses to start in a locale that is not UTF-8 or was never generated.
+    # Ansible does not start in a locale that is not UTF-8 or was never generated.
     return environment if is_utf8 else environment | {"LC_ALL": "C.UTF-8"}
 
 
@@ -185,7 +188,7 @@ def _let_signals_in() -> None:
 
 
 class _Follower:
-    """A playbook from its start to its end, and its display meanwhile."""
+    """A playbook from start to end, with its display."""
 
     def __init__(self, playbook: Playbook, view: LiveLines, *, quiet: bool) -> None:
         self._playbook = playbook
@@ -196,8 +199,8 @@ class _Follower:
         self._drawn: list[str] = []
 
     def run(self) -> tuple[int, bool]:
-        """Return the exit status as a shell has it, and whether a signal asked for the end."""
-        # Before the reader starts: a signal that another thread takes would not be waited for here.
+        """Return the exit status as a shell reports it, and whether a signal requested the end."""
+        # Done before the reader starts: another thread could take a signal that this one waits for.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         was_interrupted = False
         try:
@@ -210,7 +213,7 @@ class _Follower:
                     was_interrupted = True
                     self._pass_on(child, came)
                 self._show()
-            # A process that the playbook left behind may hold a pipe open.
+            # A process that the playbook left behind may keep a pipe open.
             reader.join(_LAST_WORDS_S)
             self._show()
         finally:
@@ -221,7 +224,8 @@ class _Follower:
 
     @staticmethod
     def _pass_on(child: subprocess.Popen[bytes], came: signal.struct_siginfo) -> None:
-        # A terminal's Ctrl-C has reached the playbook already: twice would cut short how it ends its workers.
+        # A terminal's Ctrl-C has already reached the playbook: sending it twice would cut short how
+        # it ends its workers.
         if came.si_signo != signal.SIGINT or came.si_code <= 0:
             child.send_signal(came.si_signo)
 
@@ -251,7 +255,9 @@ class _Follower:
         return child, {reads: "event", child.stdout.fileno(): "output", child.stderr.fileno(): "error"}
 
     def _read(self, descriptors: Mapping[int, str]) -> None:
-        """Put lines into the queue until all have ended: an event before the output that followed it."""
+        """Put lines into the queue until all streams have ended; an event precedes the output that
+        followed it.
+        """
         rest = dict.fromkeys(descriptors, b"")
         for descriptor in rest:
             os.set_blocking(descriptor, False)
@@ -283,7 +289,7 @@ class _Follower:
         drawn = self._view.lines(size.columns - 1, rows, now) if self._moves else []
         if lines or drawn != self._drawn:
             self._erase()
-            # One write: a terminal shows no half of it.
+            # Write once, so that a terminal never shows half of it.
             sys.stdout.write("".join(f"{line}\n" for line in (*lines, *drawn)))
             sys.stdout.flush()
             self._drawn = drawn
@@ -300,7 +306,7 @@ class _Follower:
         return self._view.add_event(event, now) if isinstance(event, dict) else []
 
     def _erase(self) -> None:
-        """Take the nodes' lines away."""
+        """Remove the nodes' lines."""
         if self._drawn:
             sys.stdout.write(f"\x1b[{len(self._drawn)}A\x1b[J")
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""``rackproof references``: a SKU's references from repeated runs of healthy machines."""
+"""Define ``rackproof references``: a SKU's references from repeated runs of healthy machines."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _has_its_logs(run: Run, results: Path) -> bool:
 
 
 def _entry_text(one: ProposedReference, source: str) -> str:
-    """Return a reference as YAML below a comment on its noise; one that is refused is a comment alone."""
+    """Return a reference as YAML below a comment on its noise; a refused one is only a comment."""
     of = " ".join([one.metric, *one.labels.values()])
     if one.objection:
         return f"  # {sanitize(one.benchmark, 80)}: {sanitize(of, 120)}: refused: {one.objection}"

@@ -1,4 +1,4 @@
-"""``rackproof reimage``: progress of nodes, forecast of a fleet, description of an image."""
+"""Define ``rackproof reimage``: progress of nodes, forecast of a fleet, description of an image."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     if as_json:
         print_json([json_value(node) for node in statuses])
         return
-    # A node that was named is shown in any state.
+    # A node that was named explicitly is shown in any state.
     shown = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
     if shown:
         _print_status(shown)
@@ -88,7 +88,7 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
     ]
     lines = text_table(("Node", "Progress", "Attempt", "Reason"), rows, terminal_width(), (0, 1, 3))
     click.echo("\n".join(lines))
-    # One command for all of them: the playbook takes each on from its own step.
+    # One command for all of them: the playbook continues each from its own step.
     waiting = [node.node for node in statuses if node.next_command]
     if waiting:
         click.echo(f"next: ansible-playbook reimage.yml -l {','.join(waiting)}")
@@ -122,13 +122,13 @@ def plan_command(
         assumptions = Assumptions(
             image_bytes=image_gib * GIB,
             server_rate=server_gbit * GBIT,
-            # Disks and links are sold in powers of ten, images are counted in powers of two.
+            # Disks and links are sold in powers of ten; images are counted in powers of two.
             node_rate=node_mb * 1e6,
             idle=idle,
             job_s=job_minutes * 60,
             controller_cores=cores,
         )
-        # The same seed for each size: they differ by the size alone.
+        # The same seed for each size, so that they differ only by the size.
         forecasts = [forecast(nodes, count, assumptions, seed=seed) for count in at_once or _FORECAST_SIZES]
     except ValueError as error:
         raise ToolError(str(error)) from None

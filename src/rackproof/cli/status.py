@@ -1,4 +1,6 @@
-"""``rackproof status`` and ``audit``: every node in one table, and all actions with their authors."""
+"""Define ``rackproof status`` and ``audit``: every node in one table, and all acts with their
+authors.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def audit_command(node: str | None, results: Path, as_json: bool) -> None:
 
 
 def _entries(results: Path) -> list[tuple[datetime, str, str, str, str, str]]:
-    """Return moment, act, node or run, actor, playbook and reason of all acts, oldest first."""
+    """Return time, act, node or run, actor, playbook and reason of all acts, oldest first."""
     acts, lost = read_acts(results)
     accepted, damaged = read_acceptances(results)
     if lost + damaged:

@@ -1,4 +1,4 @@
-"""``rackproof submission``: a package for an MLPerf round."""
+"""Define ``rackproof submission``, which makes a package for an MLPerf round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHECKER_ANSWERS = {True: "accepts the package", False: "rejects the package", N
 
 
 _NEWEST_LISTED = 10_000
-"""Runs of a benchmark that are looked for in the history."""
+"""Largest number of runs of a benchmark that are searched for in the history."""
 
 
 @click.command("submission")
@@ -101,13 +101,14 @@ def _runs_of_history(results: Path, benchmarks: Sequence[str]) -> list[RunRow]:
 
 
 def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Sequence[str], sku: str) -> None:
-    """Check that runs are chosen in one way, and that way whole.
+    """Check that runs are selected in exactly one way, and completely.
 
     Raises:
-        ToolError: They are not.
+        ToolError: The selection is ambiguous or incomplete.
     """
     newest = latest is not None or bool(benchmarks) or bool(sku)
-    # Both ways at once would leave open which runs are meant, and a submission is made of no others.
+    # With both ways at once it would be unclear which runs are meant, and a submission contains
+    # only those.
     if newest == bool(names) or (newest and not (latest and benchmarks)):
         raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
 
@@ -150,8 +151,10 @@ def _benchmark_row(part: BenchmarkPart) -> tuple[str, ...]:
 
 
 def _issue_lines(issues: Iterable[Issue]) -> list[str]:
-    """Return the issues; one that several places share is written once, above the list of places."""
-    # A setting that is wrong is wrong in each of dozens of files.
+    """Return lines about the issues; an issue that several places share is written once, above
+    their list.
+    """
+    # A wrong setting is wrong in each of dozens of files.
     places_of: dict[tuple[str, str], list[str]] = {}
     for issue in issues:
         weight = issue.verdict.value if issue.verdict else "remark"

@@ -1,7 +1,8 @@
-"""Benchmark definitions: YAML files that are data, validated before anything is touched.
+"""Read benchmark definitions: YAML files that contain only data and are validated before use.
 
 A definition may name variables as ``{{ name }}``; they are replaced by plain values (a point of the
-matrix, a path of the node). There are no expressions, filters or conditions: nothing is evaluated.
+matrix, a path of the node). There are no expressions, filters or conditions: the text is never
+evaluated.
 """
 
 from __future__ import annotations
@@ -28,25 +29,26 @@ Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
 Filter = dict[str, tuple[Scalar, ...]]
-"""A filter of points: each listed parameter has one of these values."""
+"""A filter of points: a point fits if each listed parameter has one of these values."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
 MOST_BYTES, MOST_KEYS, MOST_LEVELS, MOST_POINTS, MOST_MISTAKES = 64 * 1024, 5000, 30, 2000, 10
-"""These bound a file; its keys and entries, aliases written out; a matrix before its filters; a message."""
+"""Limits for the size of a file, its keys and entries with aliases expanded, a matrix before its
+filters, and a message."""
 
 
 class DefinitionError(RackproofError):
-    """A definition that cannot be used. The message names file, line, key and what to do."""
+    """A definition that cannot be used. The message gives file, line, key and remedy."""
 
 
 class UnknownBenchmarkError(DefinitionError):
-    """A benchmark or suite that no file defines. The message offers near names."""
+    """A benchmark or suite that no file defines. The message suggests similar names."""
 
 
 class Stage(Record):
-    """Data that has to be there before the run: staged once, under a lock, checked."""
+    """Data that must be present before the run: staged once, under a lock, and verified."""
 
     creates: str = Field(
         min_length=1,
@@ -84,18 +86,18 @@ class Stage(Record):
 
 _PIN = "sha256:[0-9a-f]{64}"
 ImageTag = Annotated[str, Field(pattern=f"^([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|{_PIN})$")]
-"""A tag of an image (which may name another image tomorrow), a digest, or both."""
+"""A tag of an image (which may refer to another image later), a digest, or both."""
 _REPOSITORY = r"[a-z0-9]+([._/-]+[a-z0-9]+)*"
 ImageName = Annotated[
     str, Field(pattern=f"^{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|@{_PIN})$")
 ]
 """An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
 Architecture = Literal["amd64", "arm64"]
-"""The names that registries use for the processors of an image."""
+"""Names of processor architectures in image registries."""
 
 
 class Container(Record):
-    """The image that a benchmark on a cluster runs in."""
+    """The image in which a benchmark on a cluster runs."""
 
     images: dict[Architecture, ImageName] = Field(
         min_length=1,
@@ -108,7 +110,7 @@ class Container(Record):
 
 
 class Build(Record):
-    """The image that `docker` runs, built on the node from published sources at one commit."""
+    """The image for `docker`, which is built on the node from published sources at one commit."""
 
     sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
     ref: str = Field(
@@ -135,10 +137,10 @@ _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
 class Configs(Record):
-    """The choice of the config file.
+    """The rules for choosing the config file.
 
-    With `slurm` `config_SYSTEM_NODESxGPUSx….sh`, by SKU, node count and precision; with `docker`
-    `config_SYSTEM.sh`, by SKU.
+    With `slurm`, it is `config_SYSTEM_NODESxGPUSx….sh`, chosen by SKU, node count and precision;
+    with `docker`, it is `config_SYSTEM.sh`, chosen by SKU.
     """
 
     systems: dict[str, str] = Field(min_length=1, description="SKU to SYSTEM, as the files spell it.")
@@ -213,8 +215,8 @@ class Launch(Record):
 class JudgeRule(Record):
     """A rule that judges one measurement.
 
-    With a bound (`at_least`, `at_most`, `equals`) it is a question of quality and always gates. A rule
-    without bounds judges a speed and needs a reference: the SKU's, or the accepted history.
+    With a bound (`at_least`, `at_most`, `equals`) the rule checks quality and always gates. A rule
+    without bounds judges a speed and needs a reference: the SKU's or the accepted history.
     """
 
     metric: Name = Field(description="Name of the measurement.")
@@ -260,7 +262,9 @@ class JudgeRule(Record):
 
     @property
     def better(self) -> Direction | None:
-        """Return which way is better; a bound on one side implies it, `equals` makes both sides bad."""
+        """Return the better direction; a bound on one side implies it, `equals` makes both sides
+        bad.
+        """
         if self.at_least is not None:
             return Direction.HIGHER
         if self.at_most is not None:
@@ -268,10 +272,11 @@ class JudgeRule(Record):
         return self.direction if self.equals is None else None
 
     def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
-        """Return the rule's own bound as a reference, or None where the rule has none.
+        """Return the rule's own bound as a reference, or None if the rule has none.
 
         Raises:
-            DefinitionError: The bound names no parameter, or one that is not a finite number.
+            DefinitionError: The bound names no parameter, or a parameter that is not a finite
+                number.
         """
         for raw, low, high in (
             (self.at_least, 0.0, None),
@@ -282,7 +287,7 @@ class JudgeRule(Record):
                 continue
             text = substitute_variables(str(raw), parameters, f"{source}: result.judge: {self.metric}")
             try:
-                # Python reads "8_00" as 800; here it is not a number.
+                # Python accepts "8_00" as 800; here it is not a number.
                 value = float(text.replace("_", "?"))
             except ValueError:
                 raise DefinitionError(
@@ -295,7 +300,7 @@ class JudgeRule(Record):
 
 
 class Result(Record):
-    """The reading and judging of the run's log."""
+    """The rules for reading and judging the run's log."""
 
     format: str = Field(
         default="auto",
@@ -345,8 +350,8 @@ class Result(Record):
     @field_validator("format")
     @classmethod
     def _known_format(cls, format: str, info: ValidationInfo) -> str:
-        # The parsers are a layer above this one, so load_definition() is handed their names. A plan that
-        # carries these rules is read without them: they were checked when it was made.
+        # The parsers are in a higher layer, so load_definition() receives their names. A plan that
+        # contains these rules is read without the names: the rules were checked when it was made.
         log_formats = (info.context or {}).get("log_formats")
         if log_formats is None:
             return format
@@ -371,7 +376,7 @@ class Result(Record):
 
 
 class Definition(Record):
-    """One benchmark: its staging, start, judgement, and suites."""
+    """One benchmark: its staging, start, judgement and suites."""
 
     name: Name = Field(description="Name of the benchmark; the file is called the same.")
     summary: Text = Field(min_length=1, description="One line for lists.")
@@ -397,7 +402,9 @@ class Definition(Record):
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
-        """Return the images whose names may mean other images tomorrow: by tag, or built on the node."""
+        """Return images whose names may refer to other images later: given by tag, or built on the
+        node.
+        """
         by_tag = [
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]
@@ -411,13 +418,15 @@ class Definition(Record):
     @field_validator("only", "exclude", mode="before")
     @classmethod
     def _filters(cls, value: Any) -> Any:
-        """Accept a single value as a list of one."""
+        """Accept a single value as a list with one element."""
         return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
 
     @field_validator("suites", mode="before")
     @classmethod
     def _suites(cls, value: Any) -> Any:
-        """Accept a matrix as a list of one, and an empty value as the one point of the defaults."""
+        """Accept a single matrix as a list with one element, and an empty value as the point of the
+        defaults.
+        """
         if not isinstance(value, Mapping):
             return value
         return {
@@ -455,7 +464,7 @@ class Definition(Record):
                     raise ValueError(f"{place}: `{axis}` has no value, so nothing would run")
 
     def _check_filters(self) -> None:
-        """Refuse a filter that names no parameter, or nothing at all."""
+        """Refuse a filter that names no parameter, or that is empty."""
         for place, filters in (("only", self.only), ("exclude", self.exclude)):
             for each in filters:
                 if not each:
@@ -483,10 +492,11 @@ class Definition(Record):
         return self
 
     def _check_stages(self) -> None:
-        """Refuse data that would be staged in another way than the launcher can."""
+        """Refuse data whose way of staging the launcher does not support."""
         launcher = self.launch.with_
         for stage in self.stage:
-            # If the definition starts no program of Rackproof, none can stage data either: a script has to.
+            # If the definition starts no program of Rackproof, no such program can stage data: a
+            # script must do it.
             if bool(stage.run) != (launcher not in ("local", "mpirun")):
                 way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
                     launcher, "`run` and `mount`"
@@ -496,12 +506,13 @@ class Definition(Record):
                 raise ValueError(f"stage: {stage.creates}: run and mount belong together")
 
     def check_bounds(self, point: Mapping[str, Scalar]) -> None:
-        """Check that every rule's bound is a number at a point, before anything runs for hours.
+        """Check that every rule's bound is a number at a point, before hours are spent on runs.
 
         Raises:
-            DefinitionError: A bound names no parameter, or one that is not a finite number there.
+            DefinitionError: A bound names no parameter, or a parameter that is not a finite number
+                at the point.
         """
-        # As in a run's record, where an empty value is not a value.
+        # As in a run's record, an empty value does not count as a value.
         given = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
             rule.bound(self.name, given)
@@ -509,19 +520,20 @@ class Definition(Record):
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
     ) -> Iterator[Parameters]:
-        """Yield every point of the suite's matrices (or of the own one), defaults filled in, each once.
+        """Yield every point of the suite's matrices (or of the benchmark's own) once, with defaults
+        filled in.
 
         Args:
-            suite: Name of a suite; empty for the benchmark's own matrix.
-            overrides: Values set by the operator; they replace those that the matrix has for the axis.
-            gpus: The value of ``all`` for the parameter ``gpus`` on the node in question.
+            suite: The name of a suite; empty for the benchmark's own matrix.
+            overrides: The operator's values; they replace the matrix's values for the axis.
+            gpus: The value that ``all`` has for the parameter ``gpus`` on this node.
 
         Raises:
             DefinitionError: An override is not a parameter.
         """
         overrides = dict(overrides or {})
         self._check_overrides(overrides)
-        # A list, not a set: a point is a dict. Matrices of a suite may overlap.
+        # Use a list, not a set: a point is a dict. Matrices of a suite may overlap.
         seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
             axes = {**matrix, **overrides}
@@ -529,7 +541,7 @@ class Definition(Record):
                 raise DefinitionError(f"benchmark {self.name}: {excess}")
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
-                # Before the filters: they may name a number of GPUs.
+                # Do this before the filters, which may name a number of GPUs.
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
                 if self._keeps(point) and point not in seen:
@@ -548,19 +560,19 @@ class Definition(Record):
                     raise DefinitionError(f"benchmark {self.name}: parameter `{name}` is {value!r}: {wrong}")
 
     def _known_values(self, name: str) -> list[Scalar]:
-        """Return the values that the file itself has for a parameter."""
+        """Return the values that the file itself gives for a parameter."""
         matrices = [self.matrix, *itertools.chain.from_iterable(self.suites.values())]
         return [self.parameters[name], *(value for matrix in matrices for value in matrix.get(name, ()))]
 
     def _keeps(self, point: Mapping[str, Scalar]) -> bool:
-        """Return whether `only` and `exclude` leave a point in."""
+        """Return whether `only` and `exclude` allow a point."""
         wanted = not self.only or any(_fits(entry, point) for entry in self.only)
         return wanted and not any(_fits(entry, point) for entry in self.exclude)
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
     """Return the expected type of a value if no alternative of the definition accepts its type."""
-    # A program that is given a word for a number fails after its runtime was made, which shows nothing bad.
+    # A program that gets a word instead of a number fails only after its runtime was created.
     if value in known or value == "":
         return ""
     if all(isinstance(one, bool) for one in known) and not isinstance(value, bool):
@@ -572,23 +584,23 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
-    """Return the problem of a matrix with too many points, or "" if there is none."""
+    """Return the message about a matrix with too many points, or ""."""
     points = math.prod(len(values) for values in axes.values())
     return f"{points} points, of which {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
-    """Return whether a point has one of a filter's values for each parameter that it names."""
+    """Return whether a point has, for each parameter of a filter, one of the filter's values."""
     return all(axis in point and point[axis] in values for axis, values in one.items())
 
 
 def _is_inside(path: str) -> bool:
-    """Return whether a path stays below the folder that it is relative to."""
+    """Return whether a path stays inside the folder that it is relative to."""
     return not path.startswith("/") and ".." not in path.split("/")
 
 
 class LoadedDefinition(Record):
-    """A definition and the file it came from."""
+    """A definition and the file that contains it."""
 
     definition: Definition
     path: str
@@ -596,7 +608,7 @@ class LoadedDefinition(Record):
 
     @property
     def name(self) -> str:
-        """Name of the benchmark."""
+        """Return the name of the benchmark."""
         return self.definition.name
 
 
@@ -604,7 +616,7 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
     """Replace every ``{{ name }}`` in text by the variable's value.
 
     Raises:
-        DefinitionError: A variable is not known; the message offers near names.
+        DefinitionError: A variable is unknown; the message suggests similar names.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -624,7 +636,7 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
 def command_options(
     options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = ""
 ) -> list[str]:
-    """Return options as ``--name=value`` words; an empty value leaves the option out."""
+    """Return options as ``--name=value`` words; an option with an empty value is left out."""
     words = []
     for option, raw in options.items():
         value = substitute_variables(str(raw), variables, f"{where}.{option}")
@@ -637,14 +649,14 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
     """Read and validate one definition.
 
     Args:
-        path: The file.
+        path: The definition's file.
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
-        DefinitionError: With file, line, key and what is wrong.
+        DefinitionError: The definition is wrong; the message gives file, line, key and fault.
     """
     data, document = _read_yaml(path)
-    # On the nodes: the content below shows neither lines nor duplicate keys.
+    # Work on the nodes: the loaded content shows neither lines nor duplicate keys.
     try:
         lines = lines_of_keys(document, path)
         content = yaml.safe_load(data)
@@ -654,7 +666,7 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
         raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/using/benchmarks.md")
     try:
         definition = Definition.model_validate(content, context={"log_formats": log_formats})
-        # Half a character of UTF-16 is text to YAML and none to the plan that it would be written to.
+        # YAML accepts half a surrogate pair of UTF-16, but the plan could not be written with it.
         definition.model_dump_json()
     except ValidationError as error:
         mistakes = [_explain(path, problem, lines) for problem in error.errors()[:MOST_MISTAKES]]
@@ -672,7 +684,7 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 
 
 def _read_yaml(path: Path) -> tuple[bytes, Any]:
-    """Return a file's bytes and its YAML as nodes, which know their lines."""
+    """Return a file's bytes, and its YAML as nodes, which have line numbers."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -692,12 +704,12 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
 def load_definitions(
     folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
 ) -> dict[str, LoadedDefinition]:
-    """Read the ``*.yml`` and ``*.yaml`` of a folder: name to definition, in order of names.
+    """Read the ``*.yml`` and ``*.yaml`` files of a folder: name to definition, in order of names.
 
     Args:
-        folder: The folder.
-        names: Benchmarks that are wanted: if all have files, mistakes in others stop nothing. For a suite
-            every file is needed, as a wrong one may belong to it.
+        folder: The folder with the definitions.
+        names: The requested benchmarks: if all have files, mistakes in other files are ignored. A
+            suite needs every file to be valid, because an invalid one may belong to it.
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
@@ -720,7 +732,7 @@ def _stem(path: Path) -> str:
 
 
 def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
-    """Return suite names, each with the benchmarks in it."""
+    """Return the names of suites, each with its benchmarks."""
     found: dict[str, list[str]] = {}
     for loaded in definitions.values():
         for suite in loaded.definition.suites:
@@ -731,10 +743,11 @@ def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str
 def select_benchmarks(
     definitions: Mapping[str, LoadedDefinition], *, suite: str = "", benchmarks: Sequence[str] = ()
 ) -> list[LoadedDefinition]:
-    """Return the definitions of a suite, or those named.
+    """Return the definitions of a suite, or the named definitions.
 
     Raises:
-        UnknownBenchmarkError: No such benchmark or suite; the message offers near names.
+        UnknownBenchmarkError: There is no such benchmark or suite; the message suggests similar
+            names.
     """
     if benchmarks:
         for name in benchmarks:
@@ -753,7 +766,7 @@ def select_benchmarks(
 
 
 def _listed(axes: Any) -> Any:
-    """Accept a single value of an axis as a list of one."""
+    """Accept a single value of an axis as a list with one element."""
     if not isinstance(axes, Mapping):
         return axes
     return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
@@ -768,11 +781,11 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
-    """Return the line of every key of a composed YAML document, by its place.
+    """Return the line of every key of a composed YAML document, by its path.
 
     Raises:
-        DefinitionError: A key is written twice (YAML would drop the first), or the document is too deep, too
-            large, or contains itself; with file and line.
+        DefinitionError: A key occurs twice (YAML would drop the first), or the document is too
+            deep, too large, or contains itself; the message gives file and line.
     """
     lines: dict[tuple[str, ...], int] = {}
     _check_keys(document, (), lines, path)
@@ -786,7 +799,9 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Note the line of every key; refuse a key written twice (YAML drops the first) and a circle."""
+    """Record the line of every key; refuse a key that occurs twice (YAML drops the first) and a
+    cycle.
+    """
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
     if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:
@@ -812,7 +827,7 @@ def _check_keys(
 
 
 def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:
-    """Turn one pydantic error into ``file:line: key: what is wrong``."""
+    """Format one pydantic error as ``file:line: key: what is wrong``."""
     place = tuple(str(part) for part in problem["loc"])
     known = place
     while known and known not in lines:
@@ -844,7 +859,9 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
 
 
 def schema_markdown() -> str:
-    """Return the reference of all keys as Markdown; docs/using/benchmarks.md holds it, a test compares."""
+    """Return the reference of all keys as Markdown; a test compares it with
+    docs/using/benchmarks.md.
+    """
     parts = []
     models: list[tuple[str, type[Record]]] = [
         ("definition", Definition),

@@ -1,8 +1,9 @@
 """Describe the evidence of a judgement as data: each piece, its source, and the meaning of its absence.
 
-A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge walks it first
-(:func:`lacking_evidence`), so that no check has to remember that its input may be absent. A test compares
-each table with the structure it is about: a field without a row fails, so new evidence cannot be forgotten.
+A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge evaluates it first
+(:func:`lacking_evidence`), so that no check has to consider that its input may be absent. A test
+compares each table with the structure that it describes: a field without a row fails, so new
+evidence cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Subject = TypeVar("Subject")
 
 
 class EvidenceState(StrEnum):
-    """The state of a piece of evidence: usable, or why not."""
+    """The state of a piece of evidence: usable, or the reason why not."""
 
     THERE = "there"
     ABSENT = "absent"
@@ -28,9 +29,9 @@ class EvidenceState(StrEnum):
     FAILED = "failed"
     HUNG = "hung"
     CUT = "cut"
-    """Only a part of it arrived."""
+    """Only a part of it was received."""
     DAMAGED = "damaged"
-    """It cannot be read as what it should be: not a number, infinite, another format."""
+    """It is not readable in the expected form: not a number, infinite, another format."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,19 @@ class RequiredEvidence(Generic[Subject]):
     """One piece of evidence of a kind of judgement.
 
     Attributes:
-        name: The field or the tool, as the structure that carries it names it.
-        read_from: Its source, in words: program, file, service.
-        state: Returns the state of this evidence in the judged object.
-        needed: Whether this judgement needs it at all (without GPUs, a node needs no readings of them).
-        code: Finding that reports that it is missing.
+        name: The field or the tool, named as in the structure that contains it.
+        read_from: A text about its source: program, file, service.
+        state: A function that returns the state of this evidence in the judged object.
+        needed: A function that returns whether this judgement needs it (a node without GPUs needs
+            no readings of them).
+        code: The code of the finding that reports its absence.
         remedy: The remedy for the operator.
-        verdicts: Verdict by state, where it is another than ``unproven``. A hung tool is never milder than
-            a failed one.
-        harmless: Why its absence proves nothing against the subject; only with this reason may it be missing
-            in a pass.
-        without: The fact that is unknown without it, in words for an operator; empty if its name is enough.
+        verdicts: The verdicts by state that differ from ``unproven``. A hung tool is never milder
+            than a failed one.
+        harmless: The reason why its absence proves nothing against the subject; without a reason,
+            it must not be missing in a pass.
+        without: A text for operators about the fact that is unknown without it; empty if its name
+            is enough.
     """
 
     name: str
@@ -74,7 +77,7 @@ class RequiredEvidence(Generic[Subject]):
 
 @dataclass(frozen=True)
 class LackingEvidence:
-    """A piece of evidence that a judgement needs and cannot use."""
+    """A piece of evidence that a judgement needs but cannot use."""
 
     code: str
     name: str
@@ -99,7 +102,9 @@ def lacking_evidence(
 
 
 def state_of_value(value: Any) -> EvidenceState:
-    """Return the state of a plain value: None and empty texts or collections are absent, NaN is damaged."""
+    """Return the state of a plain value: None, empty texts and empty collections are absent, NaN is
+    damaged.
+    """
     if value is None or (isinstance(value, Sized) and len(value) == 0):
         return EvidenceState.ABSENT
     if isinstance(value, float) and not math.isfinite(value):
@@ -117,5 +122,7 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
 
 
 def state_of_tool(status: str) -> EvidenceState:
-    """Return the state of a tool's answer by the gatherer's status; an unknown status is a failure."""
+    """Return the state of a tool's answer from the gatherer's status; an unknown status is a
+    failure.
+    """
     return _STATE_OF_TOOL.get(status, EvidenceState.FAILED)

@@ -1,10 +1,10 @@
 """Read the registry of finding codes: the meaning of each, and its possible verdicts, actions and
 confidences.
 
-The entries are lines of ``finding_codes.csv`` beside this file. To add a code, add its line there and type
-``make docs``, which renews docs/using/codes.md. Tests compare the registry with the source in both
-directions, and with every finding that the package makes while the tests run. Records of earlier versions may
-have codes that are not here any more: reading them checks nothing.
+The entries are lines of ``finding_codes.csv`` beside this file. To add a code, add its line there
+and run ``make docs``, which updates docs/using/codes.md. Tests compare the registry with the source
+in both directions, and with every finding that the package makes during the tests. Records of
+earlier versions may have codes that no longer exist: reading them does not check codes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOBS = {
     "provision": "Preflight of provision.yml",
     "reimage": "Re-imaging (reimage.yml)",
 }
-"""The jobs that give a code, to their titles, in the order of the page."""
+"""Titles of the jobs that give a code, in the order of the page."""
 
 VERDICTS = ("fail", "unproven", "degraded", "remark")
 """Verdicts of the registry, the worst first; a remark is a finding without a verdict."""
@@ -31,16 +31,18 @@ VERDICTS = ("fail", "unproven", "degraded", "remark")
 
 @dataclass(frozen=True)
 class FindingCode:
-    """One code.
+    """One code in the registry.
 
     Attributes:
         code: The code; ``*`` stands for a number or name: ``xid_*``, ``floor:*``.
         jobs: The source of the finding, by the keys of :data:`JOBS`.
-        verdicts: The verdicts that it can have, of :data:`VERDICTS`.
-        actions: The actions that it asks for on a node; empty for a code that health checks do not give.
-        confidences: How likely the named part is at fault; empty as ``actions``.
-        reads: The field, tool or file that it is found in.
-        meaning: One sentence for an operator.
+        verdicts: The possible verdicts, from :data:`VERDICTS`.
+        actions: The actions that it requires on a node; empty for a code that health checks do not
+            give.
+        confidences: The possible degrees of certainty that the named part is at fault; empty like
+            ``actions``.
+        reads: The field, tool or file in which it is found.
+        meaning: One sentence for operators.
     """
 
     code: str
@@ -72,11 +74,13 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def find_code(code: str) -> FindingCode | None:
-    """Return the entry of a code as findings have it: ``xid_79`` has that of ``xid_*``; None without one."""
+    """Return the entry of a code as used in findings: ``xid_79`` has that of ``xid_*``; None
+    without one.
+    """
     entries = registry()
     if code in entries:
         return entries[code]
-    # A code with a colon is that of a measurement, whose name may be missing.
+    # A code with a colon belongs to a measurement, whose name may be missing.
     check, colon, _ = code.partition(":")
     family = f"{check}:*"
     if colon or family in entries:
@@ -88,7 +92,7 @@ def find_code(code: str) -> FindingCode | None:
 
 
 def near_codes(code: str) -> list[str]:
-    """Return up to five codes that nearly are, or contain, the typed text."""
+    """Return up to five codes that are similar to the entered text, or contain it."""
     lowered = code.strip().lower()
     near = difflib.get_close_matches(lowered, registry(), n=5, cutoff=0.6)
     if len(lowered) > 2:
@@ -97,13 +101,13 @@ def near_codes(code: str) -> list[str]:
 
 
 def why_not_allowed(code: str, verdict: str | None, action: str = "", confidence: str = "") -> str:
-    """Return why the registry has no such finding, or "" if it has.
+    """Return the reason why the registry does not allow such a finding, or "" if it does.
 
     Args:
-        code: Its code.
-        verdict: Its verdict; None for a remark.
-        action: The requested action; empty for a finding that is not of a health check.
-        confidence: Its confidence; empty as ``action``.
+        code: The code of the finding.
+        verdict: The verdict of the finding; None for a remark.
+        action: The requested action; empty for a finding that no health check made.
+        confidence: The confidence; empty like ``action``.
     """
     entry = find_code(code)
     if entry is None:

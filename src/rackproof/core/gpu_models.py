@@ -1,4 +1,6 @@
-"""Know GPU models: a SKU's model by its product name, its readings, and its limits. No I/O."""
+"""Describe GPU models: the model of a SKU by its product name, its readings, and its limits. No
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuPhysics:
-    """The limits that a GPU of a SKU cannot exceed: dense TFLOP/s by precision, TB/s of memory,
-    GB/s of links one way.
+    """The limits of a SKU's GPU: dense TFLOP/s by precision, TB/s of memory, GB/s of links in one
+    direction.
 
-    ``nvls_off`` is the all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1 GiB and
-    more though NVLS is broken (None: not known); ``nvls_gpus`` how many GPUs it takes for NVLS to be used.
-    ``even_links`` is true if each GPU reaches each other equally fast, through switches.
+    Attributes:
+        nvls_off: The all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1
+            GiB and more even if NVLS is broken (None if unknown).
+        nvls_gpus: The number of GPUs from which NVLS is used.
+        even_links: Whether each GPU reaches all others equally fast, through switches.
     """
 
     tflops: Mapping[str, float]
@@ -26,10 +30,10 @@ class GpuPhysics:
     even_links: bool = True
 
 
-# Its GPUs are linked by two NVLinks, by one, or by none.
+# Its GPUs are connected by two NVLinks, by one, or by none.
 _V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
 PHYSICS: Mapping[str, GpuPhysics] = {
-    # V100 SXM2's data sheet; NVLS came with later ones.
+    # From V100 SXM2's data sheet; NVLS came with later models.
     "dgx1": _V100,
     "hyperplane": _V100,
     # Data sheets (dense); NVLS off: published runs of 8 GPUs.
@@ -41,16 +45,17 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Memory and bridges (one way): the cards' data sheets. NVL cards have the larger TFLOP/s of the module.
+    # Memory and bridges (one direction): from the cards' data sheets. NVL cards have the module's
+    # larger TFLOP/s.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
 }
 
 MODELS_OF_DOMAINS = ("GB300", "GB200")
-"""Models whose NVLink reaches GPUs of other nodes, as on an NVL72."""
+"""Models whose NVLink reaches GPUs of other nodes, as in an NVL72."""
 
-# A model's name is a word of the product name: "H200" is in neither "GH200" nor "H20".
+# The name of a model is a word in the product name: "H200" is in neither "GH200" nor "H20".
 _MODELS = (
     "GB300",
     "GB200",
@@ -73,67 +78,76 @@ _MODELS = (
     "T4",
 )
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
-"""SKUs that are named after the system, with the model of its GPUs."""
+"""SKUs named after the system, with the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""Words of a product name that mark a card, which differs from the module (SXM) of the same model in power,
-memory and links. A module's product name has none of them.
+"""Words in a product name that mark a card, which differs from the module (SXM) of the same model
+in power, memory and links. A module's product name has none of these words.
 """
 MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
-"""These exist as modules and as cards; for the others a word such as PCIe in a SKU's name means nothing."""
+"""Models that exist as modules and as cards; for other models, a word such as PCIe in a SKU's name
+has no meaning."""
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""The speed of one NVLink of a model one way, by its data sheet; drivers show this or up to 6 % more."""
+"""Speed of one NVLink of a model in one direction, from its data sheet; drivers report this or up
+to 6 % more."""
 SLOW_LINK_SHARE = 0.98
-"""Drivers round the speed of a link; one that has less than this share of another runs at another rate."""
+"""Share of another link's speed below which a link runs at another rate; drivers round the
+speed."""
 _SLOWEST_LINK_GB_S = 14.0
-"""Any NVLink carries more: GA102's is the slowest, and shown as 14.062 GB/s."""
+"""Smallest speed of any NVLink in GB/s: GA102's is the slowest, reported as 14.062 GB/s."""
 _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,
 }
-"""NVLinks of a module, by its data sheet; each model that is built into boards with fewer is left out."""
+"""Number of NVLinks of a module, from its data sheet; models that are built into boards with fewer
+are left out."""
 FASTEST_LINK_SHARE = 1.2
-"""Drivers show up to 6 % more than a link's data sheet; far more it does not carry."""
+"""Largest plausible ratio of a link's speed to its data sheet; drivers report up to 6 % more."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
 """Models without NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
-"""For these every answer of nvidia-smi in tests/data/real has MIG's mode and the memory's temperature."""
+"""Models for which every answer of nvidia-smi in tests/data/real has the MIG mode and the memory's
+temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
-"""For these every such answer has the repairs of memory that wait for a reset."""
+"""Models for which every such answer has the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
-"""Drivers before it report them of no GPU."""
+"""First driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""These are older than repairs and row remapping, which came with Ampere (NVML): no driver reports them."""
+"""Models older than repairs and row remapping, which came with Ampere (NVML): no driver reports
+them."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
 )
-"""These have HBM with ECC that is on unless an operator switches it off."""
+"""Models with HBM whose ECC is on unless an operator switches it off."""
 
 HOTTEST_GPU_C = 100.0
-"""No model is specified for a GPU as hot as that."""
+"""Temperature in °C that exceeds the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
-"""From here on a GPU's memory is too hot, from ten degrees more it fails."""
+"""Temperature of a GPU's memory in °C from which it is too hot; ten degrees more fails."""
 LEAST_MARGIN_C = 5.0
-"""A GPU that is nearer to the temperature at which it slows down lacks cooling; at 0 it does slow down."""
+"""Distance in °C to the slowdown temperature below which a GPU lacks cooling; at 0 it slows
+down."""
 MOST_SLOWDOWN_S = 60.0
-"""Seconds of slow-down that a sound GPU has on a day; of 31 real ones the most is 7.3 s since a boot."""
+"""Largest number of seconds of slowdown per day of a sound GPU; the largest of 31 real ones is 7.3
+s since a boot."""
 MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
-"""More errors than ECC corrects in a sound GPU's life, as public health checks of fleets have them."""
+"""Numbers of errors above the corrections of a sound GPU's lifetime, from public health checks of
+fleets."""
 
 
 def expected_model(sku: str, given: str = "") -> str:
-    """Return which product a SKU's GPUs are, as words of its product name, or "" if that is not known.
+    """Return the product of a SKU's GPUs as words of its product name, or "" if unknown.
 
     Args:
-        sku: The SKU's name; its own name for a known model, alone or as a word of it, is enough. A word may
-            have the number of GPUs before or behind: ``h200x8``. The module (SXM) is meant, unless a word
-            names a card: ``h200-nvl``, ``h100-pcie``.
+        sku: The name of the SKU; the name of a known model, alone or as a word in it, is enough. A
+            word may have the number of GPUs before or after it: ``h200x8``. It means the module
+            (SXM) unless a word names a card: ``h200-nvl``, ``h100-pcie``.
         given: The name in the inventory (``bench_sku_gpu_name``), which has precedence.
     """
     if given.strip():
@@ -143,11 +157,12 @@ def expected_model(sku: str, given: str = "") -> str:
         if word in _SYSTEMS:
             return _SYSTEMS[word]
     bare = {re.fullmatch(r"(?:\d+x)?(.+?)(?:x\d+)?", word)[1] for word in words}  # type: ignore[index]
-    # One word may have model and board: h200nvl.
+    # One word may contain model and board: h200nvl.
     bare |= {part for word in bare if (split := _WITH_BOARD.fullmatch(word)) for part in split.groups()}
     found = [model for model in _MODELS if model.lower() in bare]
     boards = [board for board in _BOARDS if board in bare]
-    # A name that contains two models, such as a host with both, does not identify a single GPU's model.
+    # A name with two models, such as that of a host with both, does not identify a single GPU
+    # model.
     if len(found) != 1 or len(boards) > 1:
         return ""
     is_card_sku = bool(boards) and found[0] in MODELS_WITH_BOARDS
@@ -165,12 +180,14 @@ def is_model(product_name: str, model: str) -> bool:
 
 
 def is_one_of(product_name: str, models: Iterable[str]) -> bool:
-    """Return whether a product name is that of one of some models."""
+    """Return whether a product name is that of one of several models."""
     return any(is_model(product_name, model) for model in models)
 
 
 def is_card(product_name: str) -> bool:
-    """Return whether a product's name marks a card (PCIe, NVL) of a model that otherwise is a module."""
+    """Return whether a product name marks a card (PCIe, NVL) of a model that also exists as a
+    module.
+    """
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
@@ -183,12 +200,12 @@ def is_product(product_name: str, wanted: str) -> bool:
 
 
 def other_models(product_names: Iterable[str], model: str) -> list[str]:
-    """Return the product names that are not the wanted one, each once; an empty one is not either."""
+    """Return the product names that differ from the wanted one, each once; an empty one differs."""
     return sorted({name for name in product_names if not is_product(name, model)})
 
 
 def least_link_gb_s(product_name: str) -> float:
-    """Return the GB/s that an NVLink of a product carries one way at least."""
+    """Return the smallest speed in GB/s of a product's NVLink in one direction."""
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return speed
@@ -196,14 +213,16 @@ def least_link_gb_s(product_name: str) -> float:
 
 
 def links_of(product_name: str) -> int | None:
-    """Return the number of a module's NVLinks, or None if its model is not known or it is a card."""
+    """Return the number of a module's NVLinks, or None if its model is unknown or it is a card."""
     if is_card(product_name):
         return None
     return next((links for model, links in _LINKS.items() if is_model(product_name, model)), None)
 
 
 def most_link_gb_s(product_name: str) -> float | None:
-    """Return the highest GB/s that an NVLink of a product reports, or None if its model is not known."""
+    """Return the highest GB/s that an NVLink of a product reports, or None if its model is
+    unknown.
+    """
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return FASTEST_LINK_SHARE * speed
@@ -211,16 +230,16 @@ def most_link_gb_s(product_name: str) -> float | None:
 
 
 def has_own_links(product_name: str) -> bool | None:
-    """Return whether a product has NVLinks without a bridge, or None if its model is not known."""
+    """Return whether a product has NVLinks without a bridge, or None if its model is unknown."""
     if is_card(product_name) or is_one_of(product_name, _LINKLESS):
         return False
     return True if is_one_of(product_name, _LINK_GB_S) else None
 
 
 def physics_of(product_name: str) -> GpuPhysics | None:
-    """Return the peaks of the model that a product name is of, or None if they are not known.
+    """Return the peaks of a product name's model, or None if unknown.
 
-    A card's are its own where they are known: an H100 NVL has faster memory than the module.
+    A card has its own peaks if they are known: an H100 NVL has faster memory than the module.
     """
     for card, physics in _CARDS.items():
         if is_product(product_name, card):
@@ -232,12 +251,12 @@ def physics_of(product_name: str) -> GpuPhysics | None:
 
 
 def share_of_peak(product_name: str, dtype: str, tflops: float) -> float | None:
-    """Return the share of a model's dense peak that a speed in TFLOP/s is, or None if the peak is not known.
+    """Return a speed in TFLOP/s as a share of a model's dense peak, or None if the peak is unknown.
 
     Args:
         product_name: The product name of the GPU.
-        dtype: Precision of the products, as :class:`GpuPhysics` calls it.
-        tflops: Operations that the work needs, per second of one GPU.
+        dtype: The precision of the products, named as in :class:`GpuPhysics`.
+        tflops: The operations that the work needs, per second on one GPU.
     """
     physics = physics_of(product_name)
     peak = physics.tflops.get(dtype) if physics is not None else None

@@ -1,4 +1,4 @@
-"""Host names in the notation of Slurm. No I/O."""
+"""Read and write hostnames in Slurm's notation. No I/O."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
 
 
 def compress_hostlist(names: Iterable[str]) -> str:
-    """Return node names in the notation of Slurm: ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
+    """Return node names in Slurm's notation: ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
     groups: dict[tuple[str, int], list[int]] = {}
     whole = []
     for name in sorted(set(names)):
-        # Grouped by the number's width as well: n1 and n01 are two hosts.
+        # Also grouped by the number's width: n1 and n01 are two hosts.
         if found := _NUMBERED.fullmatch(name):
             groups.setdefault((found[1], len(found[2])), []).append(int(found[2]))
         else:
@@ -31,7 +31,7 @@ def compress_hostlist(names: Iterable[str]) -> str:
 
 
 def _ranges(numbers: Sequence[int], width: int) -> list[str]:
-    """Return sorted numbers as runs without a gap: ``01-03``, ``07``."""
+    """Return sorted numbers as ranges without gaps: ``01-03``, ``07``."""
     starts, ends = [numbers[0]], []
     for earlier, later in pairwise(numbers):
         if later != earlier + 1:
@@ -45,7 +45,7 @@ def _ranges(numbers: Sequence[int], width: int) -> list[str]:
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` are five.
+    """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` has five.
 
     A name may have several brackets: ``r[1-2]n[1-2]`` are four. Text in brackets that is not a number is left
     out (:func:`hostlist_problem` finds it). Text, ranges and hosts are bounded: the text may be hostile.
@@ -64,7 +64,7 @@ def _expand_part(part: str, most: int) -> list[str]:
         head, end = part[end : brackets.start()], brackets.end()
         numbers: list[str] = []
         for piece in brackets[1].split(","):
-            # Many ranges of the largest size would fill the memory, so the whole is bounded, too.
+            # Many ranges of the largest size would fill the memory, so the total is limited, too.
             if len(numbers) <= most:
                 numbers += _numbers_of_range(piece)
         found = list(islice((f"{one}{head}{number}" for one in found for number in numbers), most + 1))
@@ -93,11 +93,11 @@ def hostlist_problem(text: str, most: int) -> str:
 
 
 def _numbers_of_range(piece: str) -> list[str]:
-    """Return the numbers of ``08-10`` or ``7`` as written; none if it is not a range."""
+    """Return the numbers of ``08-10`` or ``7`` as written, or none if the text is not a range."""
     low, _, high = piece.partition("-")
-    # Python refuses to convert a number of thousands of digits, which a hostile log may hold.
+    # Python refuses to convert a number with thousands of digits, which a hostile log may contain.
     if not _HOST_NUMBER.fullmatch(low) or (high and not _HOST_NUMBER.fullmatch(high)):
         return []
     last = min(int(high or low), int(low) + _MAX_RANGE)
-    # The width of the first number is that of all: n[08-10] is n08, n09, n10.
+    # The width of the first number applies to all: n[08-10] is n08, n09, n10.
     return [f"{number:0{len(low)}}" for number in range(int(low), last + 1)]

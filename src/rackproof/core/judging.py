@@ -1,16 +1,20 @@
-"""A measurement, a reference and a tolerance give a verdict. Nothing else gives verdicts.
+"""Judge measurements against references and tolerances. Only this module judges a measurement.
 
-The rules, in one place:
+The rules:
 
-* not a finite number, another unit than the reference's, no reference, or missing: ``unproven``;
-* a reference that no value could fail (no bound on the bad side, a fraction of 0): ``unproven``;
+* a value that is missing, not finite, without a reference, or in another unit than the reference's:
+  ``unproven``;
+* a reference against which no value could fail (no bound on the bad side, a fraction of 0):
+  ``unproven``;
 * beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
-* a bound on the bad side beyond which more than half of the speed may be lost: ``unproven``;
-* a speed or a time that is negative or nothing at all: ``unproven``;
-* a measurement missing for which the SKU has a baseline: ``unproven``, whether its rule is optional or not;
-  a baseline without the label ``device`` is of GPUs, so no rule of another device has to find it;
-* beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
-* a speed or a time that was measured while others used the machine: ``unproven``, whatever it is;
+* a bound on the bad side that allows a loss of more than half of the speed: ``unproven``;
+* a speed or a time that is negative or zero: ``unproven``;
+* a missing measurement for which the SKU has a baseline: ``unproven``, even if its rule is
+  optional; a baseline without the label ``device`` is for GPUs, so rules of other devices need not
+  find it;
+* beyond the bound on the good side: too good to be true, therefore ``unproven`` until explained;
+* a speed or a time that was measured while others used the machine: ``unproven``, whatever its
+  value;
 * a speed or a time whose samples swing by more than :data:`~rackproof.core.spread.WIDEST_FACTOR`:
   ``unproven``, unless it fails;
 * where several measurements match a rule (one per GPU), each is judged, so the worst decides.
@@ -44,16 +48,19 @@ from rackproof.core.spread import spread_doubt
 NO_REFERENCE = "no reference yet"
 _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
-"""A bound that allows to lose more than this fraction of a speed finds no fault."""
+"""Largest loss of a speed, as a fraction, that a bound may allow: a wider bound finds no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Units of measurements in which less is better, unless the measurement states otherwise."""
+"""Units for which less is better unless the measurement states otherwise."""
 _OTHER_DEVICE = "device"
-"""The label of measurements without a GPU, such as ``device: cpu``; those of GPUs and their links lack it."""
+"""The label of measurements without a GPU, such as ``device: cpu``; measurements of GPUs and their
+links do not have it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
 class SkuReference(Record):
-    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and its scope."""
+    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and the scope in which
+    it applies.
+    """
 
     metric: Name
     benchmark: str = ""
@@ -64,31 +71,31 @@ class SkuReference(Record):
     @field_validator("reference")
     @classmethod
     def _can_fail(cls, reference: Reference) -> Reference:
-        """Refuse mistakes that would let anything pass: percent for a fraction, 0 for a SKU not yet known."""
+        """Refuse references that pass anything: percent for a fraction, 0 for an unknown SKU."""
         bounds = _stated_bounds(reference)
         if not bounds:
             raise ValueError("give low, high or warn: without a bound nothing can fail")
         if not all(-1 < bound <= 1 for bound in bounds):
             raise ValueError("low, high and warn are fractions: -0.07 allows 7 % less")
         if any(bound < -WIDEST_LOSS for bound in bounds):
-            raise ValueError(f"low and warn are at least -{WIDEST_LOSS:g}: beyond that no fault is found")
+            raise ValueError(f"low and warn are at least -{WIDEST_LOSS:g}: a lower one is useless")
         if _leaves_value_outside(reference):
             raise ValueError("low is at most 0, high is at least 0")
-        # A fraction of 0 is 0: only "none at all" (high: 0) can be meant by it.
+        # A fraction of 0 is 0, so such a reference can only mean "none at all" (high: 0).
         if reference.value == 0 and (reference.high is None or any(bounds)):
             raise ValueError(
-                "a value of 0 has no speed within its bounds; for a count of faults give high: 0"
+                "no speed is within the bounds of a value of 0; for a count of faults give high: 0"
             )
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Return whether this baseline is for such runs, for any metric."""
+        """Return whether this baseline applies to runs of a benchmark with these parameters."""
         return self.benchmark in ("", benchmark) and all(
             parameters.get(name) == value for name, value in self.parameters.items()
         )
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
-        """Return whether this baseline applies to that measurement of that run."""
+        """Return whether this baseline applies to a measurement of a run."""
         return (
             self.metric == measurement.name
             and self.labels.items() <= measurement.labels.items()
@@ -97,11 +104,11 @@ class SkuReference(Record):
 
 
 def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Return a SKU baseline as group_vars has it: the reference's keys beside those of its scope.
+    """Parse a SKU baseline from group_vars, where one mapping has the reference and its scope.
 
     Raises:
-        ValidationError: A key or value is wrong.
-        TypeError: It is not a mapping.
+        ValidationError: A key or a value is invalid.
+        TypeError: The baseline is not a mapping.
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
@@ -117,22 +124,22 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
 
 
 def _decimal_or_nan(value: object) -> object:
-    """Return the value; NaN, which no reference can be, for text that is not a decimal number."""
-    # Python reads "8_00" as 800, and digits of other scripts, too; `true` would be 1.
+    """Return the value, or NaN, which no reference can be, for text that is not a decimal."""
+    # Python would read "8_00" as 800, digits of other scripts as numbers, and `true` as 1.
     if isinstance(value, bool) or (isinstance(value, str) and _DECIMAL.fullmatch(value) is None):
         return math.nan
     return value
 
 
 class SkuReferenceError(RackproofError):
-    """A baseline of a SKU cannot be used; the message names the SKU and what is wrong."""
+    """A baseline of a SKU that cannot be used; the message names the SKU and the mistake."""
 
 
 def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
-    """Return the baselines of a SKU as group_vars write them.
+    """Parse the baselines of a SKU from group_vars.
 
     Raises:
-        SkuReferenceError: One cannot be used.
+        SkuReferenceError: A baseline cannot be used.
     """
     try:
         return [parse_sku_reference(entry) for entry in raw]
@@ -143,7 +150,7 @@ def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuRefere
 
 
 class Outcome(Record):
-    """The judgements of a run, its verdict, and the reasons in order of weight."""
+    """The judgements of a run, its verdict, and the reasons in order of importance."""
 
     judgements: tuple[Judgement, ...]
     verdict: Verdict
@@ -162,10 +169,11 @@ def judge(
 
     Args:
         measurement: The measurement.
-        reference: The reference; without one the verdict is ``unproven``.
-        direction: The better direction; None for the measurement's own. Without any, each side is bad.
+        reference: The reference; without one, the verdict is ``unproven``.
+        direction: The better direction; None for the measurement's own. If neither states one, both
+            sides are bad.
         gating: Whether the verdict counts towards the run's.
-        lacking: Why there is no reference.
+        lacking: The reason why there is no reference.
     """
     verdict, reason = _verdict_and_reason(measurement, reference, direction or measurement.direction, lacking)
     return Judgement(
@@ -185,7 +193,7 @@ def judge(
 def _verdict_and_reason(
     measurement: Measurement, reference: Reference | None, better: Direction | None, lacking: str
 ) -> tuple[Verdict, str]:
-    """Return verdict and reason, ``unproven`` if measurement and reference cannot be compared."""
+    """Return verdict and reason; ``unproven`` if measurement and reference are not comparable."""
     if not measurement.finite:
         return Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged"
     if reference is None:
@@ -200,7 +208,7 @@ def _verdict_and_reason(
 
 
 def _compare(measurement: Measurement, reference: Reference, better: Direction | None) -> tuple[Verdict, str]:
-    """Compare a finite value with the bounds of a reference of the same unit."""
+    """Compare a finite value with the bounds of a reference that has the same unit."""
     value = measurement.value
     lowest, highest = _edge(reference, reference.low), _edge(reference, reference.high)
     shown = f"{value:.6g} {measurement.unit}".strip()
@@ -209,7 +217,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
             return Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is below {lowest:.6g}"
     if highest is not None and value > highest:
-        # Equal bounds mean `equals`: then more is as wrong as less, whichever way is better.
+        # Equal bounds mean `equals`: too much is then as wrong as too little, in any direction.
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
@@ -218,14 +226,17 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
 
 
 def warns_above(better: Direction | None, unit: str) -> bool:
-    """Return whether a warning is an upper bound: where less is better, else of times alone."""
+    """Return whether the warning is an upper bound.
+
+    It is one if less is better; without a direction, only for times.
+    """
     return better is Direction.LOWER or (better is None and unit in TIME_UNITS)
 
 
 def _compare_with_warning(
     value: float, shown: str, warning: float | None, above: bool
 ) -> tuple[Verdict, str]:
-    """Compare a value within the hard bounds with the warning, where there is one."""
+    """Compare a value within the hard bounds with the warning, if there is one."""
     if warning is not None:
         if above and value > warning:
             return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
@@ -235,30 +246,30 @@ def _compare_with_warning(
 
 
 def _stated_bounds(reference: Reference) -> list[float]:
-    """Return the fractions that a reference states."""
+    """Return the bounds that a reference states, as fractions."""
     return [bound for bound in (reference.low, reference.high, reference.warn) if bound is not None]
 
 
 def _edge(reference: Reference, fraction: float | None) -> float | None:
-    """Return the value at a bound, or None if that side is open."""
-    # Of the absolute value, so that -7 % of a negative reference also lies below it.
+    """Return the value of a bound, or None if that side is open."""
+    # A fraction of the absolute value, so that -7 % is below a negative reference, too.
     return None if fraction is None else reference.value + abs(reference.value) * fraction
 
 
 def _leaves_value_outside(reference: Reference) -> bool:
-    """Return whether the reference's own value would not be within its bounds."""
+    """Return whether the reference's own value is outside its bounds."""
     return (reference.low or 0) > 0 or (reference.high or 0) < 0
 
 
 def _useless(reference: Reference, better: Direction | None) -> str:
-    """Return why no value could fail against a reference, or "" if one could."""
+    """Return the reason why no value could fail against a reference, or "" if one could."""
     bounds = _stated_bounds(reference)
     if not all(math.isfinite(bound) for bound in bounds):
-        return "a bound of it is not a finite number"
+        return "one of its bounds is not a finite number"
     if reference.value == 0 and any(bounds):
         return "a fraction of 0 is no bound"
     if _allows_too_much(reference, better):
-        return "its bound allows to lose more than half of the speed"
+        return "its bound allows a loss of more than half of the speed"
     low, high = reference.low, reference.high
     bad_sides = {Direction.HIGHER: (low,), Direction.LOWER: (high,), None: (low, high)}[better]
     if all(bound is None for bound in (*bad_sides, reference.warn)):
@@ -267,7 +278,7 @@ def _useless(reference: Reference, better: Direction | None) -> str:
 
 
 def _allows_too_much(reference: Reference, better: Direction | None) -> bool:
-    """Return whether the bound on the bad side allows to lose more than :data:`WIDEST_LOSS` of a speed."""
+    """Return whether the bound on the bad side allows a loss above :data:`WIDEST_LOSS`."""
     if better is Direction.LOWER:
         # At half of the speed a run takes twice the time.
         return reference.high is not None and reference.high > 1 / (1 - WIDEST_LOSS) - 1
@@ -286,27 +297,27 @@ def judge_rule(
     baselines: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> list[Judgement]:
-    """Judge every measurement that a rule applies to.
+    """Judge every measurement to which a rule applies.
 
     Args:
         rule: The rule.
         measurements: All measurements of the run.
-        references: Gives the references of a measurement (SKU baseline, accepted history), maybe none.
-        parameters: The point of the matrix, which a bound may name.
-        require_references: Whether a missing reference gates.
-        source: Names the rule's file, as the source of its bound.
-        trouble: Why references may exist that were not found; in this case the missing reference gates.
-        baselines: The SKU's baselines that apply to this run: each has to find its measurement.
-        busy: Why no speed of this run counts; empty if its machine was idle.
+        references: Returns a measurement's references (SKU baseline, accepted history), if any.
+        parameters: The point of the matrix; a bound may use its values.
+        require_references: Whether a missing reference gates the verdict.
+        source: Name of the rule's file, as the source of its bound.
+        trouble: The reason why references may not have been found; a missing one then gates.
+        baselines: The SKU's baselines that apply to this run; each must have its measurement.
+        busy: The reason why no speed of this run counts; empty if its machine was idle.
     """
     used = parameters.get("gpus", 0)
-    # A parameter that is not a number, such as `all`, is not a reason to leave the rule out.
+    # A parameter that is not a number, such as `all`, is no reason to skip the rule.
     if isinstance(used, int) and used < rule.needs_gpus:
         return []
     matching = _matching_measurements(rule, measurements)
     lacking = _lacking_measurements(rule, matching, baselines)
     if not matching:
-        # A rule that finds nothing must not pass: the workload may have stopped measuring it.
+        # A rule without measurements must not pass: the workload may have stopped measuring them.
         if rule.optional or lacking:
             return lacking
         return [_unproven(rule, "the log holds no such measurement")]
@@ -317,7 +328,7 @@ def judge_rule(
     judgements = lacking
     for measurement in matching:
         if rule.unit and measurement.unit != rule.unit:
-            # Judged against an empty reference of the right unit, so that the reason names both units.
+            # An empty reference of the right unit, so that the reason names both units.
             expected = Reference(value=0, unit=rule.unit, source=source)
             judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
@@ -335,8 +346,8 @@ def judge_rule(
 
 
 def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference, busy: str) -> Judgement:
-    """Judge a measurement by the bound of its rule."""
-    # A rule without a unit applies to any unit of the metric.
+    """Judge a measurement by its rule's bound."""
+    # A rule without a unit applies to the metric in any unit.
     same_unit = bound.model_copy(update={"unit": measurement.unit})
     judged = judge(measurement, same_unit, direction=rule.better)
     if rule.coverage and judged.verdict is Verdict.FAIL:
@@ -349,7 +360,7 @@ def _doubted(judged: Judgement, busy: str) -> Judgement:
     """Return the judgement of a speed, unproven where others used the machine meanwhile, or where its
     samples differ by too much for one number.
     """
-    # Neither good nor bad: the others alone may have slowed it down.
+    # It proves nothing either way: the others alone may have slowed it down.
     doubt = busy
     # With the machine to itself, one that is too slow is too slow, however unevenly.
     if not doubt and judged.verdict is not Verdict.FAIL:
@@ -360,39 +371,40 @@ def _doubted(judged: Judgement, busy: str) -> Judgement:
 def _lacking_measurements(
     rule: JudgeRule, matching: Sequence[Measurement], baselines: Iterable[SkuReference]
 ) -> list[Judgement]:
-    """Return a judgement for each baseline of the SKU that a rule applies to and no measurement meets.
+    """Return a judgement for each baseline of the SKU that the rule covers but no measurement
+    matches.
 
-    A format or a size that the SKU has a baseline for is one that its hardware has: a log without it lacks
-    it, even where the rule is optional because other hardware may not have it. The rules of the processor
-    are left out: a run on GPUs measures nothing there, and their own rules ask for the same baseline.
+    If the SKU has a baseline for a format or a size, its hardware has it, so the measurement must
+    not be missing, even if the rule is optional for other hardware. The rules of the processor
+    are left out: a run on GPUs does not measure it, and the rules of GPUs use the same baseline.
     """
     missing = []
     for baseline in baselines:
         if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
             continue
         if not any(_meets(baseline, one) for one in matching):
-            text = "the log holds no such measurement, for which the SKU has a reference"
+            text = "the log holds no such measurement, but the SKU has a reference for it"
             labels = {**rule.labels, **baseline.labels}
             missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))
     return missing
 
 
 def _meets(baseline: SkuReference, measurement: Measurement) -> bool:
-    """Return whether a baseline is for this measurement; one of the processor is never one of a GPU."""
+    """Return whether a baseline is for this measurement; a GPU's is never for a processor."""
     if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
         return False
     return baseline.labels.items() <= measurement.labels.items()
 
 
 def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> bool:
-    """Return whether one measurement can match both a rule and a baseline."""
+    """Return whether a rule and a baseline can match the same measurement."""
     if _OTHER_DEVICE in of_rule and _OTHER_DEVICE not in of_baseline:
         return False
     return all(of_baseline.get(name, value) == value for name, value in of_rule.items())
 
 
 def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Return the measurements that a rule names; one may carry more labels than the rule."""
+    """Return the measurements that match a rule; they may have more labels than the rule."""
     return [
         measurement
         for measurement in measurements
@@ -401,7 +413,7 @@ def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement])
 
 
 def _unproven(rule: JudgeRule, reason: str) -> Judgement:
-    """Return the judgement of a rule that could not be applied to any value."""
+    """Return an unproven judgement for a rule that could not be applied to any value."""
     return Judgement(
         metric=rule.metric, labels=rule.labels, unit=rule.unit, verdict=Verdict.UNPROVEN, reason=reason
     )
@@ -415,33 +427,33 @@ def _judge_by_references(
     require_references: bool,
     trouble: str,
 ) -> list[Judgement]:
-    """Judge a measurement of speed by each of its references, or note that it has none."""
+    """Judge a measurement of speed by each of its references, or record that it has none."""
     impossible = _impossible(measurement, known, rule.direction or measurement.direction)
     if impossible:
         return [judge(measurement, None, direction=rule.direction, lacking=impossible)]
     if known:
         return [judge(measurement, reference, direction=rule.direction) for reference in known]
-    # The first run of new hardware has no reference and is kept as a candidate, so the lack need not gate.
+    # The first run of new hardware is kept as a candidate, so a missing reference need not gate.
     required = require_references and not rule.candidate
     gating = required or bool(trouble) or not measurement.finite
-    lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
+    lacking = f"no reference is known, because {trouble}" if trouble else NO_REFERENCE
     return [judge(measurement, None, direction=rule.direction, gating=gating, lacking=lacking)]
 
 
 def _impossible(measurement: Measurement, known: Sequence[Reference], better: Direction | None) -> str:
-    """Return why a number cannot be a speed or a time, or "" if it can.
+    """Return the reason why a number cannot be a speed or a time, or "" if it can.
 
     Args:
         measurement: The measurement.
-        known: Its references: one of 0 or less allows such values, as that of a count of faults.
-        better: Which way is better.
+        known: Its references; one of 0 or less, as for a count of faults, allows such values.
+        better: The better direction.
     """
     value, unit = measurement.value, measurement.unit
     if not measurement.finite or value > 0 or any(reference.value <= 0 for reference in known):
         return ""
     is_speed = better is Direction.HIGHER or "/s" in unit or unit in TIME_UNITS
     if value < 0 or is_speed:
-        return f"{value:.6g} {unit}".strip() + " is nothing that can be measured; check the workload"
+        return f"{value:.6g} {unit}".strip() + " cannot be a measured value; check the workload"
     return ""
 
 
@@ -459,20 +471,20 @@ def judge_run(
     baselines: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> Outcome:
-    """Judge a run by its logs, the findings beside them, and every rule.
+    """Judge a run by its logs, the findings from outside them, and every rule.
 
     Args:
         rules: The definition's rules.
-        logs: The run's parsed logs; none at all is unproven.
-        findings: Findings from outside the logs (hung, killed, GPU absent, nodes differ).
-        references: Gives the references of a measurement.
+        logs: The parsed logs of the run; without any, it is unproven.
+        findings: The findings from outside the logs (hung, killed, GPU absent, nodes differ).
+        references: Returns the references of a measurement.
         parameters: The point of the matrix.
-        require_references: Whether a measurement without a reference gates.
-        source: Names the rules' file.
-        trouble: Why references may exist that were not found, if so.
-        more: Measurements that were made beside the logs' own.
-        baselines: The SKU's baselines that apply to this run: each has to find its measurement.
-        busy: Why no speed of this run counts; empty if its machine was idle.
+        require_references: Whether a missing reference gates the verdict.
+        source: Name of the rules' file.
+        trouble: The reason why references may not have been found, or empty.
+        more: Measurements that are not from the logs.
+        baselines: The SKU's baselines that apply to this run; each must have its measurement.
+        busy: The reason why no speed of this run counts; empty if its machine was idle.
     """
     measurements = [*_logged_measurements(logs), *more]
     judgements: list[Judgement] = []
@@ -498,13 +510,13 @@ def judge_run(
         if judgement.verdict is not Verdict.PASS
     ]
     weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
-    # The sort is stable: within one weight, findings stay ahead of logs and logs ahead of rules.
+    # The sort is stable: within one verdict, findings stay before logs and logs before rules.
     ordered = [text for _, text in sorted(reasons, key=lambda pair: weight.index(pair[0]))]
     ordered += _open_questions(judgements)
     return Outcome(
         judgements=tuple(judgements),
         verdict=worst(_all_verdicts(logs, findings, gating)),
-        # Ranks repeat the same failure: one sentence of it is enough.
+        # Several ranks report the same failure; one sentence about it is enough.
         reasons=tuple(dict.fromkeys(ordered)),
     )
 
@@ -516,7 +528,7 @@ def _logged_measurements(logs: Iterable[ParsedLog]) -> list[Measurement]:
 def _all_verdicts(
     logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
 ) -> list[Verdict]:
-    """Return all that the run's verdict is the worst of; where a part is missing, it is unproven."""
+    """Return all verdicts of which the run's is the worst; a missing part counts as unproven."""
     verdicts = [log.verdict for log in logs] or [Verdict.UNPROVEN]
     verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
     verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
@@ -524,7 +536,7 @@ def _all_verdicts(
 
 
 def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
-    """Return the findings that count against the run, causes before their consequences."""
+    """Return the findings against the run; causes come before their consequences."""
     every = [*findings, *(finding for log in logs for finding in log.findings)]
     reasons: list[tuple[Verdict, str]] = []
     for finding in sorted(every, key=lambda finding: finding.consequence):
@@ -535,16 +547,16 @@ def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> 
 
 
 def _log_reasons(logs: Iterable[ParsedLog]) -> list[tuple[Verdict, str]]:
-    """Return the logs that gate without a finding that gives the reason."""
+    """Return a reason for each log that gates without a finding that explains it."""
     return [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]
 
 
 def _missing_proof_reasons(
     logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
 ) -> list[tuple[Verdict, str]]:
-    """Return the missing proof: a log, or any judged measurement."""
+    """Return a reason if there is no log, or no judged measurement that gates."""
     if not logs:
-        # A finding with a verdict gives the cause already; the absent log only follows from it.
+        # A finding with a verdict already gives the cause; the missing log only follows from it.
         if any(finding.verdict for finding in findings):
             return []
         return [(Verdict.UNPROVEN, "there is no log")]
@@ -554,7 +566,7 @@ def _missing_proof_reasons(
 
 
 def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
-    """Return one sentence for each reason why a measurement was not judged."""
+    """Return one sentence for each reason why measurements were not judged."""
     metrics: dict[str, list[str]] = {}
     for judgement in judgements:
         if not judgement.gating and judgement.verdict is not Verdict.PASS:

@@ -1,4 +1,6 @@
-"""Variables that Rackproof's roles know, and those of an inventory that only look like one of them."""
+"""Check variables: those that Rackproof's roles know, and those of an inventory that only resemble
+one of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _DEFINING_KEYS = ("register", "loop_var", "index_var")
 _MAPPING_KEYS = ("vars", "ansible.builtin.set_fact", "set_fact")
 _WORD = re.compile(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b")
 ALL_HOSTS = 200
-"""Among more hosts only one of each set of groups is checked, and those with a file in host_vars."""
+"""Number of hosts above which only one host of each set of groups is checked, and hosts with a file
+in host_vars."""
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -58,31 +61,35 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "preflight_cores": (0, 10**6),
     "preflight_clock_offset_s": (1e-3, 10**6),
 }
-"""Smallest and largest allowed values of numeric variables that playbooks pass to nodes."""
+"""Smallest and largest allowed value of numeric variables that playbooks pass to nodes."""
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""Variables that choose what bench.yml runs."""
+"""Variables that select what bench.yml runs."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
-"""Variables whose empty list in a role's defaults stands for everything, and whose template does."""
+"""Variables whose default in a role, an empty list or a template, means everything."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
-    """The inventory has a variable that no role knows; the message names it and the one that may be meant."""
+    """A variable of the inventory that no role knows; the message gives its name and a similar
+    known name.
+    """
 
 
 class VariableValueError(RackproofError):
-    """A value is not a number, or out of its bounds; the message names the variable and its bounds."""
+    """A value that is not a number or not within its bounds; the message gives the variable and its
+    bounds.
+    """
 
 
 def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
     """Check that names with a role's prefix are variables of a role. No I/O.
 
     Args:
-        given: Names of variables of hosts.
-        known: Names that roles know or define.
-        prefixes: The roles' prefixes.
+        given: The names of variables of hosts.
+        known: The names that roles know or define.
+        prefixes: The prefixes of the roles.
 
     Raises:
         UnknownVariableError: A name is not a variable of a role.
@@ -98,14 +105,14 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
 def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
     """Check that no variable of hosts is one of Rackproof's with a misspelt prefix. No I/O.
 
-    Such a name has no role's prefix, so that it could be an operator's own. It is refused where the prefix is
-    off by a letter (by two in a long one) and the rest is nearly that of a variable of this role, or where
-    only capitals and underscores differ.
+    Such a name has no role's prefix, so it could be an operator's own. It is refused if the prefix
+    is wrong by one letter (by two in a long one) and the rest nearly matches a variable of this
+    role, or if only capitals and underscores differ.
 
     Args:
-        given: Names of variables of hosts.
-        known: Names that roles take.
-        prefixes: The roles' prefixes.
+        given: The names of variables of hosts.
+        known: The names that roles accept.
+        prefixes: The prefixes of the roles.
 
     Raises:
         UnknownVariableError: A name has a misspelt prefix.
@@ -131,7 +138,7 @@ def _letters(name: str) -> str:
 
 
 def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...]) -> str:
-    """Return the variable that a name with a misspelt prefix most likely means, or "" if there is none."""
+    """Return the variable that a name with a misspelt prefix most likely means, or ""."""
     parts = name.lower().split("_")
     for prefix in prefixes:
         words = prefix.count("_")
@@ -146,11 +153,12 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
 
 
 _LONG_PREFIX = 8
-"""Two letters more or less make another word of a short prefix: netbox of netboot."""
+"""Prefix length from which two wrong letters are a misspelling; with a short prefix they make
+another word: netbox, netboot."""
 
 
 def _edits(one: str, other: str) -> int:
-    """Return how many letters have to be put in, left out, changed or swapped with the next; 3 for more."""
+    """Return the number of letters to insert, omit, change or swap with the next; 3 for more."""
     if abs(len(one) - len(other)) > 2:
         return 3
     rows = [list(range(len(other) + 1))]
@@ -166,16 +174,16 @@ def _edits(one: str, other: str) -> int:
 
 
 def check_settable(given: Iterable[str], results: Collection[str]) -> None:
-    """Check that no name given with -e is one that the roles set while they run. No I/O.
+    """Check that no name given with -e is set by the roles during a run. No I/O.
 
     A value given with -e overrides a task's result: a verdict could be given instead of judged.
 
     Args:
-        given: Names given with -e.
-        results: Names that tasks register or set.
+        given: The names given with -e.
+        results: The names that tasks register or set.
 
     Raises:
-        UnknownVariableError: Some are results of tasks.
+        UnknownVariableError: Some names are results of tasks.
     """
     shadowing = sorted(set(given) & set(results))
     if shadowing:
@@ -186,21 +194,22 @@ def check_settable(given: Iterable[str], results: Collection[str]) -> None:
 
 
 def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
-    """Check names given with -e for misspelt ones without a role's prefix, and that one alone chooses.
+    """Check names given with -e for misspelt ones without a role's prefix, and for ambiguous
+    selections.
 
     Args:
-        given: Names given with -e and their values.
-        root: The checkout.
-        role: The role that asks: `suite` and `benchmark` are read by `bench` alone.
+        given: The names given with -e, with their values.
+        root: The path of the checkout.
+        role: The role that calls this check: only `bench` reads `suite` and `benchmark`.
 
     Raises:
-        UnknownVariableError: One is nearly a variable of Rackproof's, and would be ignored.
-        VariableValueError: A suite and a benchmark are given, or one of them twice.
+        UnknownVariableError: A name resembles a variable of Rackproof, and would be ignored.
+        VariableValueError: Both a suite and a benchmark are given, or one of them twice.
     """
     short = set(CHOICES) if role == "bench" else set()
     settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
     known = short | known_variables(root)
-    # A site's own variables come near short names easily, near long ones hardly.
+    # A site's own variables easily resemble short names, but rarely long ones.
     unknown = {name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*given} - known}
     misspelt = [f"{name} (did you mean {near}?)" for name, near in sorted(unknown.items()) if near]
     if misspelt:
@@ -216,17 +225,17 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
 
 
 def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
-    """Check that nothing given with -e is empty if a value is needed.
+    """Check that no variable given with -e is empty if a value is needed.
 
-    An empty choice would become the default: a whole suite in place of no benchmark, all probes in place of
-    none. It comes of a variable of the operator's own that is not set.
+    An empty selection would become the default: a whole suite in place of no benchmark, all probes
+    in place of none. The cause is a variable of the operator's own that is not set.
 
     Args:
-        given: Names given with -e and their values.
-        root: The checkout.
+        given: The names given with -e, with their values.
+        root: The path of the checkout.
 
     Raises:
-        VariableValueError: One is empty.
+        VariableValueError: A variable is empty.
     """
     empty = sorted(name for name in _never_empty(root) & given.keys() if _is_empty(given[name]))
     if empty:
@@ -237,7 +246,7 @@ def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
 
 @functools.cache
 def _never_empty(root: Path) -> frozenset[str]:
-    """Return the choosing variables, and the jobs' variables whose default has a value."""
+    """Return the selecting variables, and the variables of jobs whose default is not empty."""
     defaults: dict[str, Any] = {}
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         defaults |= _load(path) or {}
@@ -250,7 +259,7 @@ def _never_empty(root: Path) -> frozenset[str]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a value holds nothing: no text, no entry, or entries that are all empty."""
+    """Return whether a value is empty: no text, no entry, or only empty entries."""
     if isinstance(value, Mapping):
         return not value
     if isinstance(value, (list, tuple)):
@@ -264,13 +273,14 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 
 
 def check_bounds(given: Mapping[str, Any]) -> None:
-    """Check that numbers are numbers, and within their bounds: 0 repeats are not a benchmark. No I/O.
+    """Check that numeric variables are numbers within their bounds: 0 repeats are no benchmark. No
+    I/O.
 
     Args:
-        given: Variables of a host as they are written; templates are not checked.
+        given: The variables of a host as written; templates are not checked.
 
     Raises:
-        VariableValueError: A value is not a number, or out of its bounds.
+        VariableValueError: A value is not a number, or not within its bounds.
     """
     for name, (least, most) in BOUNDS.items():
         value = given.get(name, least)
@@ -281,13 +291,13 @@ def check_bounds(given: Mapping[str, Any]) -> None:
 
 
 def check_environment(given: Mapping[str, Any]) -> None:
-    """Check that the job's settings contain no secret, before anything shows them. No I/O.
+    """Check that the job's settings contain no secret before they are shown anywhere. No I/O.
 
     Args:
-        given: Variables of a host.
+        given: The variables of a host.
 
     Raises:
-        VariableValueError: It holds one.
+        VariableValueError: The settings contain a secret.
     """
     environment = given.get("bench_environment")
     if isinstance(environment, Mapping):
@@ -314,7 +324,9 @@ def _is_template(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    """Return a number as Ansible reads it; NaN, which is within no bounds, if it is not a number."""
+    """Return a number as Ansible reads it, or NaN, which is within no bounds, if it is not a
+    number.
+    """
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -336,12 +348,12 @@ def role_prefixes(root: Path) -> tuple[str, ...]:
 def hosts_to_check(
     hosts: Sequence[str], groups: Mapping[str, Iterable[str]], own_files: Collection[str]
 ) -> list[str]:
-    """Return the hosts whose variables have every name that group_vars and host_vars give. No I/O.
+    """Return hosts that together have all variable names from group_vars and host_vars. No I/O.
 
     Args:
         hosts: The hosts of the play.
         groups: The hosts of each group.
-        own_files: Hosts with a file of variables of their own.
+        own_files: The hosts with a file of variables of their own.
     """
     if len(hosts) <= ALL_HOSTS:
         return list(hosts)
@@ -354,11 +366,11 @@ def hosts_to_check(
 
 
 def known_variables(root: Path) -> set[str]:
-    """Return the variables that the roles of a checkout take, set or register."""
+    """Return the variables that the roles of a checkout accept, set or register."""
     names = _settable_variables(root) | _results(root)
     for path in sorted(root.glob("roles/*/vars/*.yml")):
         names |= set(_load(path) or {})
-    # A template asks other hosts for theirs, by name: slurm.conf has the hardware of each SKU.
+    # A template reads variables of other hosts by name: slurm.conf has the hardware of each SKU.
     for path in root.glob("roles/*/templates/**/*"):
         if path.is_file():
             names |= set(_WORD.findall(path.read_text()))
@@ -391,9 +403,9 @@ def _results(root: Path) -> frozenset[str]:
 
 
 def _load(path: Path) -> Any:
-    # The reader in C: some hundred files are read at the start of a playbook.
+    # Use the C reader: several hundred files are read at the start of a playbook.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    # Both are safe loaders, one of them in C.
+    # Both are safe loaders; one of them is in C.
     return yaml.load(path.read_text(), Loader=loader)  # noqa: S506  # nosec B506
 
 

@@ -1,7 +1,7 @@
 """Read the plain output of a program: one pattern for each metric, and one for a good end.
 
-A definition writes them down for a program that logs no events (STREAM, HPL); a format that several
-programs share, or that contradicts itself, needs a parser of its own in :mod:`rackproof.logs`.
+A definition contains them for a program that logs no events (STREAM, HPL); a format that several
+programs share, or that contradicts itself, needs its own parser in :mod:`rackproof.logs`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ FORMAT = "lines"
 """Name of the format in a definition's `result.format`."""
 MOST_METRICS = 100
 CHARACTERS_READ = (2000, 2000, 500)
-"""Characters read of a line, by how many open repeats can take over each other's text; more are refused.
+"""Number of a line's characters to read, by the number of open repeats that can match each other's
+text; patterns with more are refused.
 
-The steps that one line takes are about its length to the power of one more repeat, by the factorial of that:
-2 million for one, 21 million for two; a third would take 300 times as many.
+The number of steps for one line is about its length to the power of the number of repeats plus one,
+divided by the factorial of that: 2 million for one repeat, 21 million for two; a third would take
+300 times as many.
 """
 _MOST_TIMES = 1000
-"""A repetition up to so often is bounded."""
+"""Largest number of repetitions that counts as bounded."""
 
 
 def _check_pattern(text: str) -> str:
-    """Return a pattern that reads any line in a time that is no more than a power of its length.
+    """Return a pattern whose time for any line is limited by a power of the line's length.
 
     Raises:
-        ValueError: It is not a pattern, fits every line, or repeats a repeat or a choice.
+        ValueError: The text is not a pattern, matches every line, or repeats a repeat or a choice.
     """
     try:
         tree = parsed_pattern(text)
@@ -55,12 +57,12 @@ def _check_pattern(text: str) -> str:
 
 
 def characters_read(pattern: str) -> int:
-    """Return of how many characters of a line a pattern is tried on."""
+    """Return the number of characters of a line on which a pattern is tried."""
     return CHARACTERS_READ[open_repeats(parsed_pattern(pattern))]
 
 
 def _repeats_repeats(parsed: Any, *, inside: bool) -> bool:
-    """Return whether an unbounded repetition holds another one or a choice: both match a text in
+    """Return whether an unbounded repetition contains another one or a choice: both match a text in
     many ways.
     """
     for kind, value in parsed:
@@ -76,7 +78,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class LineMetric(Record):
-    """One measurement of a program, read from the lines that a pattern fits."""
+    """One measurement of a program, read from the lines that match a pattern."""
 
     pattern: Pattern = Field(
         description="Regular expression of the line; its one group, or the group `value`, is the number."
@@ -105,7 +107,7 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """The rules that read the lines of a program's output."""
+    """The rules for reading the lines of a program's output."""
 
     good_end: Pattern = Field(
         description="Regular expression of a line that the program prints only after a good end; without it "

@@ -1,4 +1,4 @@
-"""Take apart regular expressions that an operator writes and that read any line. No I/O."""
+"""Analyse regular expressions that an operator writes and that are applied to any line. No I/O."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 def parsed_pattern(text: str) -> Any:
-    """Return the elements of a pattern, each its kind and its value.
+    """Return the elements of a pattern, each with its kind and its value.
 
     Raises:
-        re.error, RecursionError, OverflowError: It is not a pattern.
+        re.error, RecursionError, OverflowError: The text is not a pattern.
     """
     return _parser.parse(text)
 
 
 def inner_patterns(value: Any) -> Iterator[Any]:
-    """Yield the patterns that lie in the value of an element."""
+    """Yield the patterns inside the value of an element."""
     if isinstance(value, _parser.SubPattern):
         yield value
     elif isinstance(value, tuple | list):
@@ -27,23 +27,25 @@ def inner_patterns(value: Any) -> Iterator[Any]:
 
 
 def is_repeat(kind: object) -> bool:
-    """Return whether an element repeats its contents; its value begins with the least and the most times."""
+    """Return whether an element repeats its contents; its value starts with the minimum and the
+    maximum.
+    """
     return str(kind).endswith("REPEAT")
 
 
 def is_choice(kind: object) -> bool:
-    """Return whether an element is a choice of several patterns."""
+    """Return whether an element is a choice between several patterns."""
     return str(kind) == "BRANCH"
 
 
 MOST_SMALL = 100
-"""A repetition up to so often is small: it adds little to the time of a search."""
+"""Largest number of repetitions that counts as small: it adds little to the time of a search."""
 _CHARACTERS = frozenset(map(chr, range(1, 128))) | {"é", "中"}
 _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 
 
 def open_repeats(parsed: Any) -> int:
-    """Return how many open repeats of a pattern can take over each other's text, at most.
+    """Return the largest number of open repeats of a pattern that can match each other's text.
 
     A search tries all ways to divide a line among them: its steps grow with the line's length to the power of
     one more. ``\\s+\\d+\\s+`` has one, because the text between the spaces cannot be a space; ``.*a.*`` has
@@ -64,7 +66,9 @@ def open_repeats(parsed: Any) -> int:
 
 
 def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool, bool]]:
-    """Yield for each element its characters, whether it repeats openly, and whether it may be absent."""
+    """Yield, for each element, its characters, whether it repeats openly, and whether it is
+    optional.
+    """
     for kind, value in parsed:
         if is_repeat(kind):
             least, most, inner = value
@@ -81,7 +85,7 @@ def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool
 
 
 def _taken(parsed: Any) -> frozenset[str]:
-    """Return the characters that elements can take: more rather than fewer, where that is not known."""
+    """Return the characters that elements can match; if unknown, more rather than fewer."""
     found: frozenset[str] = frozenset()
     for kind, value in parsed:
         inner = list(inner_patterns(value))

@@ -1,4 +1,6 @@
-"""List the events in every published log of a benchmark of MLPerf Training. No I/O but the table."""
+"""List the events in every published log of a benchmark of MLPerf Training. No I/O except for the
+table.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from importlib.resources import files
 
 TABLE = "published_events.csv"
 THROUGHPUT = "throughput"
-"""The table's mark for statistics that hold samples per second, or the time of a step."""
+"""Mark in the table for statistics with samples per second, or the time of a step."""
 PROGRESS = "progress"
-"""The table's mark for evaluations that all state the progress of the training."""
+"""Mark in the table for evaluations that all state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
-"""The table's mark for two evaluations or more."""
+"""Mark in the table for two or more evaluations."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
@@ -27,9 +29,10 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """A row of the table: what all logs of a benchmark hold, in one notation, from a day on.
+    """A row of the table: the events that all logs of a benchmark in one notation have from a date
+    on.
 
-    An entry ``A/B`` of ``events`` is asked of a log that holds B.
+    An entry ``A/B`` of ``events`` is required of a log that has B.
     """
 
     notation: str
@@ -55,13 +58,14 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return what every published log of a benchmark holds that was made on a day; none where none is known.
+    """Return the events in every published log of a benchmark from a date; none if no logs are
+    known.
 
     Args:
-        notation: The log's format.
-        benchmark: As MLPerf's rules call it.
-        day: When the log was made.
-        logged: What the log holds.
+        notation: The format of the log.
+        benchmark: The name in MLPerf's rules.
+        day: The date of the log.
+        logged: The events that the log has.
     """
     rows = (
         row
@@ -74,7 +78,7 @@ def events_of(
 
 @lru_cache
 def watched_events() -> frozenset[str]:
-    """Return every event that any row asks for."""
+    """Return every event that any row requires."""
     return frozenset(
         event for row in read_published_events() for entry in row.events for event in entry.split("/")
     )

@@ -1,8 +1,8 @@
-"""The one data model; everything else passes these around.
+"""Define the records that all other modules exchange: the only data model.
 
 All models are frozen and refuse unknown keys, so a damaged record is a validation error, never a
-half-read result. Units: time in seconds, sizes in bytes, moments in UTC, unless a ``unit`` says
-otherwise.
+partly read result. Units: time in seconds, sizes in bytes, times of day in UTC, unless a ``unit``
+states otherwise.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from pydantic import (
 )
 
 SCHEMA_VERSION = 1
-"""Version of the shape of ``run.json``; raised when a reader of the old shape would misread the new."""
+"""Version of the shape of ``run.json``, increased when a reader of the old shape would misread the
+new one."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
 
 
 class Record(BaseModel):
-    """Base of every record: frozen, strict about keys."""
+    """The base class of all records: frozen, and strict about keys."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True
@@ -48,7 +49,9 @@ class Verdict(StrEnum):
 
     @property
     def gates(self) -> bool:
-        """Return whether a playbook run or a command ends non-zero on this verdict."""
+        """Return whether a playbook run or a command with this verdict ends with a non-zero
+        status.
+        """
         return self in (Verdict.FAIL, Verdict.UNPROVEN)
 
 
@@ -56,7 +59,7 @@ _ORDER = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of several verdicts; of none at all, nothing is proven: ``unproven``."""
+    """Return the worst of several verdicts; without any, nothing is proven: ``unproven``."""
     return max(verdicts, key=_ORDER.index, default=Verdict.UNPROVEN)
 
 
@@ -165,7 +168,9 @@ class Finding(Record):
 
     @property
     def consequence(self) -> bool:
-        """Return whether it follows from something else that went wrong, which then is the reason."""
+        """Return whether the finding is a consequence of another fault, which is then the
+        reason.
+        """
         return self.code in ("no_run_stop", "not_compliant", "traceback", "task_failed")
 
 
@@ -192,7 +197,7 @@ class ParsedLog(Record):
     verdict: Verdict = Verdict.UNPROVEN
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
-        """Return the first measurement of that name whose labels include the given ones."""
+        """Return the first measurement with the name whose labels include the given ones."""
         for one in self.measurements:
             if one.name == name and labels.items() <= one.labels.items():
                 return one
@@ -284,20 +289,21 @@ class Node(Record):
 
     @property
     def hardware_key(self) -> str:
-        """Return an identity that survives a new host name: serials, GPU UUIDs, machine id, else the name.
+        """Return an identity that survives a new hostname: serials, GPU UUIDs, machine id, else the
+        name.
 
-        The node's own serial comes first: several nodes may share a chassis.
+        The node's own serial number comes first: several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial
         if self.gpus:
             return "+".join(sorted(gpu.uuid for gpu in self.gpus))
-        # One that has neither is never known by a name that every machine has for itself.
+        # A node with neither is never identified by a name that every machine uses for itself.
         return f"machine:{self.machine_id}" if self.machine_id else f"host:{self.name}"
 
 
 KEPT_RECORD = "record"
-"""The format of a file that is no log: a night's own records, whose digests its run has."""
+"""Format of a file that is not a log: a night's own record, whose digest is stored in its run."""
 
 
 class LogFile(Record):
@@ -428,7 +434,9 @@ def json_schema() -> dict[str, Any]:
     from pydantic_core import core_schema
 
     class WithSpecialNumbers(GenerateJsonSchema):
-        """JSON has no NaN and no infinity: the records write them as text."""
+        """A schema generator for numbers that JSON lacks: records write NaN and infinity as
+        text.
+        """
 
         def float_schema(self, schema: core_schema.FloatSchema) -> dict[str, Any]:
             return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 
 HIDDEN = "(secret)"
-"""Replaces a secret's value in plans, records and pages, so that a job's variables can still be seen."""
+"""Text that replaces a secret's value in plans, records and pages, so that a job's variables remain
+visible."""
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(
     r"PASSW|PASSPHRASE|SECRET|CREDENTIAL|API[_-]?KEY|WEBHOOK"
@@ -22,7 +23,7 @@ _VALUED_SO = re.compile(
     # A login in a URL.
     r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
-    # A JSON web token, and the beginnings of well-known services' keys.
+    # A JSON web token, and the prefixes of keys of well-known services.
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|sk-|xox[abprs]-)[\w-]{16,}"
@@ -31,7 +32,7 @@ _VALUED_SO = re.compile(
 
 
 def secret_variables(environment: Mapping[str, object]) -> list[str]:
-    """Return the names of the variables that look as if their values were secret."""
+    """Return the names of variables that seem to have secret values."""
     return [
         str(name)
         for name, value in environment.items()
@@ -45,15 +46,17 @@ def _is_named_so(name: str) -> bool:
 
 
 def hide_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that may be shown: old records may hold secrets, which were not refused then."""
+    """Return an environment that is safe to show: old records may contain secrets, which were not
+    refused then.
+    """
     return {**environment, **dict.fromkeys(secret_variables(environment), HIDDEN)}
 
 
 def refuse_secrets(environment: Mapping[str, object]) -> None:
-    """Refuse variables that look secret.
+    """Refuse variables that seem to be secret.
 
     Raises:
-        ValueError: There are any; the message has their names alone.
+        ValueError: There are such variables; the message gives only their names.
     """
     if names := secret_variables(environment):
         raise ValueError(

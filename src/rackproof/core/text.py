@@ -1,7 +1,7 @@
-"""Text for people: hostile strings made harmless, numbers with units.
+"""Format text for people: make hostile strings harmless, and show numbers with units.
 
-Text from a log passes through :func:`sanitize` before a terminal, a page or a file shows it. Imports nothing
-but the standard library, so that everything may use it.
+Text from a log passes through :func:`sanitize` before it is shown in a terminal, a page or a file.
+This module imports only the standard library, so that all others may use it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
 
-# Whole escape sequences go, not only the ESC byte: what is left of "\x1b[31m" would be noise. Each
-# alternative is bounded, so that a hostile string cannot make the search slow or eat what follows it.
+# Whole escape sequences are removed, not only the ESC byte: the rest of "\x1b[31m" would be noise.
+# Each alternative is limited, so that a hostile string can neither slow the search nor remove the
+# text after it.
 _ESCAPE = re.compile(
     # CSI: colours, cursor moves
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
@@ -25,14 +26,14 @@ _SPACE = re.compile(r"\s+")
 _FORMAT_KEPT = {"\u200d"}  # joins emoji; harmless on its own
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
-"""Shown where there is no value."""
-# Names of units that mean: no unit.
+"""Text shown in place of a missing value."""
+# Names of units that mean that there is no unit.
 _PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"
 
 
 def _harmless(character: str, newlines: bool) -> str:
-    """Return the character, a space for white space, or "" if it could deceive or damage."""
+    """Return the character, a space for white space, or "" if it could deceive or do damage."""
     if newlines and character == "\n":
         return character
     category = unicodedata.category(character)
@@ -49,11 +50,11 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
     """Make a text harmless to show: no escape sequences, control, bidi or invisible characters.
 
     Args:
-        text: Anything; shown as ``str(text)``.
-        limit: The most characters returned; a longer text ends with an ellipsis.
+        text: The value to show, as ``str(text)``.
+        limit: The largest number of characters returned; a longer text ends with an ellipsis.
         newlines: Keep line ends (as ``\\n``); otherwise all white space becomes single spaces.
     """
-    # Cut before the work, so that a huge hostile text costs no more than a bounded one.
+    # Cut first, so that a huge hostile text takes no longer than a limited one.
     raw = str(text)[: 8 * limit + 4096]
     if raw.isascii() and raw.isprintable():
         kept = raw
@@ -65,7 +66,9 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number for reading: about four digits, thousands separated; ``NaN`` and ``∞`` as such."""
+    """Format a number for reading: about four digits, with thousands separators; ``NaN`` and ``∞``
+    unchanged.
+    """
     if value is None:
         return NOTHING
     if math.isnan(value):
@@ -82,7 +85,7 @@ def _short_decimal(value: float) -> str:
     if size >= 1e15 or 0 < size < 1e-3:
         digits, exponent = f"{value:.3e}".split("e")
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
-    # Zeros are only cut behind a decimal point: here they are part of the number.
+    # Zeros are only removed after a decimal point: here they are part of the number.
     if value == int(value) or size >= 1000:
         return f"{value:,.0f}"
     if size >= 100:
@@ -92,12 +95,14 @@ def _short_decimal(value: float) -> str:
 
 
 def unit_text(unit: str) -> str:
-    """Return a unit as shown: "" if its name means that there is none."""
+    """Return a unit as shown, or "" if its name means that there is none."""
     return "" if unit in _PLAIN else sanitize(unit, 40)
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit; bytes become a size, a bare number stays bare."""
+    """Format a number with its unit; bytes become a size, and a number without a unit remains
+    one.
+    """
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
     if value is not None:
@@ -113,7 +118,9 @@ _SMALLER = {
 
 
 def _fitting(value: float, unit: str) -> tuple[float, str]:
-    """Return a speed or a time in the unit that fits its size: a processor's 0.0093 TB/s are 9.3 GB/s."""
+    """Return a speed or a time in the unit that fits its size: a processor's 0.0093 TB/s becomes
+    9.3 GB/s.
+    """
     while unit in _SMALLER and 0 < abs(value) < 0.1:
         value, unit = value * 1000, _SMALLER[unit]
     return value, unit
@@ -121,7 +128,7 @@ def _fitting(value: float, unit: str) -> tuple[float, str]:
 
 def size(value: float) -> str:
     """Format a number of bytes with binary units: ``8 MiB``."""
-    # A log may state any number of digits; float() has an end.
+    # A log may state any number of digits; float() is limited.
     scaled = float(max(min(value, 1e300), -1e300))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(scaled) < 1024 or unit == "PiB":
@@ -133,7 +140,7 @@ def size(value: float) -> str:
 
 
 def percent(fraction: float | None, *, sign: bool = True) -> str:
-    """Format a fraction as per cent, with its sign by default: ``+3.5 %``."""
+    """Format a fraction in per cent, by default with its sign: ``+3.5 %``."""
     if fraction is None or not math.isfinite(fraction):
         return NOTHING
     hundred = fraction * 100
@@ -156,7 +163,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(when: datetime | None) -> str:
-    """Format a moment in UTC: ``2026-11-21 10:35:18 UTC``; a naive one is taken as UTC."""
+    """Format a time in UTC: ``2026-11-21 10:35:18 UTC``; a naive time is taken as UTC."""
     if when is None:
         return NOTHING
     if when.tzinfo is not None:
@@ -165,14 +172,14 @@ def moment(when: datetime | None) -> str:
 
 
 def elapsed(start: datetime | None, end: datetime | None) -> timedelta | None:
-    """Return the time between two moments, or None where one is missing or they are out of order."""
+    """Return the time between two moments, or None if one is missing or they are out of order."""
     if start is None or end is None or (start.tzinfo is None) != (end.tzinfo is None) or end < start:
         return None
     return end - start
 
 
 def width(text: str) -> int:
-    """Return how many terminal cells a (clean) text takes."""
+    """Return the number of terminal cells that a (clean) text needs."""
     cells = 0
     for character in text:
         if unicodedata.combining(character) or character == "\u200d":
@@ -182,6 +189,8 @@ def width(text: str) -> int:
 
 
 def slug(text: str, limit: int = 60) -> str:
-    """Return a text fit for a file name or an id: letters, digits, ``.``, ``_`` and ``-`` only."""
+    """Return a text suitable for a file name or an id: letters, digits, ``.``, ``_`` and ``-``
+    only.
+    """
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return kept.strip("-._")[:limit].rstrip("-._")

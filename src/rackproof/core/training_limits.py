@@ -1,4 +1,6 @@
-"""Speeds that no GPU reaches in a benchmark of MLPerf Training: by its peak, and by published results."""
+"""Limit the speeds that are plausible in a benchmark of MLPerf Training, by a GPU's peak and by
+published results.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,19 @@ from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS = "training_limits.csv", "published_speeds.csv"
 FASTER_THAN_PUBLISHED_GPUS = 1.8
-"""A run may be so much faster than the fastest published result of its GPUs: a new round was 1.45 times."""
+"""Largest ratio of a run's speed to the fastest published result of its GPUs; a new round was 1.45
+times as fast."""
 FASTER_THAN_FEW_RESULTS = 2.5
 """The same where one or two results are published: among 697 results of rounds 4.0 to 5.1, taken two by two,
 0.75 % are faster than that by the other one of the same GPU."""
 FEW_RESULTS = 2
 MOST_OF_NODE = 72
-"""GPUs of what a log calls a node: a whole NVL72 at most; no other has more than 16."""
+"""Largest number of GPUs in what a log calls a node: a whole NVL72; no other has more than 16."""
 
 
 @lru_cache
 def read_limits() -> Mapping[str, Mapping[str, float]]:
-    """Return the table: TFLOP of a sample by benchmark, and dense peak TFLOP/s by GPU."""
+    """Return the table: TFLOP per sample by benchmark, and dense peak TFLOP/s by GPU."""
     limits: dict[str, dict[str, float]] = {"benchmark": {}, "gpu": {}}
     for kind, name, value, *_ in _read_cells(TABLE):
         limits[kind][name] = float(value)
@@ -55,23 +58,23 @@ def _read_cells(table: str) -> Iterator[list[str]]:
 
 
 def lacks_gpu(benchmark: str, product_name: str) -> bool:
-    """Return whether a benchmark's speed has no bound only because this GPU is not in the table."""
+    """Return whether a benchmark's speed has no limit only because this GPU is not in the table."""
     return benchmark in read_limits()["benchmark"] and not _peaks(product_name)
 
 
 def _peaks(product_name: str) -> list[float]:
-    # A model's name is a word of the product name: "B200" is not a word of "GB200".
+    # The name of a model is a word in the product name: "B200" is not a word in "GB200".
     return [peak for model, peak in read_limits()["gpu"].items() if is_model(product_name, model)]
 
 
 @lru_cache
 def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second that a number of GPUs cannot exceed, or None if that is not known.
+    """Return the samples per second that a number of GPUs cannot exceed, or None if unknown.
 
     Args:
-        benchmark: As MLPerf's rules call it.
-        product_name: The GPUs' name, as a system description or a driver has it.
-        gpus: The number that work together.
+        benchmark: The name in MLPerf's rules.
+        product_name: The name of the GPUs in a system description or from a driver.
+        gpus: The number of GPUs that work together.
     """
     work, peaks = read_limits()["benchmark"].get(benchmark), _peaks(product_name)
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None
@@ -79,7 +82,8 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
 
 @lru_cache
 def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second of the fastest published result of so many GPUs, None without any.
+    """Return the samples per second of the fastest published result on this number of GPUs, or
+    None.
 
     Args: as of :func:`fastest_possible`.
     """
@@ -92,7 +96,8 @@ def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | N
 
 def _published(benchmark: str, product_name: str, gpus: int) -> PublishedSpeeds | None:
     for (name, model), published in read_speeds().items():
-        # Of fewer GPUs each is faster: far below the fewest of any result nothing is known.
+        # With fewer GPUs, each is faster: far below the smallest published number there is no
+        # evidence.
         if name == benchmark and is_model(product_name, model) and 2 * gpus >= min(published.of_gpu):
             return published
     return None
@@ -113,10 +118,11 @@ def fastest_believable(benchmark: str, product_name: str, gpus: int) -> float | 
 
 @lru_cache
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
-    """Return model and number of the GPUs that a log's ``submission_platform`` names, None without any.
+    """Return model and number of the GPUs that a log's ``submission_platform`` names, or None.
 
-    It is ``NODESxSYSTEM``. A system's name may hold how many GPUs a node has (``2xXE9680Lx8B200-SXM-180GB``);
-    where it does not (``18xNVIDIA GB200``), the most that a node can have are assumed.
+    Its form is ``NODESxSYSTEM``. The name of a system may include the number of GPUs per node
+    (``2xXE9680Lx8B200-SXM-180GB``); if it does not (``18xNVIDIA GB200``), the largest possible
+    number is assumed.
     """
     nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
     models = "|".join(map(re.escape, read_limits()["gpu"]))
@@ -131,13 +137,13 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
 def impossible_speeds(
     benchmark: str, gpus: tuple[str, int] | None, speeds: Iterable[tuple[str, float | None]]
 ) -> Iterator[str]:
-    """Yield in words each speed that GPUs cannot have.
+    """Yield a sentence for each speed that is impossible on the GPUs.
 
     Args:
-        benchmark: As MLPerf's rules call it.
-        gpus: Name and number of the GPUs, or None if they are unknown.
-        speeds: The kind of speed (``states``, or ``trained`` for a whole run), and the samples per second or
-            None if they are unknown.
+        benchmark: The name in MLPerf's rules.
+        gpus: The name and number of the GPUs, or None if unknown.
+        speeds: The kind of each speed (``states``, or ``trained`` for a whole run), and the samples
+            per second, or None if unknown.
     """
     if gpus is None:
         return

@@ -1,7 +1,7 @@
-"""Readers for raw answers of nodes and files, which may hold anything at any place.
+"""Read raw answers of nodes and files, which may contain anything at any place.
 
-Each returns an empty value where the type is not the expected one: a missing or damaged answer is a case
-that callers judge, never a crash. No I/O.
+Each function returns an empty value if the type is not the expected one: a missing or damaged
+answer is a case for callers to judge, never a crash. No I/O.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from itertools import chain, islice
 from typing import Any
 
 MOST_ENTRIES = 512
-"""The largest number of keys of a mapping, or entries of a list; a rack's largest node has less than half."""
+"""Largest number of keys in a mapping, or entries in a list; a rack's largest node has less than
+half as many."""
 MOST_CHARACTERS = 4 << 20
-"""So much of a text is read: what modules on nodes return at most."""
+"""Largest number of characters of a text: modules on nodes return at most this many."""
 MOST_DEPTH = 12
 
 _LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")
@@ -43,7 +44,8 @@ def as_int(value: object) -> int | None:
 
 
 def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]:
-    """Return as much of a node's answer as is read of any, and where the rest was left out.
+    """Return a node's answer within the limits for reading, and the positions where the rest was
+    omitted.
 
     Args:
         value: The node's answer.
@@ -91,8 +93,8 @@ def stdout_of(tools: object, name: str) -> str:
 
 
 def leading_number(text: str) -> float | None:
-    """Return the number at the beginning of a text: ``"700.00 W"`` is 700; a part of a longer number does not
-    count.
+    """Return the number at the beginning of a text: 700 for ``"700.00 W"``; a part of a longer
+    number does not count.
     """
     found = _LEADING_NUMBER.match(text)
     return float(found[1]) if found else None

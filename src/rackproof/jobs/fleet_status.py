@@ -27,19 +27,19 @@ class Imaging(Protocol):
 
     @property
     def node(self) -> str:
-        """Return its name."""
+        """Return the name of the node."""
 
     @property
     def text(self) -> str:
-        """Return its step, and for how long it has run."""
+        """Return the node's step, and for how long it has run."""
 
     @property
     def next_command(self) -> str:
-        """Return the command that continues it; empty while a playbook runs."""
+        """Return the command that continues the imaging, or "" while a playbook runs."""
 
 
 class SlurmNow(Record):
-    """A node as Slurm has it now."""
+    """The current state of a node in Slurm."""
 
     state: str
     reason: str = ""
@@ -47,7 +47,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """One node: an empty text is that nothing is known of it there."""
+    """The row of one node; an empty text means that nothing is known."""
 
     node: str
     slurm: str = ""
@@ -61,7 +61,7 @@ class NodeRow(Record):
 
 
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
-    """Return the state of each node as Slurm has it now, and why it is not known, if so."""
+    """Return each node's current state in Slurm, and the reason if it is not known."""
     try:
         done = run(_ASK, capture_output=True, text=True, timeout=_ASK_S, check=True)  # type: ignore[operator]
     except FileNotFoundError:
@@ -89,12 +89,13 @@ def read_sinfo(listed: str) -> dict[str, SlurmNow]:
 def read_rows(
     results: Path, slurm: Mapping[str, SlurmNow], imaging: Sequence[Imaging]
 ) -> tuple[list[NodeRow], list[str]]:
-    """Return a row for each node that Slurm, a night, a provisioning or an imaging knows, and remarks.
+    """Return a row for each node known to Slurm, a night, a provisioning or an imaging, and
+    remarks.
 
     Args:
         results: The results folder.
         slurm: The result of :func:`ask_slurm`.
-        imaging: The progress of nodes with their new image.
+        imaging: The progress of nodes that are being re-imaged.
     """
     provisions, damaged = read_provisions(results)
     remarks = [f"{damaged} records of provisioning are damaged"] if damaged else []
@@ -116,7 +117,7 @@ def read_rows(
 
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:
-    """Return the newest night of each node that any covered; a night that cannot be read is a remark."""
+    """Return the newest night of each node; an unreadable night becomes a remark."""
     found: dict[str, tuple[datetime | None, NodeNight]] = {}
     remarks = []
     for folder in folders:
@@ -145,12 +146,12 @@ def build_row(
     """Return the row of one node. No I/O.
 
     Args:
-        name: The node.
-        slurm: Its state now, or None if Slurm was not asked or does not know it.
-        night: The end of the last night that covered it, and its findings.
-        provision: The last provisioning that it took part in.
-        imaging: Its progress with the new image.
-        act: The last act of a playbook on it.
+        name: The name of the node.
+        slurm: The current state, or None if Slurm was not queried or does not know the node.
+        night: The end of the last night that included it, and its findings.
+        provision: The last provisioning that included it.
+        imaging: The progress of its re-imaging.
+        act: The last act of a playbook on the node.
     """
     when, mine = night if night is not None else (None, None)
     if slurm is None and mine is not None and mine.slurm is not None and mine.slurm.known:
@@ -171,7 +172,8 @@ def build_row(
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    # The log names the person; Slurm names the account by which the playbook reached its controller.
+    # The log names the person; Slurm names the account through which the playbook reached its
+    # controller.
     if act is not None and act.act == "drain" and act.reason == slurm.reason:
         return f"{act.actor}, {act.playbook}"
     return slurm.set_by or drain_owner(slurm.reason)
@@ -188,7 +190,7 @@ def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
 def _next(
     name: str, mine: NodeNight | None, provision: ProvisionRecord | None, imaging: Imaging | None, reason: str
 ) -> str:
-    """Return the next command to type, or "" if there is nothing to do."""
+    """Return the next command to enter, or "" if none is needed."""
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:

@@ -1,6 +1,6 @@
-"""Log parsers: bytes of any known format in, a :class:`~rackproof.core.records.ParsedLog` out.
+"""Parse logs: turn the bytes of any known format into a :class:`~rackproof.core.records.ParsedLog`.
 
-Nothing here raises because of what a log holds, and nothing takes more memory for a longer log.
+No content of a log raises an error, and memory does not grow with the length of a log.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ __all__ = [
 
 
 _PARSERS: tuple[type[LogParser], ...] = (
-    # In the order of recognition: a job's log may hold a table of nccl-tests and an XID besides its MLPerf
-    # events, and the events show its subject.
+    # In the order of recognition: a job's log may contain a table of nccl-tests and an XID in
+    # addition to its MLPerf events, and the events show its subject.
     MlperfInferenceParser,
     MllogParser,
     MlperfHpcParser,
@@ -70,14 +70,16 @@ _PARSERS: tuple[type[LogParser], ...] = (
 )
 
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
-"""The parser of each format by the format's name, in the order in which they are tried."""
+"""Parser of each format by the format's name, in the order in which they are tried."""
 
 _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
-"""Formats that take over from another one in mid-log."""
+"""Formats that replace another one in the middle of a log."""
 
 
 def detect(head: bytes) -> str | None:
-    """Return the name of the format that the first bytes of a log (up to about 1 MiB) show, if any."""
+    """Return the name of the format that the first bytes of a log (up to about 1 MiB) show, or
+    None.
+    """
     for name, parser in FORMATS.items():
         if parser.recognises(head):
             return name
@@ -103,26 +105,26 @@ def parse(
 ) -> ParsedLog:
     """Parse one log.
 
-    The stream is read once, in blocks of about 256 KiB. With ``auto`` the first block that shows a format
-    decides; what came before it holds, by that very test, no line of any format and is only searched
-    for failures. MLPerf events that turn up later override a weaker format (a job that begins with
-    nccl-tests).
+    The stream is read once, in blocks of about 256 KiB. With ``auto``, the first block that shows a
+    format decides; earlier blocks, by the same test, contain no line of any format and are only
+    searched for failures. MLPerf events that appear later override a weaker format (in a job that
+    starts with nccl-tests).
 
     Args:
-        stream: open in binary mode; need not be seekable.
-        format: a key of :data:`FORMATS`, or ``auto``.
-        name: how findings and measurements call the file.
-        observers: get every line in the same pass, so that a log that holds more than its format's own
-            lines is read once.
-        lines: The rules for reading plain output; with them no other format is tried.
-        declared: Lines of a kernel's log that an operator has declared harmless.
+        stream: The stream, open in binary mode; it need not be seekable.
+        format: A key of :data:`FORMATS`, or ``auto``.
+        name: The name of the file in findings and measurements.
+        observers: The observers that get every line in the same pass, so that a log with other
+            lines than its format's own is read only once.
+        lines: The rules for reading plain output; with them, no other format is tried.
+        declared: The kernel log lines that an operator has declared harmless.
 
     Returns:
-        The record. Content never raises: what cannot be read is ``unproven`` with a reason.
+        The record. No content raises an error: unreadable content is ``unproven`` with a reason.
 
     Raises:
-        ValueError: the format is unknown; near names are offered.
-        OSError: the stream cannot be read.
+        ValueError: The format is unknown; the message suggests similar names.
+        OSError: The stream cannot be read.
     """
     log = Log(name)
     log.declared = declared
@@ -143,7 +145,7 @@ def parse(
             watching = not isinstance(parser, _STRONG)
             if parser is not None:
                 _find_other_tools(log, parser.format, block)
-        # After the choice: a kernel's log is read by rules of its own.
+        # Done after the choice: a kernel log is read with rules of its own.
         log.scan(block)
         if parser is not None:
             parser.block(block)
@@ -162,7 +164,7 @@ def parse(
 
 
 def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
-    """Yield a log's blocks without the byte order mark that spreadsheets and PowerShell begin with."""
+    """Yield a log's blocks without the byte order mark that spreadsheets and PowerShell write."""
     for number, block in enumerate(blocks(stream)):
         rest = block.removeprefix(codecs.BOM_UTF8) if number == 0 else block
         log.size += len(block) - len(rest)
@@ -170,14 +172,14 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
 
 
 def _find_other_tools(log: Log, own: str, block: bytes) -> None:
-    """Note the output of other tools than the one that the log is judged as."""
+    """Record output of tools other than the one whose format the log has."""
     for name, at in other_tools(block, own).items():
         message = f"judged as {own}; what {name} printed is not: give each tool's output as a file of its own"
         log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
 
 
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:
-    """Return the parser to go on with, given one more block."""
+    """Return the parser to continue with, given another block."""
     if parser is None:
         name = detect(block)
         return FORMATS[name](log) if name else None
@@ -196,13 +198,13 @@ def parse_path(
     observers: Sequence[LineObserver] = (),
     declared: DeclaredLines | None = None,
 ) -> ParsedLog:
-    """Parse a file, compressed or not; its path names it in findings unless ``name`` does.
+    """Parse a file, compressed or not; findings use its path unless ``name`` is given.
 
-    Arguments are those of :func:`parse`.
+    The arguments are those of :func:`parse`.
 
     Raises:
-        ValueError: the format is unknown.
-        OSError: the file cannot be read.
+        ValueError: The format is unknown.
+        OSError: The file cannot be read.
     """
     _checked(format)
     with open_log(path) as stream:
@@ -217,7 +219,7 @@ def parse_path(
 
 
 class _DigestingStream:
-    """Passes a stream's bytes on, and counts and digests them."""
+    """A stream that passes bytes on while it counts and digests them."""
 
     def __init__(self, stream: LogStream) -> None:
         self._stream = stream
@@ -248,13 +250,14 @@ def read_log_file(
     observers: Sequence[LineObserver] = (),
     lines: LineRules | None = None,
 ) -> tuple[ParsedLog, LogFile]:
-    """Return a parsed log, and its entry in the record of a run: digest and size are those of what it holds.
+    """Return a parsed log, and its entry in a run's record, with digest and size of the
+    uncompressed content.
 
     Args:
-        path: The log.
-        name: Its name in findings and in the record, relative to the run's folder.
-        format: A log format's name, or ``auto``.
-        observers: Get every line in the same pass.
+        path: The path of the log.
+        name: The name in findings and in the record, relative to the run's folder.
+        format: The name of a log format, or ``auto``.
+        observers: The observers that get every line in the same pass.
         lines: The rules for reading plain output, for the format ``lines``.
 
     Raises:
@@ -263,7 +266,7 @@ def read_log_file(
     """
     with open_log(path) as content:
         stream = _DigestingStream(content)
-        # The parsers only call read() and readline(), up to the end of the file.
+        # The parsers only call read() and readline(), until the end of the file.
         log = parse(cast("BinaryIO", stream), format=format, name=name, observers=observers, lines=lines)
     log = with_problem(log, content.problem)
     entry = LogFile(

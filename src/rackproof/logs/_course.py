@@ -1,8 +1,8 @@
-"""Check that a log holds the whole course of an MLPerf training: pairs, evaluations, statistics. No I/O.
+"""Find gaps in the log of an MLPerf training: starts, stops, evaluations, statistics. No I/O.
 
-A missing part is found by comparison with the rest of the log: of 12,200 published logs of rounds 0.5 to 5.1
-that pass, none has a hole in a course that is regular otherwise. If a submitter's code never logs one half of
-a pair, or lets evaluations overlap, that is not a hole, because it is so in the whole log.
+A gap is found by comparison with the rest of the log: none of the 12,200 published logs of rounds
+0.5 to 5.1 that pass breaks its own regular pattern. If a submitter's code never logs one half of
+a pair, or lets evaluations overlap, that is not a gap, because the whole log is so.
 """
 
 from __future__ import annotations
@@ -15,61 +15,63 @@ from rackproof.core.published_events import watched_events
 
 KINDS = ("block", "eval", "epoch")
 _NOT_IN_TURN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
-"""Benchmarks whose evaluations are made beside the training, by other ranks, or after it: published logs have
-those of two moments within each other, in any number."""
+"""Benchmarks that other ranks evaluate during the training, or that are evaluated after it: in
+published logs their evaluations overlap, in any number."""
 _WHOLE = frozenset(
     {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
 )
-"""Benchmarks whose published logs all have one ``eval_accuracy`` for each ``eval_stop``."""
+"""Benchmarks whose published logs have exactly one ``eval_accuracy`` for each ``eval_stop``."""
 _CLOSED = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
-"""Benchmarks whose published logs have stopped every block and evaluation when the run stops."""
+"""Benchmarks whose published logs stop every block and evaluation before the run stops."""
 _EPOCHS_STAY = frozenset({"bert", "dlrm", "gnn", "rgat", "transformer"})
-"""Benchmarks that are evaluated several times in an epoch, and log whole ones."""
+"""Benchmarks that are evaluated several times in an epoch and log whole epochs only."""
 _FROM_THE_START = frozenset(
     {
         "dlrm_dcnv2", "flux1", "gnmt", "gnn", "gpt3", "llama31_8b", "maskrcnn", "resnet", "retinanet", "rgat",
         "rnnt",
     }
 )  # fmt: skip
-"""Benchmarks whose first evaluation comes as soon as the following ones: published are 1.04 intervals."""
+"""Benchmarks whose first evaluation comes after one usual interval (published: at most 1.04)."""
 _FEWEST_SHARE = 0.5
-"""No published success of rounds 3.1 to 5.1 (6,328) has values of a smaller share of its evaluations."""
+"""Each of the 6,328 published successes of rounds 3.1 to 5.1 has values for at least this share of
+its evaluations."""
 _GAP = 1.75
-"""An interval of so many usual ones lacks an evaluation: published are 1.6 at most (llama31_405b, 5.1)."""
+"""An interval longer than this many usual ones lacks an evaluation: published logs have at most 1.6
+(llama31_405b, 5.1)."""
 _SYSTEMATIC = 0.6
-"""A pattern in a larger share of all pairs than this is the way in which the submitter's code logs."""
+"""Share of all pairs above which a pattern is the way in which the submitter's code logs."""
 _FEWEST_BLOCKS = 4
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
 LineAt = Callable[[int], int]
-"""Gives the line of a position; it is asked for what is wrong only, as counting lines takes time."""
+"""Function from a position to its line; called only for faults, as counting lines takes time."""
 Found = tuple[str, int | None]
-"""Message and line of what is missing."""
+"""Message and line of a missing part."""
 
 
 @dataclass(slots=True)
 class Pairs:
-    """Starts and stops of one kind of event."""
+    """The starts and stops of one kind of event."""
 
     open: bool = False
     starts: int = 0
     stops: int = 0
     broken: int = 0
-    """Starts while one is open, and stops while none is."""
+    """Number of starts while one is open, and of stops while none is."""
     first_broken: tuple[str, int] | None = None
 
     def start(self, line_at: LineAt, position: int) -> None:
-        """Take a start."""
+        """Count a start."""
         self.starts += 1
         if self.open:
             self._break("begins again before it has stopped", line_at(position))
         self.open = True
 
     def stop(self, line_at: LineAt, position: int) -> None:
-        """Take a stop."""
+        """Count a stop."""
         self.stops += 1
         if not self.open:
-            self._break("stops and has not begun", line_at(position))
+            self._break("stops but never started", line_at(position))
         self.open = False
 
     def _break(self, what: str, line: int) -> None:
@@ -78,14 +80,18 @@ class Pairs:
             self.first_broken = what, line
 
     def has_hole(self, *, strict: bool) -> bool:
-        """Return whether a half is missing: any at all, or one among pairs that are whole otherwise."""
+        """Return whether half of a pair is missing, in a log whose pairs are whole otherwise.
+
+        Args:
+            strict: Whether any missing half counts, even if most pairs lack one.
+        """
         systematic = self.broken >= max(2, _SYSTEMATIC * max(self.starts, self.stops))
         return self.broken > 0 and (strict or not systematic)
 
 
 @dataclass(slots=True)
 class Extreme:
-    """The lowest or the highest evaluation, with its position in the present block, later its line."""
+    """The lowest or highest evaluation: its position in the current block, and later its line."""
 
     value: float
     position: int | None
@@ -94,7 +100,7 @@ class Extreme:
 
 @dataclass(slots=True)
 class Advance:
-    """The progress of the training, each time that it is stated under one name."""
+    """The progress of the training: the successive values that a log gives under one name."""
 
     first: float | None = None
     last: float | None = None
@@ -104,7 +110,7 @@ class Advance:
     same: tuple[float, int] | None = None
 
     def take(self, value: float, line_at: LineAt, position: int) -> None:
-        """Take the next statement."""
+        """Add the next value."""
         before, self.last = self.last, value
         if before is None:
             self.first = value
@@ -127,7 +133,7 @@ class Advance:
 
 
 class Course:
-    """Follows the events of one log."""
+    """The state of one log while its events are read."""
 
     def __init__(self) -> None:
         self.pairs = {kind: Pairs() for kind in KINDS}
@@ -135,16 +141,16 @@ class Course:
         self.evaluations = 0
         self.watched = watched_events()
         self.logged: set[str] = set()
-        """The events that the log holds, of those that all published logs of some benchmark hold."""
+        """Events in the log that, for some benchmark, are in all published logs."""
         self.trained_s = 0.0
-        """Seconds of all blocks that have started and stopped."""
+        """Seconds that all blocks with a start and a stop took together."""
         self.block_began = 0.0
         self.before_block: tuple[int, ...] = ()
-        """Number of statistics of each kind when the present block began."""
+        """Number of statistics of each kind when the current block began."""
         self.of_blocks: list[tuple[int, ...]] = []
-        """Statistics of each block that has started and stopped, by kind."""
+        """Statistics of each completed block, by kind."""
         self.extremes: dict[tuple[str, bool], Extreme] = {}
-        """The lowest and the highest evaluation of each metric."""
+        """Lowest and highest evaluation of each metric."""
 
     @property
     def samples(self) -> float | None:
@@ -153,11 +159,11 @@ class Course:
         return counted.last if counted is not None else None
 
     def block_started(self, time: float, counts: tuple[int, ...]) -> None:
-        """Take how many statistics came before a block."""
+        """Record the number of statistics before a block."""
         self.before_block, self.block_began = counts, time
 
     def block_stopped(self, time: float, counts: tuple[int, ...]) -> None:
-        """Take how many statistics came before the end of a block."""
+        """Record the number of statistics before the end of a block."""
         if self.pairs["block"].open:
             self.trained_s += time - self.block_began
             if len(self.of_blocks) < _MOST_KEPT:
@@ -165,7 +171,7 @@ class Course:
                 self.of_blocks.append(tuple(here))
 
     def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
-        """Take how far the training had come: one of ``samples_count``, ``epoch_num``, ``step_num``."""
+        """Record the training's progress: a ``samples_count``, ``epoch_num`` or ``step_num``."""
         progress = self.progress.get((name, metric))
         if progress is None and len(self.progress) < 60:
             progress = self.progress[name, metric] = Advance()
@@ -173,7 +179,7 @@ class Course:
             progress.take(value, line_at, position)
 
     def evaluate(self, metric: str, value: float, position: int) -> None:
-        """Keep the lowest and the highest value of a metric: what it can be, the end of the log knows."""
+        """Keep the lowest and the highest value of a metric, to check them at the log's end."""
         lowest, highest = self.extremes.get((metric, False)), self.extremes.get((metric, True))
         if lowest is None and len(self.extremes) > _MOST_EXTREMES:
             return
@@ -183,18 +189,18 @@ class Course:
             self.extremes[metric, True] = Extreme(value, position)
 
     def keep_lines(self, line_at: LineAt) -> None:
-        """Turn positions into lines before the block of the log goes."""
+        """Turn positions into lines before the block of the log is released."""
         for extreme in self.extremes.values():
             if extreme.position is not None:
                 extreme.line, extreme.position = line_at(extreme.position), None
 
     def missing(self, benchmark: str, platform: str, *, stopped: bool) -> Iterator[Found]:
-        """Yield what shows that a part of the course is missing, or that it is another's.
+        """Yield the signs that a part of the training's log is missing or belongs to another.
 
         Args:
-            benchmark: As MLPerf's rules call it; what is known of none is not asked of it.
-            platform: As the log names it; a TPU's host begins a part before the one before has stopped.
-            stopped: Whether the log has the end of the run.
+            benchmark: Its name in MLPerf's rules; special rules apply only to the benchmarks above.
+            platform: Its name in the log; a TPU's host begins a part before the previous one stops.
+            stopped: Whether the log contains the end of the run.
         """
         if benchmark in ("minigo", "stable_diffusion"):
             return  # evaluated after the training, in any order
@@ -210,24 +216,24 @@ class Course:
         yield from self._missing_statistics(benchmark)
 
     def _missing_statistics(self, benchmark: str) -> Iterator[Found]:
-        """Find a block with fewer statistics than the others, which all have as many, or one more or less."""
+        """Find a block with fewer statistics than the others, which differ by one at most."""
         if len(self.of_blocks) < _FEWEST_BLOCKS:
             return
         for kind in range(len(self.of_blocks[0])):
             counts = [counts[kind] for counts in self.of_blocks]
             usual = statistics.median_low(counts[1:])
-            # The first block of some submitters' resnet is shorter than the others.
+            # In some submitters' resnet, the first block is shorter than the others.
             fewest = min(counts if benchmark in _WHOLE else counts[1:])
             if fewest < usual - 1:
                 number = counts.index(fewest, 0 if benchmark in _WHOLE else 1) + 1
-                message = f"block {number} has {fewest} statistics of the training, where others have {usual}"
+                message = f"block {number} has {fewest} statistics of training, others have {usual}"
                 yield f"{message}: lines of the log are missing", None
                 return
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:
     in_turn = kind != "eval" or benchmark not in _NOT_IN_TURN
-    # Six logs of llama31_405b of round 5.0 never log that an evaluation begins.
+    # Six logs of llama31_405b in round 5.0 never log the start of an evaluation.
     strict = benchmark in _WHOLE and benchmark != "llama31_405b"
     if in_turn and pairs.has_hole(strict=strict) and pairs.first_broken is not None:
         what, line = pairs.first_broken
@@ -241,22 +247,18 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
     of = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back
-        message = f"{name}{of} is {value:g} after {before:g}: a training does not go back"
+        message = f"{name}{of} is {value:g} after {before:g}: training does not go backwards"
         yield message, line
     if progress.same is not None and (name != "epoch_num" or benchmark not in _EPOCHS_STAY):
         value, line = progress.same
-        yield f"two evaluations at {name} {value:g}: nothing was trained between", line
+        yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
     gap, line = progress.largest
     usual = progress.usual
-    # The first interval of ssd is longer by the rules of rounds 0.6 and 0.7.
+    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer.
     longer = benchmark == "ssd" and [gap] == progress.gaps[:1]
     if usual and gap > _GAP * usual and not longer:
-        message = (
-            f"{gap:g} of {name}{of} between two evaluations, where {usual:g} are usual: some are missing"
-        )
+        message = f"{gap:g} of {name}{of} between evaluations, not the usual {usual:g}: some are missing"
         yield message, line
     elif usual and benchmark in _FROM_THE_START and (progress.first or 0) > _GAP * usual:
-        message = (
-            f"the first evaluation is at {name} {progress.first:g}, and {usual:g} lie between the others"
-        )
+        message = f"the first evaluation is at {name} {progress.first:g}, the others {usual:g} apart"
         yield f"{message}: some are missing", None

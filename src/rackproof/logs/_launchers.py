@@ -1,7 +1,7 @@
 """Split off the text that launchers write before the lines of the programs that they start.
 
-A tool's table is anchored at the start of its lines; ``srun --label``, ``mpirun --tag-output`` and their
-kin put a label in front, and several processes' lines come mixed. No I/O.
+A tool's table is recognized at the start of its lines; ``srun --label``, ``mpirun --tag-output``
+and similar options put a label in front, and lines of several processes are mixed. No I/O.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?Z| ?[+-]\d\d:?\d\d)?[ \t]"
-"""``kubectl logs --timestamps``, ``docker logs -t``, ``ts``."""
+"""Pattern of a time as written by ``kubectl logs --timestamps``, ``docker logs -t``, ``ts``."""
 _STREAM = r"[^<>\n]{0,200}<std(?:out|err|diag)>: ?"
-"""Open MPI: ``[1,0]<stdout>:``, ``[prterun-n01-7@1,0]<stdout>: ``, perhaps with a date before it."""
+"""Pattern of Open MPI's label: ``[1,0]<stdout>:``, ``[prterun-n01-7@1,0]<stdout>: ``, sometimes
+with a date before it."""
 _RANK = r"[ \t]*\d{1,6}: "
-"""``srun --label``; the numbers are right-aligned."""
+"""Pattern of the label of ``srun --label``; the numbers are right-aligned."""
 _BRACKETS = r"[ \t]*\[[A-Za-z0-9_.,:/@ -]{1,120}\]:?(?: |(?=#))"
-"""MPICH and Intel MPI (``[0] ``), torchrun (``[default0]:``), ``kubectl logs --prefix``."""
+"""Pattern of labels of MPICH and Intel MPI (``[0] ``), torchrun (``[default0]:``), ``kubectl logs
+--prefix``."""
 _HOST = r"[A-Za-z][A-Za-z0-9_.-]{0,120}: "
-"""``pdsh`` and ``clush``."""
+"""Pattern of the label of ``pdsh`` and ``clush``."""
 _COMPOSE = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,120} {1,40}\| "
-"""``docker compose``."""
+"""Pattern of the label of ``docker compose``."""
 _LABELS = (
     re.compile(_STREAM),
     re.compile(_RANK),
@@ -32,9 +34,10 @@ _LABEL_NUMBER = re.compile(r"(\d{1,6})\D*$")
 
 
 def split_label(text: str) -> tuple[str, str]:
-    """Return a launcher's label, or "" if there is none, and the line as the program wrote it.
+    """Return a launcher's label ("" if there is none), and the line as the program wrote it.
 
-    A time in front is removed, too, and is not part of the label: it differs from line to line.
+    A time before the label is also removed, and is not part of the label because it differs from
+    line to line.
     """
     if found := _LEADING_TIME.match(text):
         text = text[found.end() :]
@@ -42,14 +45,14 @@ def split_label(text: str) -> tuple[str, str]:
         if found := pattern.match(text):
             label = found[0]
             if pattern is _LABELS[0]:
-                # Only what names the process: a date before it changes.
+                # Only the part that names the process: a date before it changes.
                 label = label[label.rfind("[") :]
             return label.strip(), text[found.end() :]
     return "", text
 
 
 def rank_of_label(label: str) -> int | None:
-    """Return the rank that a label names, if any."""
+    """Return the rank in a label, or None."""
     if label.endswith(":") and label[:-1].isdigit():
         return int(label[:-1])
     if "<std" in label:

@@ -1,7 +1,7 @@
-"""Read MLPerf training logs in every notation: events in, measurements and findings out.
+"""Read MLPerf training logs in every notation: turn their events into measurements and findings.
 
-``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` only differ in how an event is written; each turns its
-lines into :meth:`Events.event` calls.
+``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` differ only in how an event is written; the reader
+of each calls :meth:`Events.event` for every event line.
 """
 
 from __future__ import annotations
@@ -50,14 +50,18 @@ NOT_TAGS = frozenset(
 
 
 JUDGED_BY = "judged_by"
-"""Tag of a parsed log: what its result was held against, or which numbers its program states itself."""
+"""Tag of a parsed log: the target that its result was compared with, or the fact that its program
+states its own measurements."""
 MOST_LOSS = 1e4
-"""No loss of a benchmark of MLPerf is larger: of the published logs 28.1 is the largest (llama31_8b, 5.1)."""
+"""Largest plausible loss of an MLPerf benchmark; the largest in a published log is 28.1
+(llama31_8b, 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityTarget:
-    """Quality a benchmark has to reach. ``metric`` names one of several values (``BBOX``), else ""."""
+    """The quality that a benchmark must reach. ``metric`` names one of several values (``BBOX``),
+    else "".
+    """
 
     value: float
     at_most: bool = False
@@ -69,8 +73,8 @@ class QualityTarget:
 
     @property
     def highest(self) -> float:
-        """Return the highest possible value: of a fraction, BLEU in percent, or a loss, which
-        has no limit.
+        """Return the highest possible value: 1 for a fraction, 100 for BLEU in percent, no limit
+        for a loss.
         """
         if self.at_most or self.value > 100:
             return inf
@@ -80,9 +84,9 @@ class QualityTarget:
     def believable(self) -> tuple[float, float]:
         """Return the lowest and highest plausible evaluation of a run that ends at this target.
 
-        A run stops at the first evaluation that reaches the target. In 12,200 published logs no loss is
-        less than 0.94 of it or more than 2.3 times as much (rnnt's word error rate begins at 15), and no
-        fraction is further than a third of the way from it to 1.
+        A run stops at the first evaluation that reaches the target. In 12,200 published logs, a
+        final loss is between 0.94 and 2.3 times its target (rnnt's word error rate begins at 15),
+        and a fraction covers at most a third of the distance from its target to 1.
         """
         if self.at_most:
             return self.value / 2, 4 * self.value if self.value > 0.1 else MOST_LOSS
@@ -118,13 +122,16 @@ TARGETS: Mapping[str, tuple[QualityTarget, ...]] = {
 }
 """Targets of rounds 0.7 to 6.1 by ``submission_benchmark``, from MLCommons' own rules.
 
-Stable diffusion and minigo are not here: of their checkpoints, evaluated later, any one may be the good one.
+Stable diffusion and minigo are missing: their checkpoints are evaluated later, and any one of them
+may be the one that reached the target.
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
 _COCO_IMAGES = frozenset({117_266, 118_287})
-"""The data of ssd before round 2.0; since then it trains on Open Images, in images or batches."""
+"""Numbers of images in ssd's data before round 2.0; since then it trains on Open Images, and logs
+state images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
-"""Benchmarks of round 6.1 whose log states the target (``target_accuracy``); the rules ask for as much."""
+"""Benchmarks of round 6.1 whose log must state its own target (``target_accuracy``), as the rules
+require."""
 
 TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
     "ssd": (QualityTarget(0.23),),
@@ -137,7 +144,8 @@ TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
 """Targets of round 0.6 by ``submission_benchmark``."""
 
 _FRACTIONS = frozenset({"minigo", "ncf"})
-"""Benchmarks without a target above whose metric, a rate of games won or of hits, is a fraction."""
+"""Benchmarks that have no target above and whose metric, a rate of games won or of hits, is a
+fraction."""
 _COUNTS = ("global_batch_size", "train_samples", "eval_samples", "gradient_accumulation_steps")
 _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "eval_samples": {
@@ -173,18 +181,20 @@ _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "unet3d": (168, 168),
     },
 }
-"""The least and the most that any of 25,229 logs of rounds 0.5 to 5.1 states, and what 6.x's rules ask for.
-Left out is what some submitters state in batches, or as what was trained on (bert), or otherwise (gpt3)."""
+"""Smallest and largest value that any of 25,229 logs of rounds 0.5 to 5.1 states, and the value
+that 6.x's rules require. Values are left out if some submitters state them in batches, as the
+samples trained on (bert), or in another way (gpt3)."""
 _MOST_AMOUNTS = 32
 _PROGRESS = ("samples_count", "epoch_num", "step_num")
-"""The keys in which an evaluation states the training's progress; epochs may be
-fractions, and begin with 0.
+"""Keys in which an evaluation states the training's progress; epochs may be fractions and start at
+0.
 """
 
 _FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
-"""The most that a run states which trains from the beginning: 0 or 1 for the first epoch."""
+"""Largest value that a run may state if it trains from the beginning: 0, or 1 for the first
+epoch."""
 _FROM_CHECKPOINT = frozenset({"gpt3"})
-"""Benchmarks whose training begins at a checkpoint's step by the rules."""
+"""Benchmarks that, by the rules, start their training from a checkpoint's step."""
 
 _STATS = {
     "train_loss": "train_loss",
@@ -194,9 +204,10 @@ _STATS = {
     "throughput": "samples_per_second",
 }
 _PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
-"""Events of a run's parts: the kind, and whether one starts."""
+"""Events that start or stop a part of a run: the kind of the part, and whether the event starts
+it."""
 _TRAINED = tuple(dict.fromkeys(_STATS.values()))
-"""The curves of the training itself."""
+"""Curves of the training itself, as opposed to samples of GPUs."""
 _SAMPLED = {
     "utilisation": ("gpu_utilisation", "%"),
     "power": ("gpu_power", "W"),
@@ -211,12 +222,13 @@ _SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
     ("gpus", "gpu", _SAMPLED),
     ("links", "interface", {"use": ("link_use", "%")}),
 )
-"""Keys of a ``gpu_sample``'s lists, what names the device in an entry, and what an entry holds."""
+"""Lists in a ``gpu_sample``: the key of the list, the key that names the device in an entry, and
+the values of an entry."""
 _MOST_SAMPLED = 256
 _OTHER_NAMES = {"mask": "maskrcnn", "mask_rcnn": "maskrcnn"}
-"""Benchmarks as some submitters call them: under another name none of their targets would count."""
+"""Other names that some submitters use for a benchmark; under such a name no target would apply."""
 _LISTED_METRICS = {"maskrcnn": ("BBOX", "SEGM")}
-"""Metrics of benchmarks that some submitters log as a list, in the list's order."""
+"""Metrics that some submitters log as one list per evaluation, in the list's order."""
 _OUTCOMES = {"true": "success", "1": "success", "false": "aborted", "0": "aborted"}
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
@@ -225,39 +237,50 @@ _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|f
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
 MAX_JSON = 1 << 16
 MAX_GPUS = 4000
-"""Characters of the list of UUIDs of a run's GPUs."""
+"""Maximum length, in characters, of the list of UUIDs of a run's GPUs."""
 CLOCK_SLACK_S = 1.0
+"""Largest difference between the clocks of ranks; an event that is further back was logged by
+another clock or another run."""
 FIRST_YEAR = 2018
-"""MLPerf Training 0.5 has these."""
+"""First year that an event's time may have: the year of MLPerf Training 0.5."""
 SECONDS_OF_A_YEAR = 365.2425 * 86_400
-"""Clocks of ranks differ by less; what is further back was logged by another clock, or another run."""
+"""Length of an average year in seconds."""
 STEPS_OF_RUN = 1.03
-"""All steps together take no longer than the run: in 174 published logs of round 5.1 at most 0.99 of it."""
+"""Largest total time of all steps, as a share of the run; in 174 published logs of round 5.1 at
+most 0.99."""
 SHARES_OF_RATE = 0.7, 1.3
-"""The share of its stated throughput that a whole training reaches: published are 0.82 to 1.02 of it."""
+"""Lower and upper limit for a training's actual throughput, as a share of the stated one; in
+published logs it is 0.82 to 1.02."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
-"""Benchmarks whose blocks hold the training and no evaluation, and whose evaluations count samples."""
+"""Benchmarks whose blocks contain only training, no evaluation, and whose evaluations count
+samples."""
 CLOCK_S = 0.5
-"""The effect of millisecond clocks on many short steps: a fake of a tenth of a second is no contradiction."""
+"""Tolerance for the millisecond clocks that time many short steps; a difference of a tenth of a
+second proves no contradiction."""
 NOISE_S = 2.0
-"""The effect of a busy processor on a training of seconds; no benchmark is so short."""
+"""Tolerance for a busy processor in a training that lasts seconds; no real benchmark is so
+short."""
 AFTER_STOP_S = 60.0
-"""Reports of ranks after run_stop come soon: in 1,900 logs of rounds 2.1, 4.1 and 5.0 within 14 s."""
+"""Time after run_stop within which other ranks report; in 1,900 logs of rounds 2.1, 4.1 and 5.0 at
+most 14 s."""
 SEEDS_S = 120.0
-"""Ranks that have seeds of their own log them while they start; in the same logs within 4 s."""
+"""Time at the start within which ranks log seeds of their own; in the same logs at most 4 s."""
 EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
-"""Their checkpoints are evaluated after the training, and run_stop is set back to the one that was good."""
+"""Benchmarks whose checkpoints are evaluated after the training; run_stop is then set back to the
+checkpoint that reached the target."""
 _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "run_stop"})
-"""Events that a run logs in the order of time. Others come from buffers, seconds later (cache_clear of each
-node, HugeCTR's statistics), and no duration is read from them."""
+"""Events that a run logs in order of time. Other events come from buffers, seconds later
+(cache_clear of each node, HugeCTR's statistics), and are not used to compute durations."""
 _LOGGED_AFTER_STOP = frozenset({"run_stop", "status", "gpu_state"})
-"""Every rank writes its own end, and probes read their GPUs once more: no events after the end."""
+"""Events that may follow the end of a run: every rank logs its own end, and probes read their GPUs
+again."""
 _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
-"""Events that no rank has left to report once the run has stopped."""
+"""Events that belong to another run if they appear after the end: no rank of this run still logs
+them."""
 
 
 class KeyTwiceError(ValueError):
-    """A JSON object has a key twice: it is not known which of its values is meant."""
+    """A JSON object that has a key twice, so that it is unknown which value is meant."""
 
 
 def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -274,16 +297,18 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
     """Decode JSON that a strict decoder refused.
 
     Args:
-        payload: bytes from the opening brace on, with whatever follows on the line.
+        payload: The bytes from the opening brace on, including any further text of the line.
 
     Returns:
-        The value and, in words, what was wrong with it ("" for numbers that only Python's JSON knows).
+        The value, and a description of what was wrong with it ("" for numbers that only Python's
+            JSON accepts).
 
     Raises:
-        ValueError: nothing sensible can be read.
+        ValueError: The bytes contain no readable value.
     """
     payload = payload[:MAX_JSON]
-    # Replacement characters instead of an error: a byte that is not UTF-8 in a file name hurts nothing.
+    # Use replacement characters instead of an error: a byte that is not UTF-8, for example in a
+    # file name, does no harm.
     text = clean(payload, MAX_JSON)
     try:
         value, end = _DECODER.raw_decode(text)
@@ -292,25 +317,27 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
     except KeyTwiceError:
         raise
     except ValueError:
-        # Python's parser takes time and memory with length and depth, which a hostile log may choose.
+        # Python's parser needs time and memory in proportion to length and depth, and a hostile log
+        # can choose both.
         if len(text) > 8192 or text.count("{") + text.count("[") > 50:
             raise
         return _decode_python_literal(text), "written with single quotes"
     if text[end:].strip():
         return value, "followed by other text"
-    # The others are NaN and infinities, which the logger itself writes.
+    # Other deviations are NaN and infinities, which the logger itself writes.
     return value, "with bytes that are not UTF-8" if "\ufffd" in text else ""
 
 
 def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
-    """Return whether a JSON object, or one within it, has a key twice; decoders take the last.
+    """Return whether a JSON object, or an object within it, has a key twice; decoders keep the last
+    one.
 
     Args:
         payload: The text of the object.
         entry: The decoder's result.
     """
     keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
-    # Each has a colon. Nearly every line has no others, which spares it the decoding in Python.
+    # Each key has a colon. Nearly every line has no other colons and needs no decoding in Python.
     if payload.count(b":") == keys or len(payload) > MAX_JSON:
         return False
     try:
@@ -323,14 +350,14 @@ def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
 
 
 def _decode_python_literal(text: str) -> object:
-    """Return a dict that Python printed, with single quotes.
+    """Return a dict that Python printed with single quotes.
 
     Raises:
-        KeyTwiceError: it has a key twice.
-        ValueError: it is not a literal.
+        KeyTwiceError: The dict has a key twice.
+        ValueError: The text is not a literal.
     """
     try:
-        # literal_eval evaluates nothing but literals; of an odd escape in a string it only warns.
+        # literal_eval evaluates only literals; for an unknown escape in a string it only warns.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text).strip(), mode="eval")
@@ -348,7 +375,9 @@ def _has_key_twice(keys: list[ast.expr | None]) -> bool:
 
 
 def _important_key(key: str, payload: bytes) -> str:
-    """Return the important key of a damaged event, "" for others; a lost key is searched in all of it."""
+    """Return the important key of a damaged event, or "" for other events; if the key is lost,
+    search the whole line.
+    """
     for name in IMPORTANT:
         if name == key or (not key and name.encode() in payload):
             return name
@@ -356,11 +385,13 @@ def _important_key(key: str, payload: bytes) -> str:
 
 
 def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> Mapping[str, object]:
-    """Return an evaluation's values by metric, "" for the only one; each round nests them in its own way."""
+    """Return an evaluation's values by metric ("" for an unnamed one); each round nests them
+    differently.
+    """
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict | list):  # 0.6 maskrcnn
         value = value["accuracy"]
     if isinstance(value, list | tuple):  # 0.6 maskrcnn on TPUs
-        # With another length, or for another benchmark, the meaning of the values is not known.
+        # If the length differs, or for another benchmark, the meaning of the values is unknown.
         names = _LISTED_METRICS.get(benchmark, ("",))
         return dict(zip(names, value, strict=True)) if len(names) == len(value) else {}
     if isinstance(value, dict):
@@ -370,16 +401,19 @@ def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> M
 
 
 def _stated_outcome(success: object) -> str | None:
-    """Return the status that 0.5 states as ``{"success": true}`` or ``{"success": "true"}``, if it does."""
+    """Return the status that a 0.5 log states as ``{"success": true}`` or ``{"success": "true"}``,
+    or None.
+    """
     if isinstance(success, str):
         return _OUTCOMES.get(success.strip().lower())
     return _OUTCOMES.get(str(success).lower()) if isinstance(success, bool) or success in (0, 1) else None
 
 
 def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
-    """Yield the MFU that a training's ``model_flops`` is of its GPU's peak, where that is known.
+    """Yield the MFU: the ratio of a training's ``model_flops`` to its GPU's peak, if the peak is
+    known.
 
-    The program states no MFU itself: the peaks are kept in one place, which nodes do not have.
+    The program does not state the MFU itself, because the table of peaks is not available on nodes.
     """
     labels = measurement.labels
     if measurement.name == "model_flops" and measurement.unit == "TFLOP/s":
@@ -402,15 +436,17 @@ class Events(LogParser):
     stated_target: tuple[float, int] | None = None
     late_seed_line: int | None = None
     placed_evaluations = 0
-    """Evaluations that state how far the training had come."""
+    """Number of evaluations that state the training's progress."""
     first_event_line = 0
     init_start_line = 0
     begun: tuple[str, str, int] | None = None
-    """The event which states that the training began with a trained model: its value and line."""
+    """The event that states that the training started from a trained model: its key, value and
+    line."""
     largest_loss: tuple[float, int] | None = None
-    """The first loss that is more than any benchmark of MLPerf begins with, and its line."""
+    """The first loss above the start of any MLPerf benchmark, and its line."""
     is_steady = False
-    """True between the start and the stop of a run: only the order in time of its statistics is checked."""
+    """True between the start and the stop of a run, while only the order of its statistics is
+    checked."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -440,8 +476,9 @@ class Events(LogParser):
         self.epoch_times: list[float] = []
         self._epoch_began: float | None = None
         self.stats: dict[str, tuple[float, int]] = {}
-        """Last value and line of each curve."""
-        # Of the present block, still with positions: counting the lines of each is too slow.
+        """Last value of each curve, and its line."""
+        # Values of the current block, still with positions: looking up the line of each would be
+        # too slow.
         self.last_evals: dict[str, tuple[float, int]] = {}
         self.last_epoch: tuple[float, int] | None = None
         self.extra: list[Measurement] = []
@@ -455,9 +492,9 @@ class Events(LogParser):
         self.tracked = {name: self.curves[kind] for name, kind in _STATS.items()}
         self.batch_size: float | None = None
         self.amounts: dict[tuple[str, float], int] = {}
-        """Stated numbers of samples, and the line of each."""
+        """Stated numbers of samples, and the line of each number."""
         self.first_block: tuple[float, float, int] | None = None
-        """Samples and steps of the first block of training, and its line."""
+        """Samples and steps of the first block of training, and the block's line."""
         self.steps = 0.0
         self.course = Course()
         self.handlers = {
@@ -499,7 +536,9 @@ class Events(LogParser):
     # -- taking events ----------------------------------------------------------------------------
 
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
-        """Take one event. ``time`` is in seconds since the epoch; ``position`` is in the block."""
+        """Process one event. ``time`` is in seconds since the epoch; ``position`` is its place in
+        the block.
+        """
         if time is None or not isfinite(time):
             self._event_without_time(key, value, position)
             return
@@ -524,7 +563,7 @@ class Events(LogParser):
             self.unexpected_after_stop = key, self.log.line_at(position)
 
     def _follow_course(self, key: str, time: float, position: int) -> None:
-        """Note the event that is furthest behind one that was logged before it."""
+        """Record the event that is furthest behind an event that was logged before it."""
         behind = self.course_latest - time
         if behind <= 0:
             self.course_latest = time
@@ -535,13 +574,16 @@ class Events(LogParser):
         if key in IMPORTANT:
             self.damaged(key, position)
             return
-        # Statements beside the course of the run hold at any time, above all the benchmark.
+        # Statements that are not part of the run's course are valid without a time, above all the
+        # benchmark.
         if key not in self.handlers and key not in NOT_TAGS and value is not None:
             self.log.tag(key, value)
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
-        """Follow the clock; ``counts``: the event is noted when it comes after run_stop."""
+        """Follow the clock; with ``counts``, the event counts as logged after run_stop if that has
+        passed.
+        """
         if self.first_time is None:
             self.first_time = self.latest = time
             self.first_event_line = self.log.line_at(position)
@@ -555,7 +597,7 @@ class Events(LogParser):
                 self.after_stop_line = self.log.line_at(position)
 
     def damaged(self, key: str, position: int) -> None:
-        """Note a line that matters and cannot be read."""
+        """Record an unreadable line that matters."""
         line = self.log.line_at(position)
         if len(self.damaged_important) < 1000:
             self.damaged_important.append((key, line))
@@ -564,7 +606,9 @@ class Events(LogParser):
         )
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
-        """Note an event line that cannot be decoded; important when its key is, or is lost."""
+        """Record an event line that cannot be decoded; it is important if its key is important or
+        lost.
+        """
         payload = payload[:MAX_JSON]
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
@@ -572,7 +616,7 @@ class Events(LogParser):
             self.course.logged.add(
                 key
             )  # the line is there, and what is damaged of it has a finding of its own
-        # Also if the rest is damaged: a loss that is not a number does not depend on the notation.
+        # This also applies if the rest is damaged: a NaN loss is recognized in any notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
             message = f"NaN in an event ({key or 'key lost'})"
@@ -589,31 +633,33 @@ class Events(LogParser):
             )
 
     def key_twice(self, payload: bytes, position: int) -> None:
-        """Note an event that has a key twice: it states two values, and either may be the true one."""
+        """Record an event that has a key twice: it states two values, and either may be the true
+        one.
+        """
         line = self.log.line_at(position)
         self.log.find("key_twice", "an event has a key twice", Verdict.UNPROVEN, line=line, excerpt=payload)
         self.unreadable(payload, position, "has a key twice")
 
     def place(self, position: int) -> tuple[int, int | None]:
-        """Return line and rank of a position."""
+        """Return the line and the rank of a position."""
         return self.log.line_at(position), rank_of(self.log.line_text(position)[0])
 
     def at(self, time: float) -> float:
-        """Return seconds since run_start (since the first event before that)."""
+        """Return the seconds since run_start, or, before that, since the first event."""
         start = self.run_start if self.run_start is not None else self.first_time
         return time - (start if start is not None else time)
 
     def on_init_start(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Keep the earliest: every rank logs one."""
+        """Store the earliest start of initialization: every rank logs one."""
         self.init_start_line = self.init_start_line or self.log.line_at(position)
         self.init_start = time if self.init_start is None else min(self.init_start, time)
 
     def on_first_step(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note a training that goes on from another one, which took time of its own."""
+        """Record a training that continues an earlier one, which took time of its own."""
         self.log.tag(key, value)
         self._note_beginning(key, value, position)
 
@@ -625,7 +671,7 @@ class Events(LogParser):
     def on_run_start(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Keep the first one."""
+        """Store the first start of the run."""
         self.run_starts += 1
         if self.run_start is None:
             self.run_start, self.run_start_line = time, self.log.line_at(position)
@@ -634,7 +680,7 @@ class Events(LogParser):
     def on_run_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Keep the first time, and the status of all of them."""
+        """Store the first stop of the run, and the status of every stop."""
         status = meta.get("status")
         if status is None and isinstance(value, dict):  # 0.5: {"success": true}
             status = _stated_outcome(value.get("success"))
@@ -649,7 +695,7 @@ class Events(LogParser):
     def on_block_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note the samples, which are the block's, and the steps, which are those since the start."""
+        """Record the samples of the block, and the steps since the start of the run."""
         self.on_part(key, value, meta, time, position)
         samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
         if samples is None or steps is None or not (0 < samples < inf and 0 < steps < inf):
@@ -680,7 +726,7 @@ class Events(LogParser):
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Keep the last value of every metric."""
+        """Store the last value of every metric."""
         self._check_progress(meta, position)
         self.course.evaluations += 1
         epoch = number(meta.get("epoch_num"))
@@ -699,7 +745,9 @@ class Events(LogParser):
         self._epoch_seen(epoch, position)
 
     def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
-        """Note how far a training cannot have come when it was evaluated."""
+        """Record the progress that an evaluation states, and report values that no progress can
+        have.
+        """
         stated = [name for name in _PROGRESS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
@@ -716,7 +764,7 @@ class Events(LogParser):
         self.log.find("impossible_value", what, Verdict.UNPROVEN, line=line, rank=rank)
 
     def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
-        """Keep one metric's value; of more than twenty metrics only the first."""
+        """Store the value of one metric; of more than twenty metrics only the first twenty."""
         if not isfinite(accuracy):
             line, rank = self.place(position)
             self.log.find("nan", f"eval_accuracy is {accuracy}", Verdict.FAIL, line=line, rank=rank)
@@ -724,7 +772,7 @@ class Events(LogParser):
             self._impossible(f"an evaluation of {accuracy:g}: no metric of MLPerf is negative", position)
         else:
             self.course.evaluate(name, accuracy, position)
-        # Those of this block are not among `evals` yet: both count towards the bound.
+        # Metrics of this block are not in `evals` yet; both count towards the limit.
         known = name in self.evals or name in self.last_evals
         if known or len(self.evals.keys() | self.last_evals.keys()) < 20:
             self.last_evals[name] = accuracy, position
@@ -739,8 +787,9 @@ class Events(LogParser):
             self.last_epoch = epoch, position
 
     def on_tracked_stats(self, value: object, time: float, position: int) -> None:
-        """Take loss, step time, throughput: by far the most frequent event."""
-        # As pass_time does when there is nothing to note, without the call: four events of five come here.
+        """Record loss, step time and throughput: by far the most frequent event."""
+        # The same as pass_time without anything to record, but inlined: four of five events get
+        # here.
         after_stop = self.after_stop
         if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
             self.pass_time(time, position)
@@ -751,7 +800,7 @@ class Events(LogParser):
                 self.after_stop = after_stop + 1
         if type(value) is dict:
             tracked = self.tracked
-            for name in value:  # not items(): most events hold nothing that is kept
+            for name in value:  # not items(): most events contain no value of interest
                 if name in tracked:
                     self.take_stat(name, tracked[name], value[name], time, position)
 
@@ -765,14 +814,14 @@ class Events(LogParser):
                 return
         curve.last, curve.position = value, position
         if curve.skip:
-            # As Curve.add does, without the call and without the time since run_start.
+            # The same as Curve.add, but inlined and without the time since run_start.
             curve.skip -= 1
         elif curve.above < value < inf:  # a step of no time has no speed
             start = self.run_start
             curve.keep(self.at(time) if start is None else time - start, value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
-        """Return a statistic that is not an ordinary float; note an impossible one."""
+        """Return a statistic that is not an ordinary float; record an impossible one."""
         found = number(raw)
         if found is not None and curve.above < found < curve.below:
             return found
@@ -789,7 +838,7 @@ class Events(LogParser):
         return found
 
     def block_done(self) -> None:
-        """Turn the positions of the last values into lines before the block goes."""
+        """Turn the positions of the last values into lines while the block is still available."""
         for curve in self.tracked.values():
             if curve.position is not None:
                 self.stats[curve.name] = (curve.last, self.log.line_at(curve.position))
@@ -805,7 +854,7 @@ class Events(LogParser):
     def on_epoch(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note epoch numbers and durations."""
+        """Record epoch numbers and durations."""
         self.on_part(key, value, meta, time, position)
         epoch = number(meta.get("epoch_num"))
         if key == "epoch_start":
@@ -821,7 +870,7 @@ class Events(LogParser):
     def on_seed(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Keep the first seed as the tag: ranks may have different ones."""
+        """Store the first seed as a tag: ranks may have different ones."""
         if value is None:
             return
         self.log.tag("seed", value)
@@ -836,16 +885,16 @@ class Events(LogParser):
     def on_cache_clear(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note a cache clear that reports a failure."""
+        """Record a failed cache clear."""
         if value is False:
             self.log.mark("cache_clear_failed", position)
 
     def on_count(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Take a number of samples; that of a batch turns step times into samples per second."""
+        """Record a number of samples; the batch size turns step times into samples per second."""
         self.log.tag(key, value)
-        # A submitter of 1.1 logged its numbers of samples as lists of one.
+        # A submitter of 1.1 logged its numbers of samples as lists with one element.
         found = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
         if found is None or not 0 < found < inf or found % 1 != 0:
             self._impossible(f"{key} is {text_of(value, 40)}: no positive whole number", position)
@@ -857,7 +906,7 @@ class Events(LogParser):
     def on_measurement(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note a measurement that a Rackproof workload states itself."""
+        """Record a measurement that a Rackproof workload states itself."""
         line, rank = self.place(position)
         if len(self.extra) >= 5000:
             self.log.find("too_many_measurements", "more measurements than are kept", line=line)
@@ -876,14 +925,15 @@ class Events(LogParser):
         """Return the measurement that an event's value states.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: the value has another shape than workloads write.
+            KeyError, TypeError, ValueError, AttributeError: The value does not have the shape that
+                workloads write.
         """
         if not isinstance(value, dict):
             raise TypeError("no mapping")
         figure = number(value.get("value"))
         if figure is None:
             raise TypeError("no number")
-        # JSON has no other form for non-finite numbers than text; any other text is a mistake.
+        # JSON can only express non-finite numbers as text; any other text is a mistake.
         if isinstance(value["value"], str) and isfinite(figure):
             raise TypeError("a number as text")
         labels, spread = value.get("labels") or {}, value.get("spread")
@@ -900,17 +950,18 @@ class Events(LogParser):
     def on_facts(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note the software versions that the workload reports."""
+        """Record the software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                # The UUIDs of eight GPUs are 327 characters; cut short, the last ones would be no GPU's.
+                # The UUIDs of eight GPUs have 327 characters; a shorter limit would cut the last
+                # ones.
                 limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
                 self.log.tag(f"software.{text_of(name)}", one, limit=limit)
 
     def on_dataset(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note the data that the workload read."""
+        """Record the data set that the workload read."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
                 self.log.tag(f"dataset.{text_of(name)}", one)
@@ -918,10 +969,10 @@ class Events(LogParser):
     def on_target(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note a quality target that the log itself states.
+        """Record a quality target that the log itself states.
 
-        ``{"value": 0.99, "at_most": false}`` is judged; a bare number (NVIDIA's logs) does not state its good
-        side and is only kept as a tag.
+        ``{"value": 0.99, "at_most": false}`` is judged; a bare number (in NVIDIA's logs) does not
+        state which side is good and is only stored as a tag.
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
         found = number(value.get("value") if isinstance(value, dict) else value)
@@ -935,12 +986,14 @@ class Events(LogParser):
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note what only the live display shows."""
+        """Record the progress that only the live display shows."""
 
     def on_gpu_sample(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Take what the GPUs and links did, while the run is on: start-up would only dilute it."""
+        """Record samples of GPUs and links during the run; samples of the start-up would only
+        dilute them.
+        """
         if self.run_start is None or not isinstance(value, dict):
             return
         for kind, label, names in _SAMPLE_KINDS:
@@ -956,12 +1009,12 @@ class Events(LogParser):
         names: Mapping[str, tuple[str, str]],
         time: float,
     ) -> None:
-        """Add what one GPU or link did to its curves."""
+        """Add a sample of one GPU or link to its curves."""
         device = text_of(sample.get(label, ""), 40)
         for name, (curve_name, unit) in names.items():
             figure = number(sample.get(name))
             place = f"{curve_name} {device}"
-            # A hostile log may name a new device in every sample.
+            # A hostile log could name a new device in every sample.
             if figure is None or (place not in self.curves and len(self.curves) > _MOST_SAMPLED):
                 continue
             if place not in self.curves:
@@ -972,7 +1025,9 @@ class Events(LogParser):
     def on_gpu_state(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Find what else than the run used a GPU; a state that holds all evidence becomes a tag."""
+        """Find other users of a GPU than the run; a state that contains all evidence becomes a
+        tag.
+        """
         line, rank = self.place(position)
         state = read_gpu_state(value)
         if state is None:
@@ -1002,7 +1057,7 @@ class Events(LogParser):
     def on_unproven(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Note what a Rackproof workload states itself not to have proven, and why."""
+        """Record what a Rackproof workload reports as not proven, with the reason."""
         line, rank = self.place(position)
         stated = value if isinstance(value, dict) else {}
         what, why = text_of(stated.get("what") or "something", 200), text_of(stated.get("why") or "no reason")
@@ -1011,7 +1066,7 @@ class Events(LogParser):
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> ParsedLog:
-        """Judge the events."""
+        """Judge the recorded events and return the parsed log."""
         log = self.log
         measurements: list[Measurement] = []
         proven = self.judge_end(measurements)
@@ -1039,7 +1094,11 @@ class Events(LogParser):
                 self.log.find("spread_missing", message, Verdict.UNPROVEN, line=one.source.line)
 
     def _forgive_helpers(self) -> None:
-        """Turn srun's messages about a task that ended before the program logged anything into remarks.
+        """Turn srun's messages about a task that ended before the program logged anything into
+        remarks.
+
+        Such a task was not a rank of the training but a helper of the run script, for example one
+        that describes the system.
 
         It was not a rank of the training, but a helper of the run script: for example one that describes the
         system.
@@ -1060,7 +1119,7 @@ class Events(LogParser):
             marks.kept = [Mark(marks.last_line, "", None)]
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
-        """Find out whether the log proves a run that ended well; adds ``time_to_train``."""
+        """Return whether the log proves a run that ended well; add ``time_to_train``."""
         aborted = self._find_aborted()
         succeeded = self._stopped_well()
         self._find_missing_ends(has_status=succeeded or aborted)
@@ -1072,11 +1131,11 @@ class Events(LogParser):
             message = f"run_stop is {-seconds:.3f} s before run_start: no run took place between them"
             self.log.find(code, message, Verdict.UNPROVEN, line=self.run_stop_line)
             return False
-        # One rank that aborted spoils the run, however many others report success.
+        # A single rank that aborted spoils the run, even if all others report success.
         if not succeeded or aborted:
             return False
         measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, self.run_stop_line))
-        # A clock that ran backwards gives no time of start-up.
+        # If the clock ran backwards, the start-up time is unknown.
         if self.init_start is not None and self.init_start <= self.run_start:
             startup = self.run_start - self.init_start
             measurements.append(self.measure("startup_time", startup, "s", LOWER, self.run_start_line))
@@ -1084,8 +1143,10 @@ class Events(LogParser):
         return True
 
     def _find_aborted(self) -> bool:
-        """Note the ranks that report another status than success; return whether there are any."""
-        # An empty status neither proves nor disproves anything.
+        """Record the ranks that report a status other than success; return whether there are
+        any.
+        """
+        # An empty status proves neither success nor failure.
         bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
         for status, line in bad[:5]:
             self.log.find("aborted", f"run_stop says {status!r}", Verdict.FAIL, line=line)
@@ -1096,7 +1157,7 @@ class Events(LogParser):
         return any(status == "success" for status, _line in self.statuses)
 
     def _find_missing_ends(self, *, has_status: bool) -> None:
-        """Note what is missing of run_start, run_stop and its status."""
+        """Record a missing run_start, run_stop or status."""
         log = self.log
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
@@ -1119,7 +1180,7 @@ class Events(LogParser):
         return next((line for name, line in self.damaged_important if name == key), None)
 
     def check_result_line(self, seconds: float) -> None:
-        """Compare with the wall time that the run script prints around the training."""
+        """Compare the time with the wall time that the run script prints for the training."""
         if not self.log.results:
             return
         line, wall, _name = self.log.results[0]
@@ -1133,11 +1194,11 @@ class Events(LogParser):
             )
 
     def judge_quality(self, measurements: list[Measurement]) -> None:
-        """Add the last evaluation of each metric and compare it with the benchmark's target."""
+        """Add the last evaluation of each metric, and compare it with the benchmark's target."""
         for name, (value, line, rank) in self.evals.items():
             labels = {"metric": name} if name else {}
             measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
-        # A run without a successful end does not pass in any case: its last evaluation shows nothing about
+        # A run that did not end successfully cannot pass anyway: its last evaluation proves no
         # quality.
         stopped = self._stopped_well()
         lost = self._lost_evaluations()
@@ -1157,7 +1218,9 @@ class Events(LogParser):
             self._judge_target(target, last_is_lost=bool(lost))
 
     def _note_judged_by(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Keep as a tag what shows the result; not what the log itself calls by this tag's name."""
+        """Store as a tag what the result was judged by, unless the log itself has a tag of this
+        name.
+        """
         tags = self.log.tags
         tags.pop(JUDGED_BY, None)
         if len(tags) >= MAX_TAGS:
@@ -1170,7 +1233,9 @@ class Events(LogParser):
             tags[JUDGED_BY] = "measurements"
 
     def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Note evaluations that the metric cannot have, or no run: they show nothing about quality."""
+        """Record evaluations outside the range of the metric or of any run: they prove no
+        quality.
+        """
         least, highest = 0.0, min((target.highest for target in targets), default=inf)
         if not targets and self.benchmark in _FRACTIONS:
             highest = 1.0
@@ -1187,11 +1252,13 @@ class Events(LogParser):
     def _lost_evaluations(self) -> list[int]:
         """Return the lines of unreadable evaluations that do not come before the last readable one."""
         last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
-        # In the same line: one metric of an evaluation can be read, and another one cannot.
+        # In the same line, one metric of an evaluation may be readable and another one damaged.
         return [line for key, line in self.damaged_important if key == "eval_accuracy" and line >= last_line]
 
     def _valid_targets(self) -> tuple[QualityTarget, ...]:
-        """Return the benchmark's targets; the log's own only counts where MLPerf has none, or asks for it."""
+        """Return the benchmark's targets; the log's own target counts only if MLPerf has none or
+        requires it.
+        """
         benchmark, tags = self.benchmark, self.log.tags
         if benchmark in OWN_TARGET_AT_LEAST:
             stated = number(tags.get("target"))
@@ -1212,13 +1279,14 @@ class Events(LogParser):
             self.log.find("no_evaluation", message, Verdict.UNPROVEN)
             return
         value, line, _rank = evaluation
-        # If the last one is lost, an earlier one that missed the target proves no failure.
+        # If the last evaluation is lost, an earlier one that missed the target does not prove a
+        # failure.
         if not target.reached(value) and not last_is_lost:
             message = f"the last evaluation is {value:g}, the target is {target}"
             self.log.find("target_not_reached", message, Verdict.FAIL, line=line)
 
     def remark(self) -> None:
-        """Note what is ugly but does not spoil the result, and what makes its number unsure."""
+        """Record flaws that do not spoil the result, and facts that make its number uncertain."""
         self._remark_on_course()
         self._remark_on_missing_events()
         self._remark_on_checkpoint()
@@ -1235,9 +1303,10 @@ class Events(LogParser):
             self.log.find("no_final_newline", "the log ends in mid-line", line=self.log.lines + 1)
 
     def _remark_on_course(self) -> None:
-        """Note what is missing of the run's course; of a run that did not end the rest is missing anyway.
+        """Record missing parts of the run's course; a run that did not end well lacks its rest
+        anyway.
 
-        Only for MLPerf's benchmarks: other trainings are evaluated as their authors like.
+        This applies only to MLPerf's benchmarks: other trainings may be evaluated in any way.
         """
         if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
@@ -1245,14 +1314,14 @@ class Events(LogParser):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_missing_events(self) -> None:
-        """Find that the log lacks what every published log of its benchmark holds.
+        """Find events that every published log of its benchmark has and this log lacks.
 
-        A run that did not end well lacks parts anyway.
+        The check is skipped for a run that did not end well, which lacks parts anyway.
         """
         day = _day_of(self.latest)
         if day is None or not self._stopped_well():
             return
-        # By the last event: a single clock that was wrong before hides nothing.
+        # Use the time of the last event, so that an earlier clock error hides nothing.
         needed = events_of(self.format, self.benchmark, day, self.course.logged)
         missing = sorted(needed - self.course.logged - frozenset(self._held_otherwise()))
         if missing:
@@ -1263,7 +1332,7 @@ class Events(LogParser):
             self.log.find("course_incomplete", message, Verdict.UNPROVEN)
 
     def _held_otherwise(self) -> Iterator[str]:
-        """Yield the table's entries that the log holds in another form than events."""
+        """Yield the entries of the table that the log contains in another form than events."""
         rates, times = self.curves["samples_per_second"], self.curves["train_step_time"]
         if rates.y or (times.y and self.batch_size):
             yield THROUGHPUT
@@ -1273,7 +1342,9 @@ class Events(LogParser):
             yield SECOND_EVALUATION
 
     def _remark_on_checkpoint(self) -> None:
-        """Find a training that began with a trained model, though its benchmark's begins without."""
+        """Find a training that started from a trained model although its benchmark's rules do not
+        allow it.
+        """
         if (
             self.begun is not None
             and self.benchmark in self.targets
@@ -1287,7 +1358,7 @@ class Events(LogParser):
             self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_loss(self) -> None:
-        """Note a loss that no benchmark of MLPerf has; what others train may have any."""
+        """Record a loss that no MLPerf benchmark has; other trainings may have any loss."""
         if self.largest_loss is not None and self.benchmark in self.targets:
             loss, line = self.largest_loss
             message = f"a training loss of {loss:g}: {self.benchmark} has none above {MOST_LOSS:g}"
@@ -1297,7 +1368,8 @@ class Events(LogParser):
         behind, key, line = self.course_backwards or (0.0, "", 0)
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
         if behind > CLOCK_SLACK_S and not offline:
-            # Two runs in one file, a clock that was set, a run_stop that was moved: no duration is known.
+            # Two runs in one file, an adjusted clock or a moved run_stop: no duration can be
+            # trusted.
             self.log.find(
                 "events_out_of_order",
                 f"{key} is {behind:.3f} s earlier than an event before it: the duration is unknown",
@@ -1328,7 +1400,8 @@ class Events(LogParser):
             message = f"{key} after run_stop: the log goes on with another run, or was put together"
             self.log.find("events_after_run_stop", message, Verdict.UNPROVEN, line=line)
         elif self.after_stop:
-            # An event before it may have a later time: Intel's dlrm 2.1 has one of another clock.
+            # An earlier event may have a later time: in Intel's dlrm 2.1 logs one event uses
+            # another clock.
             late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S) and not offline
             self.log.find(
                 "events_after_run_stop",
@@ -1348,7 +1421,9 @@ class Events(LogParser):
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_data(self) -> None:
-        """Find numbers of samples that the data set does not have; the open division has its own."""
+        """Find numbers of samples that do not match the data set; the open division may use other
+        data.
+        """
         if self.log.tags.get("submission_division") == "open":
             return
         for (key, found), line in self.amounts.items():
@@ -1359,10 +1434,11 @@ class Events(LogParser):
                 self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_stated_target(self) -> None:
-        """Find a target below the benchmark's: what reached it did not reach what the rules ask for."""
+        """Find a stated target below the benchmark's: reaching it does not meet the rules."""
         targets = self.targets.get(self.benchmark, ())
         if self.stated_target is None and targets and self.first_block is not None:
-            # All 827 published logs whose blocks state steps, as NVIDIA's code since 5.1 does, have one.
+            # All 827 published logs whose blocks state steps, as NVIDIA's code since 5.1 writes
+            # them, state a target.
             message = "the log does not state its target, as the code that wrote it does: lines are missing"
             self.log.find("no_target", message, Verdict.UNPROVEN)
         if self.stated_target is None or len(targets) != 1:
@@ -1395,7 +1471,7 @@ class Events(LogParser):
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
-        """Add throughput, epochs, last loss."""
+        """Add throughput, epochs and last loss."""
         self._measure_throughput(measurements)
         self._compare_with_course(measurements)
         self._compare_with_gpus(measurements)
@@ -1404,14 +1480,14 @@ class Events(LogParser):
         if "train_loss" in self.stats:
             loss, line = self.stats["train_loss"]
             measurements.append(self.measure("train_loss", loss, "", LOWER, line))
-        # Clocks of ranks differ: an epoch may seem to end before it began.
+        # Clocks of ranks differ, so an epoch may seem to end before its start.
         durations = [seconds for seconds in self.epoch_times if seconds > 0]
         if durations:
             name, value = "seconds_per_epoch", statistics.median(durations)
             measurements.append(self.measure(name, value, "s", LOWER, None, samples=durations[1:]))
 
     def _compare_with_course(self, measurements: list[Measurement]) -> None:
-        """Find a throughput at which the training could not have come as far as its evaluations state."""
+        """Find a throughput that contradicts the progress that the evaluations state."""
         rate = next((one.value for one in measurements if one.name == "samples_per_second"), None)
         samples = self.course.samples
         whole = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken
@@ -1428,7 +1504,7 @@ class Events(LogParser):
             self.log.find("steps_contradict", message, Verdict.UNPROVEN)
 
     def _compare_with_gpus(self, measurements: list[Measurement]) -> None:
-        """Find a speed that the GPUs cannot have which the log's own platform names."""
+        """Find a speed that is impossible for the GPUs that the log's own platform names."""
         gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
         stated = next((one.value for one in measurements if one.name == "samples_per_second"), None)
         had = (self.run_stop or 0.0) - (self.run_start or inf)
@@ -1440,11 +1516,12 @@ class Events(LogParser):
             )
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:
-        """Add samples per second: as the log states them, else from the time of a step."""
+        """Add samples per second: as the log states them, else computed from the time of a step."""
         rates, steps = self.curves["samples_per_second"], self.curves["train_step_time"]
         name, unit = "samples_per_second", "samples/s"
         if rates.y:
-            # The first interval holds the warm-up; the median is not moved by evaluation pauses.
+            # The first interval includes the warm-up; pauses for evaluations do not move the
+            # median.
             kept = rates.y[1:] or rates.y
             value, at = statistics.median(kept), self.stats[name][1]
             measurements.append(self.measure(name, value, unit, HIGHER, at, samples=kept))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _HALF_DIGIT = 0.006
-"""Bandwidths are printed with two decimals."""
+"""Rounding tolerance: bandwidths are printed with two decimals."""
 _AGREE = 0.002
 _AVERAGES_AGREE = 0.01
 _MOST_SIZES = 10_000
@@ -26,26 +26,29 @@ _SIZE_IS_ALL = frozenset(
         "scatter",
     }
 )
-"""Collectives whose algbw is the size that is printed by the time; that of alltoallv differs by rank."""
+"""Collectives whose algbw is the printed size divided by the time; for alltoallv it differs by
+rank."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """The sums of the rows of one table."""
+    """The sums over the rows of one table."""
 
     total: float = 0.0
     count: int = 0
     ratios: tuple[float, float] = (0.0, math.inf)
-    """Between these busbw/algbw is in every row, given how both are rounded."""
+    """Limits within which busbw/algbw is in every row, considering the rounding of both."""
     ratios_differ: int | None = None
-    """Line of the first row with another one."""
+    """Line of the first row with another ratio."""
     off_time: tuple[int | None, str] | None = None
-    """Line and words of the first row whose algbw is not its size by its time."""
+    """Line and description of the first row whose algbw does not match its size and time."""
     of_kind: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """Rows by data type, reduction and root."""
+    """Number of rows by data type, reduction and root."""
 
     def take(self, at: int | None, size: int, time: str, algbw: float, busbw: float) -> None:
-        """Take the figures of one size in one place, the time as it is printed, in microseconds."""
+        """Record the figures of one size in one place, with the time as printed, in
+        microseconds.
+        """
         if not (math.isfinite(algbw) and math.isfinite(busbw)):
             return
         self.total += busbw
@@ -76,11 +79,11 @@ class Figures:
             self.of_kind[kind] = self.of_kind.get(kind, 0) + 1
 
     def contradictions(self, name: str, factor: float) -> Iterator[tuple[int | None, str]]:
-        """Yield what in the rows contradicts itself, with its line.
+        """Yield the contradictions in the rows, with their lines.
 
         Args:
-            name: The collective.
-            factor: busbw/algbw of the collective, or 0 if it is not known.
+            name: The name of the collective.
+            factor: The busbw/algbw of the collective, or 0 if unknown.
         """
         if self.ratios_differ is not None:
             yield self.ratios_differ, "busbw by algbw is another number in one row than in the others"
@@ -94,7 +97,7 @@ class Figures:
             yield self.off_time
 
     def other_average(self, stated: float) -> float | None:
-        """Return the average of the rows where another one is stated."""
+        """Return the average of the rows if another one is stated, else None."""
         if not self.count:
             return None
         average = self.total / self.count
@@ -102,7 +105,7 @@ class Figures:
         return None if agree else average
 
     def missing_rows(self, sizes: int) -> str:
-        """Return in words the missing ones of the requested sizes, or "" if there are none."""
+        """Describe which of the requested sizes are missing, or return "" if none are."""
         for kind, rows in self.of_kind.items():
             # The same sizes may be measured several times.
             if sizes and rows % sizes:
@@ -112,7 +115,7 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the least and the most GB/s of so many bytes in a printed time, or None if that is not known."""
+    """Return the smallest and largest GB/s of some bytes in a printed time, or None if unknown."""
     try:
         seconds = float(time)
     except ValueError:
@@ -126,7 +129,7 @@ def _by_time(size: int, time: str) -> tuple[float, float] | None:
 
 
 def count_sizes(least: int, most: int, step: int, *, is_factor: bool) -> int:
-    """Return how many sizes a run goes through, or 0 if that is not known, or beyond all bounds."""
+    """Return the number of sizes in a run, or 0 if it is unknown or beyond all limits."""
     if least <= 0 or most < least:
         return 0
     if least == most:
@@ -145,22 +148,22 @@ class Devices:
     """The ranks and GPUs that one run of the program lists."""
 
     per_process: int = 0
-    """GPUs of each process: threads by GPUs of a thread."""
+    """Number of GPUs of each process: threads times GPUs per thread."""
     ranks: set[int] = field(default_factory=set)
     places: dict[tuple[str, ...], int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     twice: tuple[int, int, int | None] | None = None
-    """Two ranks on one GPU, and the line of the second."""
+    """Two ranks on one GPU, and the line of the second one."""
 
     def take(self, at: int | None, rank: int, where: tuple[str, str, str, str], name: str) -> None:
-        """Take one rank: process, host, number of the device, and its place on the bus.
+        """Record one rank: process, host, number of the device, and its place on the bus.
 
-        A place without a domain (``0x1b``) is shared by GPUs of one host: then the number that the process
-        has for its GPU tells them apart.
+        GPUs of one host may share a place without a domain (``0x1b``): then they are distinguished
+        by the number that the process has for its GPU.
         """
         pid, host, device, bus = where
         key = (host, bus.lower()) if bus.count(":") >= 2 or ":" in bus else (host, pid, device)
-        # A host that has no name of its own may be any of several.
+        # A host without a name of its own may be any of several.
         key = (*key, pid) if host in ("localhost", "") else key
         if len(self.ranks) < _MOST_RANKS:
             if self.twice is None and key in self.places and self.places[key] != rank:
@@ -171,7 +174,7 @@ class Devices:
             self.names.setdefault(name.strip(), rank)
 
     def contradictions(self) -> Iterator[tuple[int | None, str]]:
-        """Yield the missing and duplicate entries of the list of devices, with their lines."""
+        """Yield missing and duplicate entries of the list of devices, with their lines."""
         if not self.ranks:
             return
         listed, whole = len(self.ranks), max(self.ranks) + 1

@@ -26,18 +26,21 @@ from rackproof.logs._reading import Log, number
 
 MAX_GPUS = 1024
 COLDEST_C, HOTTEST_C = 0.0, 150.0
-"""A GPU at work is warmer than the one; a sensor does not show more than the other."""
+"""Limits for temperatures: a GPU at work is warmer than the first, and a sensor shows at most the
+second."""
 _MOST = {"gpu_power": 5000.0, "utilisation": 100.0}
-"""No GPU draws as many watts, or is busier."""
+"""Upper limits for a GPU's power in watts and its utilisation in per cent."""
 _BUSY_PERCENT = 10.0
-"""A resting PCIe link is slow on purpose; from here on the GPU is at work."""
+"""Utilisation from which the GPU is at work; an idle PCIe link is slow by design."""
 _MEMORY_SHARE = 0.98
-"""The driver's own share of the memory differs between equal GPUs by less than the rest."""
+"""Smallest ratio of the memory sizes of equal GPUs; the driver's own share varies by less than the
+rest."""
 MOST_REMAPPED_ROWS = 512
-"""More rows no GPU can remap (NVIDIA, GPU memory error management)."""
+"""Largest number of rows that a GPU can remap (NVIDIA, GPU memory error management)."""
 _NAMED_GB = re.compile(r"(?<![A-Za-z0-9])(\d{1,4}) ?GB(?![A-Za-z0-9])")
 _NAMED_SHARE = 0.9
-"""ECC and the driver take up to a tenth of what a product's name states."""
+"""Smallest ratio of visible memory to the size in the product's name; ECC and the driver use up to
+a tenth."""
 _TWO_OF_ONE_SERIAL = ("GB300", "GB200", "K80", "M60", "M10")
 """Boards with several GPUs that all report the board's serial number."""
 INFOROM_REMEDY = "inspect the GPU, have its infoROM written again or return it"
@@ -47,26 +50,34 @@ _NO_ANSWER = (
     *("err!", "gpu is lost", "unknown error", "gpu requires reset", "unable to determine the device handle"),
     *("failed to initialize nvml", "no devices were found", "nvidia-smi has failed", "rminitadapter failed"),
 )
-"""nvidia-smi's text in place of a GPU or of all GPUs: above, within or below its output about the others."""
+"""Texts of nvidia-smi in place of one or all GPUs: above, within or below its output about the
+others."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
-"""nvidia-smi's messages beside its answer, with a GPU's address; its exit status is 14 then."""
+"""Pattern of nvidia-smi's messages beside its answer, with a GPU's address; its exit status is then
+14."""
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 
 def inforom_address(text: str) -> str | None:
-    """Return the bus address in a warning of a corrupted infoROM, empty without one; None of other text."""
+    """Return the bus address in a warning of a corrupted infoROM ("" without one), or None for
+    other text.
+    """
     found = _INFOROM.search(text)
     return (found[1] or "") if found else None
 
 
 def is_no_answer(text: str) -> bool:
-    """Return whether a text is nvidia-smi's replacement for a GPU or for a value that it could not get."""
+    """Return whether a text is nvidia-smi's substitute for a GPU or a value that it could not
+    read.
+    """
     lowered = text.lower()  # a pattern with as many alternatives takes 20 times as long
     return any(words in lowered for words in _NO_ANSWER)
 
 
 def find_no_answer(log: Log, at: int, text: str) -> bool:
-    """Note a line in which nvidia-smi states that a GPU does not answer; return whether it is one."""
+    """Record a line in which nvidia-smi reports that a GPU does not answer; return whether it is
+    one.
+    """
     if not is_no_answer(text):
         return False
     log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
@@ -74,7 +85,9 @@ def find_no_answer(log: Log, at: int, text: str) -> bool:
 
 
 def find_remark(log: Log, at: int, text: str) -> bool:
-    """Note a line beside a table in which nvidia-smi states a fault; return whether it is one."""
+    """Record a line beside a table in which nvidia-smi reports a fault; return whether it is
+    one.
+    """
     if find_no_answer(log, at, text):
         return True
     if (address := inforom_address(text)) is not None:
@@ -95,7 +108,7 @@ def find_remark(log: Log, at: int, text: str) -> bool:
 
 
 def tag_moment(log: Log, text: str) -> None:
-    """Keep when nvidia-smi answered, in the node's own time, whose zone it does not state."""
+    """Store the time of nvidia-smi's answer, in the node's local time without a time zone."""
     for form in ("%a %b %d %H:%M:%S %Y", "%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
         try:
             moment = datetime.strptime(text.strip()[:40], form).replace(tzinfo=UTC)
@@ -106,17 +119,19 @@ def tag_moment(log: Log, text: str) -> None:
 
 
 def find_twice(log: Log, at: int | None, what: str, text: str) -> None:
-    """Note a GPU or a link that a list has twice: it hides another one, or two lists were put together."""
+    """Record a duplicate GPU or link in a list: it hides another one, or two lists were
+    combined.
+    """
     log.find("gpu_twice", f"{what} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
 
 
 def leading(text: str) -> float | None:
-    """Return the number that a value begins with (``38 C``, ``1400.00 W``, ``16x``), if any."""
+    """Return the number at the start of a value (``38 C``, ``1400.00 W``, ``16x``), or None."""
     return number(text.split(" ")[0].removesuffix("x")) if text else None
 
 
 def is_possible(measurement: str, value: float) -> bool:
-    """Return whether a parser can measure this number under a name on a GPU that answers."""
+    """Return whether a GPU that answers can have this number for a measurement."""
     if not math.isfinite(value):
         return False
     if measurement == "gpu_temperature":
@@ -130,10 +145,11 @@ def is_possible(measurement: str, value: float) -> bool:
 
 @dataclass(frozen=True)
 class GpuReadings:
-    """nvidia-smi's readings of a GPU, in any of its notations; empty or None if it does not report them.
+    """The readings of a GPU in any notation of nvidia-smi; empty or None if it does not report
+    them.
 
-    ``label`` names the GPU in messages; ``name`` is its product. Of words ``ecc`` and ``ecc_next`` are as
-    printed: Enabled, Disabled.
+    ``label`` identifies the GPU in messages; ``name`` is its product. ``ecc`` and ``ecc_next`` are
+    words as printed: Enabled, Disabled.
     """
 
     label: str
@@ -148,7 +164,7 @@ class GpuReadings:
     utilisation: float | None = None
     temperature_c: float | None = None
     margin_c: float | None = None
-    """Degrees until the GPU slows down."""
+    """Distance in degrees until the GPU slows down."""
     memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
@@ -157,11 +173,11 @@ class GpuReadings:
     compute_mode: str = ""
     serial: str = ""
     spent_banks: float | None = None
-    """Banks of memory that have no spare row left."""
+    """Number of memory banks without a spare row."""
     remapped_rows: float | None = None
     sram_corrected: float | None = None
     dram_corrected: float | None = None
-    """Errors that ECC corrected in the GPU's life."""
+    """Number of errors that ECC has corrected in the GPU's lifetime."""
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""
@@ -170,7 +186,9 @@ class GpuReadings:
 
 
 def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge what needs no other GPU: heat, PCIe generation under load, ECC where it belongs on, settings."""
+    """Judge values independent of other GPUs: heat, PCIe generation under load, expected ECC,
+    settings.
+    """
     _judge_settings(log, gpu, at)
     _judge_memory(log, gpu, at)
     in_domain = is_one_of(gpu.name, MODELS_OF_DOMAINS)
@@ -192,7 +210,7 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge a GPU's distance from its slowdown temperature, as nights do."""
+    """Judge a GPU's distance to its slowdown temperature, as nights do."""
     if gpu.margin_c is not None and gpu.margin_c <= LEAST_MARGIN_C:
         verdict = Verdict.FAIL if gpu.margin_c <= 0 else Verdict.DEGRADED
         message = f"{gpu.label}: {gpu.margin_c:g} °C left until it slows down"
@@ -200,7 +218,7 @@ def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _judge_corrected(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge how many errors ECC corrected, as nights do."""
+    """Judge the number of errors that ECC corrected, as nights do."""
     for code, errors, most, memory in (
         ("ecc_sram_correctable", gpu.sram_corrected, MOST_SRAM_CORRECTED, "SRAM"),
         ("ecc_dram_correctable", gpu.dram_corrected, MOST_DRAM_CORRECTED, "DRAM"),
@@ -211,17 +229,17 @@ def _judge_corrected(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 _NO_RESOURCES = "Insufficient Resources"
-"""The fabric's status of a GPU for which there is no place in a domain of several nodes."""
+"""Fabric status of a GPU for which a domain of several nodes has no place."""
 
 
 def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str] | None:
     """Return code and text of the fault that keeps a GPU out of its NVLink fabric, or None if there is none.
 
     Args:
-        state: The fabric's state, as nvidia-smi has it.
-        status: Its status.
-        in_domain: Whether the GPU has to be in a domain of several nodes. If its fabric ends at the node, as
-            an HGX's does, there are no resources for more, and that is healthy.
+        state: The state of the fabric, as nvidia-smi reports it.
+        status: The status of the fabric.
+        in_domain: Whether the GPU must be in a domain of several nodes. If its fabric ends at the
+            node, as in an HGX, there are no resources for more, which is healthy.
     """
     if state not in ("", "Completed", "Not Supported"):
         return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
@@ -232,7 +250,7 @@ def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str]
 
 
 def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge settings with which a sound GPU does not do its work."""
+    """Judge settings that prevent a sound GPU from doing its work."""
     if gpu.compute_mode == "Prohibited":
         message = (
             f"{gpu.label}: no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"
@@ -244,7 +262,7 @@ def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge what is left of a GPU's spare memory, and whether its size is what its name states."""
+    """Judge the remaining spare memory of a GPU, and whether its size matches its name."""
     if gpu.spent_banks:
         message = (
             f"{gpu.label}: {gpu.spent_banks:g} banks of its memory have no spare row left: plan its return"
@@ -269,9 +287,10 @@ def _find_ecc_off(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
-    """Judge GPUs side by side: ECC, memory and PCIe lanes of those of one product name are equal.
+    """Judge GPUs side by side: with one product name, ECC, memory and PCIe lanes are equal.
 
-    If the report has no product names, GPUs that differ may be of different models: that is unproven.
+    If the report has no product names, GPUs that differ may be of different models, so the result
+    is unproven.
     """
     by_name: dict[str, list[GpuReadings]] = {}
     for gpu, _at in gpus:
@@ -288,7 +307,9 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
 
 
 def find_mixed_models(log: Log, names: Iterable[str]) -> None:
-    """Note GPUs of several models in a machine that is built of one: two of its halves, or two machines."""
+    """Record GPUs of several models in a machine that has only one: a mix of halves, or of
+    machines.
+    """
     models = sorted({name for name in names if has_own_links(name)})
     if len(models) > 1:
         message = f"GPUs of several models in one machine: {', '.join(models[:4])}"
@@ -296,15 +317,15 @@ def find_mixed_models(log: Log, names: Iterable[str]) -> None:
 
 
 def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | None = None) -> None:
-    """Note a GPU without readings that the GPUs beside it have."""
+    """Record a GPU without readings that the other GPUs have."""
     message = f"{gpu}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
     log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=at)
 
 
 def find_missing_indexes(log: Log, what: str, indexes: Iterable[int]) -> None:
-    """Note a list without a GPU whose number is below that of another one: it is filtered, or cut."""
+    """Record a list with a gap in the GPUs' numbers: it is filtered or truncated."""
     there = set(indexes)
-    # A damaged number may be a billion: among so few numbers the first ones that lack are found.
+    # A damaged number may be a billion: among so few numbers, the first missing ones are found.
     highest = min(max(there, default=0), len(there) + 6)
     lacking = [number for number in range(highest) if number not in there][:6]
     if lacking:
@@ -313,7 +334,7 @@ def find_missing_indexes(log: Log, what: str, indexes: Iterable[int]) -> None:
 
 
 def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
-    """Note GPUs with one serial number that are not of one board."""
+    """Record GPUs with the same serial number that are not on one board."""
     seen: set[str] = set()
     for gpu, at in gpus:
         if not gpu.serial or is_one_of(gpu.name, _TWO_OF_ONE_SERIAL):
@@ -324,10 +345,10 @@ def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> 
 
 
 def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
-    """Note GPUs of one address, and GPUs of one machine that are in different cliques of NVLink."""
+    """Record GPUs with the same address, and GPUs of one machine in different NVLink cliques."""
     seen: dict[str, str] = {}
     for gpu, at in gpus:
-        # A query in a loop has a GPU in many rows.
+        # A query in a loop lists a GPU in many rows.
         if gpu.bus_id and seen.setdefault(gpu.bus_id, gpu.label) != gpu.label:
             find_twice(log, at, f"the address {gpu.bus_id}", gpu.label)
     if len(fabrics := sorted({gpu.fabric for gpu, _at in gpus} - {""})) > 1:
@@ -336,7 +357,9 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
-    """Note settings and limits in which GPUs of one product name differ: the lower one is faulty."""
+    """Record settings and limits that differ between GPUs of one product name: the lower one is
+    faulty.
+    """
     for what, value, unit, beside in (
         ("PCIe generation at most", gpu.generation_max, "", [one.generation_max for one in alike]),
         ("SM clock at most", gpu.clock_max_mhz, " MHz", [one.clock_max_mhz for one in alike]),
@@ -370,7 +393,9 @@ def _judge_memory_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Iter
 
 
 def _judge_width(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[GpuReadings]) -> None:
-    """Judge the lanes: fewer than of equal GPUs are a fault, fewer than it can have may be its slot's."""
+    """Judge the lanes: fewer than equal GPUs have is a fault; fewer than the maximum may be due to
+    the slot.
+    """
     if gpu.width is None:
         return
     alike = list(alike)

@@ -1,8 +1,9 @@
-"""Read in blocks, collect within bounds, and clean hostile text: the shared part of all log parsers.
+"""Provide the shared part of all log parsers: read in blocks, collect within limits, clean hostile
+text.
 
-A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with the
-log. Failures that any format may show (out of memory, traceback, cancelled job) are searched in the
-block as a whole, because splitting every line would cost more than all the rest.
+A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with
+the log. Failures that any format may show (out of memory, traceback, cancelled job) are searched in
+the whole block, because splitting every line would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
 BLOCK = 1 << 18
-"""Bytes asked for at once: small enough to stay in a core's cache while it is searched a dozen times."""
+"""Bytes read at once: small enough to stay in a core's cache while the block is searched a dozen
+times."""
 LONGEST_LINE = 1 << 20
-"""A longer line is cut in two."""
+"""Length in bytes from which a line is cut in two."""
 MAX_LINE = 1 << 16
-"""Bytes of one line that line-wise parsers read."""
+"""Bytes of one line that parsers of single lines read."""
 MAX_FINDINGS_PER_CODE = 5
 MAX_CODES = 60
 MAX_POINTS = 2000
@@ -44,7 +46,7 @@ _ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 _RANK = re.compile(rb"^[^\S\r\n]*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:)")
 
 
-# Python would read "8_00" as 800, and the digits of every script.
+# Python would accept "8_00" as 800, and digits of every script.
 _NUMBER = re.compile(
     r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)\s*",
     re.IGNORECASE | re.ASCII,
@@ -52,27 +54,31 @@ _NUMBER = re.compile(
 
 
 def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
-    """Return text of a log fit to be shown: no escape sequences, no control or bidi characters, bounded."""
+    """Return log text that is safe to show: no escape sequences, control or bidi characters;
+    limited length.
+    """
     text = raw[: limit * 8].decode("utf-8", "replace") if isinstance(raw, bytes) else raw[: limit * 8]
     if len(text) <= limit and text.isascii() and text.isprintable():
-        return text.strip()  # nearly every text; the patterns take twenty times as long
+        return text.strip()  # nearly all text; the patterns take twenty times as long
     text = _CONTROL.sub("", _ANSI.sub("", text)).replace("\t", " ").strip()
-    # Lone surrogates (from JSON escapes) cannot be written out again as UTF-8.
+    # Lone surrogates (from JSON escapes) cannot be encoded as UTF-8.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def text_of(value: object, limit: int = MAX_EXCERPT) -> str:
-    """Return a decoded JSON value as cleaned text; never raises, however deeply it is nested."""
+    """Return a decoded JSON value as cleaned text; never raise, however deeply it is nested."""
     try:
         text = value if isinstance(value, str) else str(value)
-    except (RecursionError, ValueError):  # ValueError: whole numbers of thousands of digits
+    except (RecursionError, ValueError):  # ValueError: integers with thousands of digits
         text = "…"
     return clean(text, limit)
 
 
 def number(value: object) -> float | None:
-    """Return a JSON value as a float (numbers and short numeric strings; not booleans), else ``None``."""
+    """Return a JSON value as a float, else ``None`` (numbers and short numeric strings, not
+    booleans).
+    """
     if type(value) is float:
         return value
     if isinstance(value, bool) or value is None:
@@ -88,7 +94,7 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return a JSON value as a non-negative whole number, else ``None``."""
+    """Return a JSON value as a non-negative integer, else ``None``."""
     as_float = number(value)
     if as_float is None or not isfinite(as_float) or as_float < 0 or as_float > 1e18:
         return None
@@ -96,35 +102,37 @@ def whole(value: object) -> int | None:
 
 
 def rank_of(prefix: bytes) -> int | None:
-    """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), if any."""
+    """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or
+    None.
+    """
     found = _RANK.match(prefix)
     return int(found[1] or found[2]) if found else None
 
 
 class Curve:
-    """A series that never holds more than ``MAX_POINTS`` points: when full, every other one goes.
+    """A series of at most ``MAX_POINTS`` points: whenever it is full, every other point is dropped.
 
-    ``x`` is made non-decreasing, points that are not finite are left out.
+    ``x`` is made non-decreasing, and points that are not finite are left out.
     """
 
     def __init__(self, name: str, unit: str, x_unit: str) -> None:
         self.name, self.unit, self.x_unit = name, unit, x_unit
         self.labels: dict[str, str] = {}
         self.above, self.below = 0.0, math.inf
-        """Values of a log must be between these; the parser judges the others."""
+        """Exclusive limits for the log's values; the parser judges values outside."""
         self.last = math.nan
         self.position: int | None = None
-        """Position of the last value in the present block."""
+        """Position of the last value in the current block."""
         self.count = 0
-        """Values so far, kept or not."""
+        """Number of values so far, stored or not."""
         self.skip = 0
-        """The number of points to leave out before the next one that is kept."""
+        """Number of points to leave out before the next stored one."""
         self.x: list[float] = []
         self.y: list[float] = []
         self._stride = 1
 
     def add(self, x: float, y: float) -> None:
-        """Take one point; only every stride-th is kept."""
+        """Add one point; only every stride-th point is stored."""
         if self.skip:
             self.skip -= 1
             return
@@ -132,7 +140,7 @@ class Curve:
             self.keep(x, y)
 
     def keep(self, x: float, y: float) -> None:
-        """Keep one point of finite numbers; where points are left out, the caller has done so."""
+        """Store one point of finite numbers; the caller has already left points out if needed."""
         self.skip = self._stride - 1
         xs = self.x
         xs.append(x if not xs or x >= xs[-1] else xs[-1])
@@ -152,7 +160,7 @@ class Curve:
             self.x, self.y = list(x), list(y)
 
     def series(self) -> Series:
-        """Return the record."""
+        """Return the curve as a record."""
         return Series(
             name=self.name,
             unit=self.unit,
@@ -164,23 +172,24 @@ class Curve:
 
 
 class Steps:
-    """Follows a number that goes up by equal steps from line to line: steps, batches, epochs.
+    """Follows a number that increases by equal steps from line to line: steps, batches, epochs.
 
-    The first step may be shorter or longer than the others: programs print their first line early.
+    The first step may be shorter or longer than the others because programs print their first line
+    early.
     """
 
     MOST = 1.75
-    """A step of so many usual ones has lost a line."""
+    """Size of a step, in usual steps, from which a line must be missing."""
 
     def __init__(self) -> None:
         self.last: float | None = None
         self.gaps: list[float] = []
         self.largest: tuple[float, int] = (0.0, 0)
         self.back: int | None = None
-        """Line of the first number that is not higher than its predecessor."""
+        """Line of the first number that is not higher than the number before it."""
 
     def take(self, value: float, line: int) -> None:
-        """Take the number of the next line."""
+        """Add the number of the next line."""
         before, self.last = self.last, value
         if before is None:
             return
@@ -198,10 +207,10 @@ class Steps:
         return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
 
     def problem(self, of: str) -> tuple[str, int] | None:
-        """Return the fault of the numbers in words, and its line, or None if there is none.
+        """Return a description of the fault in the numbers, and its line, or None if there is none.
 
         Args:
-            of: The counted objects, in the plural.
+            of: The counted objects, as a plural noun.
         """
         if self.back is not None:
             return f"{of} go back, or are printed twice: two runs, or lines that were moved", self.back
@@ -215,7 +224,7 @@ class Steps:
 
 
 class Mean:
-    """Running mean, count and last value."""
+    """A running mean with count and last value."""
 
     __slots__ = ("count", "last", "line", "total")
 
@@ -226,7 +235,7 @@ class Mean:
         self.line = 1
 
     def add(self, value: float, line: int, weight: float = 1.0) -> None:
-        """Take one value seen at a line."""
+        """Add one value, found at a line."""
         self.total += value * weight
         self.count += 1
         self.last = value
@@ -240,7 +249,7 @@ class Mean:
 
 @dataclass(slots=True)
 class Mark:
-    """The place of a failure's text: line, excerpt, rank."""
+    """The place of a failure's text: line, excerpt and rank."""
 
     line: int
     excerpt: str
@@ -249,7 +258,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Marks:
-    """First marks of one code, with the number of all and the last line."""
+    """The first marks of one code, with the number of all marks and the last line."""
 
     kept: list[Mark] = field(default_factory=list)
     count: int = 0
@@ -257,9 +266,10 @@ class Marks:
 
 
 def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, bytes], list[int]]]:
-    """Return two functions that list where bytes occur in others: the fast one, and the portable one.
+    """Return two functions that list the positions of bytes in other bytes: a fast one and a
+    portable one.
 
-    The C library's ``memmem`` passes over a block at 8 GB/s, ``bytes.find`` at 2 to 3 GB/s.
+    The C library's ``memmem`` searches a block at 8 GB/s, ``bytes.find`` at 2 to 3 GB/s.
     """
 
     def portable(text: bytes, literal: bytes) -> list[int]:
@@ -271,7 +281,7 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 
     try:
         memmem = ctypes.CDLL(None).memmem
-    except (OSError, AttributeError, TypeError):  # no Unix, or a C library without it
+    except (OSError, AttributeError, TypeError):  # not Unix, or a C library without memmem
         return portable, portable
     memmem.restype = ctypes.c_void_p
     memmem.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
@@ -283,7 +293,7 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
             return []
         start = (
             ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
-        )  # `text` outlives the loop, so it stays
+        )  # `text` outlives the loop, so its address stays valid
         places = []
         while found:
             places.append(found - start)
@@ -297,12 +307,13 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 find_all, find_all_portably = _finders()
 
 TOKEN = b":::ML"
-"""The beginning of the events of all rounds."""
+"""Prefix of events in all rounds."""
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
 
 TINY_LOSS_SCALE = 1e-4
-"""Below this an automatic loss scale shows gradients that overflow at any scale: training is lost."""
+"""Smallest sound automatic loss scale; below it gradients overflow at any scale, and training is
+lost."""
 
 
 _LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
@@ -312,15 +323,17 @@ _WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 
 
 class KnownShapes:
-    """Shapes of lines that were searched for failures: nearly every line of a log is like one before it.
+    """Shapes of lines that were already searched for failures: nearly every line of a log resembles
+    an earlier one.
 
-    A shape is a line in small letters with 0 for each digit. A line that holds a text has a shape that holds
-    the text's, so that a harmless shape proves its lines harmless. The findings do not depend on it.
+    A shape is a line in lower case with each digit replaced by 0. If a line contains a text, its
+    shape contains the text's shape, so a harmless shape proves its lines harmless. The findings do
+    not depend on this cache.
     """
 
     MOST_BYTES = 8 << 20
     BYTES_OF_SHAPE = 150
-    """Python's bytes for a text and its place in a table, besides its letters."""
+    """Bytes that Python needs for a text and its place in a table, in addition to its letters."""
     _SHAPE = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
 
     def __init__(self, literals: Sequence[bytes]) -> None:
@@ -331,7 +344,7 @@ class KnownShapes:
 
     @property
     def kept(self) -> Iterator[bytes]:
-        """Return the kept shapes."""
+        """Yield the stored shapes."""
         return chain(self._harmless, self._suspects)
 
     def literals_in(self, text: bytes) -> tuple[set[bytes], int]:
@@ -355,8 +368,8 @@ class KnownShapes:
         return found, len(lines) - 1
 
     def _search(self, new: list[bytes]) -> list[bytes]:
-        """Return the literals that shapes hold which are not known yet, and keep these shapes."""
-        # One search in all of them: most blocks have no new line that is suspect.
+        """Return the literals in shapes that are not yet known, and store these shapes."""
+        # Search all of them at once: most blocks have no new suspicious line.
         text = b"\n".join(new)
         found = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
         self._size += len(text) + self.BYTES_OF_SHAPE * len(new)
@@ -376,7 +389,9 @@ class KnownShapes:
 
 
 def _holds(text: bytes, literal: bytes) -> bool:
-    """Return whether a text in small letters holds a literal, other than at the beginning of another word."""
+    """Return whether a lower-case text contains a literal, other than as the beginning of another
+    word.
+    """
     places = find_all(text, literal)
     if literal not in NO_NUMBERS:
         return bool(places)
@@ -396,14 +411,14 @@ def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
     hits: list[tuple[int, bytes]] = []
     for literal in literals:
         if literal == b"inf":
-            # Not in small letters, as every line of NCCL has INFO.
+            # Not in lower case, because every line of NCCL contains INFO.
             places = sorted([*find_all(text, b"inf"), *find_all(text, b"Inf")])
         else:
             places = find_all(lowered, literal)
         if literal in NO_NUMBERS:
             places = [at for at in places if not _WORD_GOES_ON.match(lowered, at + len(literal))]
         hits += [(at, literal) for at in places]
-    hits.sort()  # so that lines are counted forward
+    hits.sort()  # so that lines are counted forwards
     return hits, newlines
 
 
@@ -411,42 +426,47 @@ _BRACE = ord("}")
 
 
 def _end_of_event(piece: bytes, end: int) -> int:
-    """Return where an event ends in its line: text of another rank after it is not part of it."""
+    """Return the end of an event in its line; text of another rank after it does not belong to
+    it.
+    """
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
 def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
-    """Return both parts of a line without colours and without what a carriage return has overwritten."""
+    """Return both parts of a line without colours and without text overwritten after a carriage
+    return.
+    """
     if b"\x1b" in before or b"\x1b" in after:
         before, after = _ANSI_BYTES.sub(b"", before), _ANSI_BYTES.sub(b"", after)
     return before[before.rfind(b"\r") + 1 :], after.partition(b"\r")[0]
 
 
 class Log:
-    """State of one log while it is read: size, lines, findings, tags, marks of failure."""
+    """The state of one log during reading: size, lines, findings, tags, marks of failure."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.declared: DeclaredLines | None = None
-        """The operator's harmless lines of a kernel's log."""
+        """Lines of a kernel log that the operator declared harmless."""
         self.size = 0
         self.lines = 0
-        """Lines in the blocks before the present one."""
+        """Number of lines in the blocks before the current one."""
         self.ends_in_line = False
         self.findings: dict[str, list[Finding]] = {}
         self.counts: dict[str, int] = {}
         self.tags: dict[str, str] = {}
         self.marks: dict[str, Marks] = {}
         self.reads_line: Callable[[bytes], bool] | None = None
-        """True if the parser judges a line by rules of its own, so that no text of a failure counts there."""
+        """Function that returns True if the parser judges a line by its own rules; failure texts in
+        it are ignored."""
         self.marks_are_judged = False
         self.smallest_scale = math.inf
         self.results: list[tuple[int, float, str]] = []
-        """(line, seconds, name) of ``RESULT`` lines, the first few."""
+        """The first few ``RESULT`` lines, as (line, seconds, name)."""
         self.pieces: list[bytes] = []
-        """The present block, split at every event token; the first piece comes before all events."""
+        """The current block, split at every event token; the first piece precedes all events."""
         self.ends: list[int] = []
-        """The end of the event in each piece but the first: a line end or the next token."""
+        """End of the event in each piece except the first: a line end or the next token."""
         self._block = b""
         self._newlines = 0
         self._counted_to = 0
@@ -463,7 +483,7 @@ class Log:
         self._line = self.lines + 1
 
     def end(self) -> None:
-        """Close the block: count its lines and bytes."""
+        """Close the block: add its lines and bytes to the totals."""
         block = self._block
         self.lines += self._newlines
         self.size += len(block)
@@ -473,13 +493,14 @@ class Log:
 
     @property
     def line_after_last(self) -> int:
-        """Return the number of the line after the last one, which may have no line feed."""
+        """Return the number of the line after the last one, which may lack a line feed."""
         return self.lines + (2 if self.ends_in_line else 1)
 
     def line_at(self, position: int) -> int:
-        """Return the line number (from 1) of a byte position in the present block.
+        """Return the line number (from 1) of a byte position in the current block.
 
-        Counted from whatever is nearest: the position asked for last, the start or the end of the block.
+        Lines are counted from the nearest known position: the last request, or the start or end of
+        the block.
         """
         block, known = self._block, self._counted_to
         if position >= known:
@@ -495,7 +516,9 @@ class Log:
         return self._line
 
     def line_text(self, position: int) -> tuple[bytes, bytes]:
-        """Return the line around a position: what is before it and what follows, both bounded."""
+        """Return the line around a position: the text before it and the text after it, both
+        bounded.
+        """
         block = self._block
         start = block.rfind(b"\n", max(0, position - 4096), position) + 1 or max(0, position - 4096)
         end = block.find(b"\n", position, position + 4096)
@@ -513,7 +536,7 @@ class Log:
         rank: int | None = None,
         excerpt: bytes | str = "",
     ) -> None:
-        """Keep a finding; of one code only the first few, the rest are counted."""
+        """Store a finding; only the first few of one code are stored, the rest are counted."""
         self.counts[code] = self.counts.get(code, 0) + 1
         kept = self.findings.get(code)
         if kept is None:
@@ -523,7 +546,7 @@ class Log:
         if len(kept) >= MAX_FINDINGS_PER_CODE:
             if verdict is None or any(one.verdict is verdict for one in kept):
                 return
-            kept.pop()  # a later finding that weighs more must not be lost behind remarks
+            kept.pop()  # a later, more important finding must not be lost behind remarks
         kept.append(
             Finding(
                 code=code,
@@ -535,17 +558,17 @@ class Log:
         )
 
     def tag(self, key: str, value: object, *, limit: int = MAX_EXCERPT) -> None:
-        """Keep the first value of a tag; bounded in number and length."""
+        """Store the first value of a tag; number and length of tags are limited."""
         key = clean(key, 100)
         if key and key not in self.tags and len(self.tags) < MAX_TAGS:
             self.tags[key] = text_of(value, limit)
 
     def source(self, line: int | None, rank: int | None = None) -> Source:
-        """Return where something was read."""
+        """Return the place where something was read."""
         return Source(file=self.name or None, line=line, rank=rank)
 
     def mark(self, code: str, position: int) -> None:
-        """Note the text of a failure; the parser decides at the end what it means."""
+        """Record the text of a failure; the parser decides at the end what it means."""
         marks = self.marks.get(code)
         if marks is None:
             marks = self.marks[code] = Marks()
@@ -553,17 +576,17 @@ class Log:
         marks.last_line = line = self.line_at(position)
         if len(marks.kept) < MAX_FINDINGS_PER_CODE and not (marks.kept and marks.kept[-1].line == line):
             before, after = self.line_text(position)
-            # The excerpt begins near the marker: a long line in front must not push it out.
+            # The excerpt begins near the marker, so that a long line before it cannot displace it.
             marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))
 
     def scan(self, block: bytes) -> None:
-        """Search the present block for the text of failures that any format may show.
+        """Search the current block for texts of failures that any format may show.
 
-        Events are left out: they are a third of the bytes, and their parser reads them anyway.
+        Events are skipped: they are a third of the bytes, and their parser reads them anyway.
         """
         pieces = self.pieces
         ends = [
-            # Nearly every event ends with its line: spared a call.
+            # Nearly every event ends with its line, which saves a call.
             end if end and piece[end - 1] == _BRACE else _end_of_event(piece, end)
             for piece, end in zip(islice(pieces, 1, None), self.ends, strict=True)
         ]
@@ -575,16 +598,19 @@ class Log:
         text_begins = [0, *accumulate(map(len, texts))]
         piece_begins = [0, *accumulate(map(len, pieces))]
         for at, literal in hits:
-            # The last of those that begin here: the others are empty.
+            # Take the last piece that begins here: the others are empty.
             index = bisect_right(text_begins, at) - 1
             skipped = ends[index - 1] if index else 0
             position = piece_begins[index] + index * len(TOKEN) + skipped + at - text_begins[index]
             self._hit(literal, position, position - (at - text_begins[index]) if index else 0)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
-        """Check the line around a failure's text, from ``begin`` on, and note it if it is a failure."""
+        """Check the line around a failure's text, from ``begin`` on, and record it if it is a
+        failure.
+        """
         if literal == _LOSS_SCALE:
-            # Before the line is cut out: a run with automatic loss scaling has tens of thousands.
+            # Do this before cutting out the line: a run with automatic loss scaling has tens of
+            # thousands.
             self._loss_scale(position)
             return
         before, after = self.line_text(position)
@@ -612,7 +638,7 @@ class Log:
         found = _RESULT.match(after)
         if not found or len(self.results) >= 64:
             return
-        # Field positions differ per model; the seconds are the last plain number before the date.
+        # Field positions vary by model; the seconds are the last plain number before the date.
         numbers = [int(one) for one in found[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
         if numbers:
             self.results.append((self.line_at(position), float(numbers[-1]), clean(found[1], 80)))
@@ -623,9 +649,10 @@ class Log:
         """Turn marks into findings.
 
         Args:
-            ended_well_at: line at which the log proves a good end (a successful ``run_stop``, a printed
-                total), or ``None`` if it proves none. Text that is harmless then is kept as a remark.
-            forgiven: codes that are remarks, too, when they come before that line.
+            ended_well_at: The line that proves a good end (a successful ``run_stop``, a printed
+                total), or ``None`` if there is none. Texts that are harmless in that case become
+                remarks.
+            forgiven: The codes that also become remarks if they occur before that line.
         """
         self.marks_are_judged = True
         for code, marks in self.marks.items():
@@ -633,7 +660,8 @@ class Log:
             at_any_time = fatal_even_if_well if code in OF_THE_MACHINE else None
             extra = marks.count - len(marks.kept)
             for index, mark in enumerate(marks.kept):
-                # Text after a proven end is teardown and spoils nothing, unless a part is broken.
+                # Text after a proven end belongs to the shutdown and does no harm, unless a part is
+                # broken.
                 verdict = at_any_time
                 if ended_well_at is None:
                     verdict = fatal
@@ -651,9 +679,10 @@ class Log:
         measurements: list[Measurement],
         curves: list[Curve] | None = None,
     ) -> ParsedLog:
-        """Return the record; its verdict is the worst of ``base`` and of all findings."""
+        """Return the record; its verdict is the worst of ``base`` and all findings."""
         if not self.marks_are_judged:
-            # A parser that does not judge its end: thus no format ignores the text of a failure.
+            # This parser does not judge its end, so do it here: no format may ignore the text of a
+            # failure.
             self.marks_as_findings(self.line_after_last if base is Verdict.PASS else None)
         if self.size == 0:
             self.find("empty", "the log is empty", Verdict.UNPROVEN)
@@ -675,7 +704,7 @@ class Log:
         )
 
     def _counted_findings(self) -> list[Finding]:
-        """Return the findings, the last of each code with the number of those that were not kept."""
+        """Return the findings; the last one of each code states how many more were found."""
         findings: list[Finding] = []
         for code, kept in self.findings.items():
             extra = self.counts[code] - len(kept)
@@ -687,15 +716,15 @@ class Log:
 
 
 class LogParser(ABC):
-    """Base of the parsers: takes blocks of whole lines, then returns the record.
+    """The base class of parsers: it receives blocks of whole lines and then returns the record.
 
-    Blocks come after :meth:`Log.begin`; the failure scan has already run over them.
+    A block arrives after :meth:`Log.begin`, when it has already been searched for failures.
     """
 
     format: ClassVar[str]
-    """Name of the format, as definitions and commands use it."""
+    """Name of the format, as used in definitions and commands."""
     description: ClassVar[str]
-    """One line about it."""
+    """Description of the format on one line."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -704,12 +733,12 @@ class LogParser(ABC):
     @staticmethod
     @abstractmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the first bytes of a log show this format."""
+        """Return whether the first bytes of a log indicate this format."""
 
     def block(self, data: bytes) -> None:
         """Read one block of whole lines."""
         number_of = self.log.lines
-        # `splitlines` would also split at form feeds; bare carriage returns are progress bars.
+        # `splitlines` would also split at form feeds; bare carriage returns are from progress bars.
         for raw in data.split(b"\n"):
             number_of += 1
             if not raw:
@@ -722,7 +751,7 @@ class LogParser(ABC):
                     self.line(number_of, text.decode("utf-8", "replace"))
 
     def line(self, at: int, text: str) -> None:  # noqa: B027  (parsers of whole blocks do not use it)
-        """Read one line (no line end, no escape sequences, bounded length)."""
+        """Read one line (without line end and escape sequences, of limited length)."""
 
     @abstractmethod
     def finish(self) -> ParsedLog:
@@ -752,25 +781,28 @@ class LogParser(ABC):
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the stream in blocks that end at a line end (the last one may not; very long lines are cut)."""
+    """Yield the stream in blocks that end at a line end (except the last; very long lines are
+    cut).
+    """
     while block := stream.read(BLOCK):
         yield block if block.endswith(b"\n") else block + stream.readline(LONGEST_LINE)
 
 
 class LineObserver(Protocol):
-    """Reads the lines of a log in the same pass as its parser."""
+    """An observer that reads the lines of a log in the same pass as its parser."""
 
     def line(self, number: int, raw: bytes) -> None:
-        """Take one line.
+        """Process one line.
 
         Args:
             number: The line's number, from 1.
-            raw: Its bytes without the line feed. Of a line longer than about 1 MiB only the beginning comes.
+            raw: The bytes of the line without the line feed; of a line longer than about 1 MiB,
+                only the beginning.
         """
 
 
 class LineFeed:
-    """Cuts blocks into lines for observers."""
+    """A feed that cuts blocks into lines for observers."""
 
     def __init__(self, observers: Sequence[LineObserver]) -> None:
         self._observers = observers
@@ -778,13 +810,14 @@ class LineFeed:
         self._in_line = False
 
     def feed(self, block: bytes) -> None:
-        """Give the lines of the next block to every observer, in order."""
+        """Pass the lines of the next block to every observer, in order."""
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()  # the block ends at a line end
         for raw in lines:
             if self._in_line:
-                # The rest of a line that was too long for one block; its beginning was given already.
+                # This is the rest of a line that was too long for one block; its beginning was
+                # already passed on.
                 self._in_line = False
                 continue
             self._number += 1
@@ -794,7 +827,7 @@ class LineFeed:
 
 
 def observe_path(path: Path, observers: Sequence[LineObserver]) -> None:
-    """Read a file for observers alone, without parsing it.
+    """Read a file only for observers, without parsing it.
 
     Raises:
         OSError: The file cannot be read.

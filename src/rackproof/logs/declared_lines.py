@@ -1,6 +1,7 @@
-"""Lines of a kernel's log that an operator has declared harmless. No I/O.
+"""Read the lines of a kernel log that an operator has declared harmless. No I/O.
 
-They apply only to lines that no rule knows: a line that names a known fault counts, even if it is declared.
+They apply only to lines that no rule recognizes: a line with a known fault counts even if it is
+declared.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ from rackproof.core.text import sanitize
 MOST_DECLARED = 200
 LONGEST_PATTERN = 300
 FEWEST_LETTERS = 8
-"""Characters that a pattern has to name: with fewer it would fit lines that were not seen yet."""
+"""Smallest number of literal characters in a pattern: with fewer, it would match lines not seen
+yet."""
 MOST_OPEN_REPEATS = 2
-"""Repeats without a small bound in one pattern: each more multiplies the time by the length of a line."""
+"""Largest number of unbounded repeats in one pattern: each multiplies the time by the length of a
+line."""
 MOST_CHOICES = 8
-"""Places where a pattern may go on in several ways: each more may double the time."""
+"""Largest number of places where a pattern may continue in several ways: each may double the
+time."""
 _SMALL_REPEAT = 100
 _KEYS = ("pattern", "why", "until")
 
 
 class DeclaredLinesError(RackproofError):
-    """A declaration of harmless lines cannot be used."""
+    """A declaration of harmless lines that cannot be used."""
 
 
 class DeclaredLine(Record):
-    """A pattern at the beginning of a kernel's message, why it is harmless, and until when it holds."""
+    """A pattern at the start of a kernel message, the reason why it is harmless, and its last
+    day.
+    """
 
     pattern: str
     why: str
@@ -40,32 +46,32 @@ class DeclaredLine(Record):
 
 
 class DeclaredLines:
-    """The declarations of harmless lines, and whether each holds today."""
+    """The declarations of harmless lines, each with whether it is valid today."""
 
     def __init__(self, lines: Sequence[DeclaredLine], today: date) -> None:
         self._today = today
         self._lines = [(line, re.compile(line.pattern)) for line in lines]
 
     def declaration(self, message: str) -> DeclaredLine | None:
-        """Return the declaration that a message fits, one that still holds before one that is past."""
+        """Return the declaration that matches a message; a valid one precedes an expired one."""
         fitting = [line for line, pattern in self._lines if pattern.match(message[:500])]
         return min(fitting, key=self.is_past, default=None)
 
     def is_past(self, line: DeclaredLine) -> bool:
-        """Return whether the last day of a declaration is over."""
+        """Return whether the last day of a declaration has passed."""
         return line.until is not None and line.until < self._today
 
 
 def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
-    """Return an operator's declarations, checked.
+    """Return an operator's declarations after checking them.
 
     Args:
-        raw: A list of mappings with ``pattern``, ``why`` and perhaps ``until``.
-        today: The date that ``until`` is compared with.
-        where: Names the variable or file in messages.
+        raw: The list of mappings with ``pattern``, ``why`` and optionally ``until``.
+        today: The date with which ``until`` is compared.
+        where: Name of the variable or file in messages.
 
     Raises:
-        DeclaredLinesError: An entry cannot be used; the message names it and the remedy.
+        DeclaredLinesError: An entry cannot be used; the message gives the entry and the remedy.
     """
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
@@ -103,7 +109,7 @@ def _until(raw: object, where: str) -> date | None:
 
 
 def _why_unusable(pattern: str) -> str:
-    """Return the fault of a pattern, or "" if there is none."""
+    """Return the fault of a pattern, or "" if it has none."""
     try:
         compiled = re.compile(pattern)
         parsed = parsed_pattern(pattern)
@@ -128,7 +134,7 @@ def _why_unusable(pattern: str) -> str:
 
 
 def _letters(parsed: Any) -> int:
-    """Return how many characters a text has to have as they are, to fit a pattern."""
+    """Return the number of literal characters that a text needs to match a pattern."""
     count = 0
     for kind, value in parsed:
         if str(kind) == "LITERAL":
@@ -143,7 +149,9 @@ def _letters(parsed: Any) -> int:
 
 
 def _choices(parsed: Any, *, within_repeat: bool) -> Iterator[str]:
-    """Yield for each place where a pattern may continue in several ways its kind: open, bounded or nested."""
+    """Yield, for each place where a pattern may continue in several ways, its kind: open, bounded
+    or nested.
+    """
     for kind, value in parsed:
         repeats = within_repeat
         if is_choice(kind):

@@ -1,10 +1,10 @@
-"""List the texts of faults in one place: of a GPU, a rank, a node, a file system. No I/O.
+"""Find the lines of a log that report a fault of a GPU, a rank, a node or a file system. No I/O.
 
 Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
-so do the scores of MLPerf. The kernel's own lines are read by :mod:`rackproof.logs.kernel_events`.
+so does the scoring of MLPerf. :mod:`rackproof.logs.kernel_events` reads the kernel's own lines.
 
-A rule is tried in the lines that hold one of its *triggers*: short texts, because a block is searched for
-each of them one by one. `re` with as many alternatives is slower than all of these searches.
+A rule is tried only on lines that contain one of its *triggers*. Triggers are short because a block
+is searched for each of them in turn; one search by `re` with as many alternatives is slower.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, verdict_of
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
-    # code: message, verdict without a proven good end, verdict when it comes before a proven good end
+    # code: message, verdict if the log has no proven good end, verdict of a line before such an end
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
     "traceback": ("a Python traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
-    # Slurm leaves a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1, 4.1, 5.0
-    # and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
+    # Slurm gives a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1,
+    # 4.1, 5.0 and 5.1 that have this line and an end reached their target, and stopped within 17 s
+    # of it.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
-    # A rank that died before a good end: what the others then computed, no log shows.
+    # If a rank died before a good end, no log shows what the other ranks computed afterwards.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
     "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
     "job_aborted": ("a program or its launcher aborted the whole job", Verdict.FAIL, Verdict.FAIL),
     "node_failed": ("Slurm lost a node of the job", Verdict.FAIL, Verdict.FAIL),
-    # Also seen now and then where a short job ends well: the daemons race each other (openpmix/prrte#2694).
+    # Short jobs that end well sometimes log it, too: the daemons race (openpmix/prrte#2694).
     "launcher_lost_node": ("the launcher lost a node of the job", Verdict.FAIL, Verdict.UNPROVEN),
     "pmix_error": ("the launcher's processes could not talk to each other", Verdict.FAIL, Verdict.UNPROVEN),
     "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
@@ -44,7 +45,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
     "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
-    # Data that was not written or read then is in no log.
+    # No log shows which data could not be written or read.
     "disk_full": ("a disk is full", Verdict.FAIL, Verdict.UNPROVEN),
     "io_error": ("a disk or its file system failed", Verdict.FAIL, Verdict.FAIL),
     "io_unclear": ("a file system or a device went away", Verdict.FAIL, Verdict.UNPROVEN),
@@ -57,11 +58,11 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "kernel_fault_mild": ("the kernel reports an error it corrected", Verdict.DEGRADED, Verdict.DEGRADED),
 }
 FAULT_TEXTS = frozenset(MEANING)
-"""Codes of what is found by the text of a failure, whatever it means where it stands."""
+"""Codes of all faults that are found by their text, whatever their verdict."""
 OF_THE_MACHINE = frozenset(
     {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "xid_reset", "kernel_fault"}
 )
-"""A broken part stays broken, at any time of its line."""
+"""Faults of hardware: their lines count even after a proven good end."""
 
 SLURM_CODES = (
     (b"TIME LIMIT", "time_limit"),
@@ -72,12 +73,12 @@ SLURM_CODES = (
     (b"Node failure", "node_failed"),
     (b"NODE FAILURE", "node_failed"),
 )
-"""Slurm writes such a line; :data:`_DIED` reads how a task died."""
+"""Texts of Slurm's error lines with their codes; :data:`_DIED` matches a task that died."""
 _DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
 _EXITED = re.compile(rb"Exited with exit code (?!0\b)")
 
 _ECHO = re.compile(rb"^\s*(?:\d{1,6}: |\[[\w,.-]{1,40}\]:? ?)?\++ ")
-"""With ``set -x`` the shell prints the command itself, after a plus sign."""
+"""Pattern of a command that the shell prints after a plus sign because of ``set -x``."""
 HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
     (
         r"PMIX ERROR: ERROR in file gds_ds\d\d_lock_pthread\.c",
@@ -100,10 +101,10 @@ HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
         "published logs of 5.1: Python on Megatron's source",
     ),
 )
-"""Pattern and source of lines that contain the words of a fault but are harmless."""
+"""Pattern and source of lines that contain the text of a fault but are harmless."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
 
-# TensorFlow's allocator announces retries in these words; tf_cnn reads them itself.
+# TensorFlow's allocator announces retries with these words; the tf_cnn parser reads them itself.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 # "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf"
 _NAN_WORD = re.compile(
@@ -111,15 +112,15 @@ _NAN_WORD = re.compile(
     rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])"
 )
 NO_NUMBERS = (b"nan", b"inf")
-"""These of :data:`SEARCHED` begin other words: they count where no more letters follow."""
+"""Entries of :data:`SEARCHED` that also begin other words: they count only if no letter follows."""
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
-"""Before a loss of inf: what Keras and Lightning begin with."""
+"""Pattern of the text before a loss of inf that is only the start value of Keras or Lightning."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """Lines that mean a fault: the code, texts of which such a line has one, and the line's form."""
+    """The lines of a fault: its code, texts of which such a line has one, and their pattern."""
 
     code: str
     triggers: tuple[bytes, ...]
@@ -140,7 +141,7 @@ _RULES = (
             b"corrupt|detected ***|Assertion |Check failed: |exited unexpectedly|llegal instruction|"
             b"loating point exc"
         ),
-        # "Killed" is also a column of a table.
+        # "Killed" may also be the heading of a column.
         rb"(?:^|: |\d>: ?)(?:Killed|Aborted|Illegal instruction|Floating point exception)\s*$",
         rb"line \d+: +\d+ (?:Killed|Aborted|Illegal instruction|Floating point exception)|\(Killed\)",
         rb"[Ss]egmentation fault|\bBus error|core dumped\)|: segfault at ",
@@ -186,7 +187,7 @@ _RULES = (
     _rule(
         "dcgm_fault",
         b"fatal|Fatal|Link error|faulty mem|uncontained error|no error was|errors and row| Fail",
-        # A row of dcgmi diag's table.
+        # A row in the table of dcgmi diag.
         rb"^\|[^|]{1,60}\| Fail\b",
         rb"(?i:(?<!no )(?<!0 )\bnv-?link fatal(?! ?(?:errors?|count)? *[:=]? *(?:0|none|no|ok|pass)\b))",
         rb"(?i:(?<!no )(?<!non-)\bfatal (?:nvlink|nvswitch)(?! errors? *[:=] *(?:0|none)\b))",
@@ -194,8 +195,9 @@ _RULES = (
         rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
         rb"errors and row remapping failed",
     ),
-    # Losses of peers and links. Others are of closing ("Could not receive type", "Accept failed", of 2,978
-    # published logs of 4.1 and 5.1 in 30), or of what a machine does not have ("Cannot enable MSCCL++").
+    # Only losses of peers and links. Other warnings are logged when connections close ("Could not
+    # receive type", "Accept failed": in 30 of 2,978 published logs of 4.1 and 5.1), or for features
+    # that a machine lacks ("Cannot enable MSCCL++").
     _rule(
         "nccl_peer_lost",
         b"NCCL WARN",
@@ -225,7 +227,7 @@ _RULES = (
         "job_aborted",
         b"MPI_ABORT|MPI_Abort|ChildFailedError",
         rb"MPI_ABORT was (?:invoked|called)|application called MPI_Abort\(",
-        # With its colon: that of an exception that ended the launcher, not a name in a warning.
+        # With the colon it is the exception that ended the launcher, not a name in a warning.
         rb"(?:^|[\s.])ChildFailedError: *$",
     ),
     _rule(
@@ -254,7 +256,7 @@ _RULES = (
         b"Stale |No such device|endpoint",
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
-        # A program that asks who is at the other end of a connection which is gone has met no fault.
+        # It is not a fault if a program asks for the peer of a connection that is already closed.
         rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected",
         rb"after transport endpoint shutdown",
     ),
@@ -282,14 +284,14 @@ _NO_XID = re.compile(
     rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
 )
 _OWN_WORDS = ("program_crashed", "out_of_memory", "task_hung", "cpu_throttled", "damaged_line", "xid")
-"""Kinds of a kernel's lines that have rules of their own here, or are not a fault of a run."""
+"""Kinds of kernel lines that have rules of their own here, or that are no fault of a run."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU"
 )
 
 
 def _read_xid(line: bytes) -> str | None:
-    """Return how bad an XID is, with the driver's own prefix or without it."""
+    """Return the code for the severity of an XID, with or without the driver's prefix."""
     if (at := line.find(b"SXid (")) >= 0:
         event = read_kernel_line(_text(line[at:]))
         return _kernel_code(event) if event is not None else "xid_unknown"
@@ -306,7 +308,7 @@ def _read_kernel(line: bytes) -> str | None:
     event = read_kernel_line(_text(line))
     if event is None or event.kind in _OWN_WORDS:
         return None
-    # Their words are also those of programs; the kernel's own have these besides.
+    # Programs use the same words; only lines of the kernel also match this pattern.
     if event.kind in ("machine_check", "kernel_error", "memory_error") and not _OF_KERNEL.search(line):
         return None
     return _kernel_code(event)
@@ -325,7 +327,7 @@ _NO_FAULT = frozenset(
     b"success notready notsupported peeraccessalreadyenabled peeraccessnotenabled "
     b"hostmemoryalreadyregistered hostmemorynotregistered deinitialized cudartunloading string name".split()
 )
-"""Failed queries that programs survive, and the names of the libraries' functions (``cudaErrorString``)."""
+"""Failed queries that programs survive, and names of library functions (``cudaErrorString``)."""
 _NO_MEMORY = frozenset({b"outofmemory", b"memoryallocation"})
 _GPU_FAULTS = frozenset(
     b"illegaladdress launchfailed launchfailure launchtimeout eccuncorrectable eccnotcorrectable unknown "
@@ -336,7 +338,7 @@ _GPU_FAULTS = frozenset(
 
 
 def _read_named_error(line: bytes) -> str | None:
-    """Return the meaning of an error of CUDA or HIP that is given by its name."""
+    """Return the code for a CUDA or HIP error that a line gives by name."""
     names = [found[1].replace(b"_", b"").lower() for found in _NAMED.finditer(line)]
     if any(name in _GPU_FAULTS for name in names):
         return "gpu_error"
@@ -357,7 +359,7 @@ def _read_loss(line: bytes) -> str | None:
 
 
 def _read_cache(line: bytes) -> str | None:
-    # "drop_caches = 3" is what sysctl prints when it worked: every run has it.
+    # sysctl prints "drop_caches = 3" when it succeeds, so every run has this line.
     worked = b"drop_caches = " in line
     return "cache_clear_failed" if not worked and _CACHE_FAILED.search(line) else None
 
@@ -367,7 +369,7 @@ _Reader = Callable[[bytes], str | None]
 
 def _by_rule(rule: _Rule) -> _Reader:
     def read(line: bytes) -> str | None:
-        # The driver's own line of an XID is more precise.
+        # A line of the driver about an XID is left to `_read_xid`, which is more precise.
         is_xid = rule.code == "gpu_lost" and b"Xid (" in line
         return rule.code if not is_xid and rule.pattern.search(line) else None
 
@@ -391,7 +393,8 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     ),
 )
 _SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip")
-"""In small letters: the common parts of several triggers. Each search less is a sixtieth of the time."""
+"""Lower-case texts that several triggers share, searched for once. Each search takes a sixtieth of
+the time."""
 
 
 def _searched(trigger: bytes) -> bytes:
@@ -408,22 +411,22 @@ def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
 
 _READERS_OF = _readers()
 SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
-"""The words that a block is searched for, in small letters: every line of a fault has one of these."""
+"""The lower-case texts that a block is searched for: every line of a fault contains one of them."""
 
 
 @lru_cache(maxsize=512)
 def read_fault(found: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
-    """Return the codes of the faults that a line reports, by one of the texts that it holds.
+    """Return the codes of the faults that a line reports, given one of the texts found in it.
 
     Args:
-        found: One of :data:`SEARCHED`, with which ``after`` begins except for the case of its letters.
-        before: The line up to there.
-        after: The rest of the line.
+        found: The entry of :data:`SEARCHED` with which ``after`` begins, ignoring case.
+        before: The part of the line before that text.
+        after: The rest of the line, from that text on.
 
     Seven of ten of these texts in published logs are in lines that are repeated as they are.
     """
     line = before[-200:] + after[:400]
-    # Slurm's own lines are read by what they begin with.
+    # If a line is an error of Slurm's own, no other rule is tried.
     slurm = _read_slurm(line) if b": error: " in line else None
     readers = {id(read): read for trigger, read in _READERS_OF[found] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]

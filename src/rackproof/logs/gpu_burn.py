@@ -1,4 +1,6 @@
-"""gpu_burn: progress lines with speed, errors, temperature of every GPU, then ``GPU 0: OK``."""
+"""Read the output of gpu_burn: progress lines with speed, errors, temperature of every GPU, then
+``GPU 0: OK``.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +26,25 @@ _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
 _FASTEST_GFLOP_S = 1e7
-"""A speed that no GPU reaches, in any format."""
+"""Upper limit for plausible speeds, in any format."""
 _ALIKE = 0.98
-"""The difference in memory, and in its use, that the driver's own share makes between equal GPUs."""
+"""Smallest ratio of the memory, and of its use, of equal GPUs; the driver's own share varies."""
 _WHOLE = 100.0
-"""The last progress line of a test that ended by itself, in percent."""
+"""Percentage in the last progress line of a test that ended by itself."""
 _SLOW, _BROKEN = 0.8, 0.5
-"""Shares of the usual speed below which a GPU is slow, and broken: eight A100 are within 2 %."""
+"""Shares of the usual speed below which a GPU is slow, or broken; eight A100 are within 2 %."""
 _HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
 
 
 class GpuBurnParser(LogParser):
-    """Reads progress and the verdict of the tool."""
+    """The parser of gpu_burn's progress and of its own verdict."""
 
     format: ClassVar[str] = "gpu_burn"
     description: ClassVar[str] = "gpu_burn"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold gpu_burn's progress or result."""
+        """Return whether the bytes contain gpu_burn's progress or result."""
         return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -52,12 +54,12 @@ class GpuBurnParser(LogParser):
         self.hottest: dict[int, tuple[float, int]] = {}
         self.errors: dict[int, tuple[float, int]] = {}
         self.done = 0.0
-        """The test's progress at its last progress line, in percent."""
+        """Progress of the test in its last progress line, in per cent."""
         self.models: dict[int, str] = {}
         self.memory: dict[int, tuple[float, float]] = {}
-        """MB of each GPU, and how many of them the test uses."""
+        """Memory of each GPU in MB, and how much of it the test uses."""
         self.shown = 0
-        """GPUs in a progress line, at most."""
+        """Largest number of GPUs in a progress line."""
         self.tested: int | None = None
         self.results: dict[int, str] = {}
 
@@ -65,7 +67,7 @@ class GpuBurnParser(LogParser):
         """Read one line."""
         if progress := _PROGRESS.match(text):
             if self.tested is not None:
-                # Another test begins in the same file: what it does not end with is not known.
+                # Another test starts in the same file: what it does not finish with is unknown.
                 self.tested, self.results, self.speeds = None, {}, {}
             self.done = number(progress[1]) or 0.0
             self.progress(at, text)
@@ -84,7 +86,7 @@ class GpuBurnParser(LogParser):
             self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
 
     def _take_gpu(self, at: int, text: str, index: int, model: str, uuid: str) -> None:
-        """Take a GPU of the list at the begin, which another test in the file may repeat."""
+        """Read a GPU of the list at the start, which another test in the file may repeat."""
         if any(one == uuid and other != index for other, one in self.uuids.items()):
             find_twice(self.log, at, uuid, text)
         if len(self.uuids) < 1024:
@@ -93,19 +95,19 @@ class GpuBurnParser(LogParser):
         self.log.tag("device", model)
 
     def _take_result(self, at: int, text: str, index: str, word: str) -> None:
-        """Take the program's own verdict of one GPU."""
+        """Read the program's own verdict on one GPU."""
         if len(self.results) < 1024:
             self.results[int(index)] = word
         if word != "OK":
             self.log.find("gpu_faulty", f"GPU {index} is {word}", Verdict.FAIL, line=at, excerpt=text)
 
     def progress(self, at: int, text: str) -> None:
-        """Take speeds, errors and temperatures."""
+        """Read speeds, errors and temperatures."""
         speeds = _SPEED.findall(text)[:1024]
         self.shown = max(self.shown, len(speeds))
         for index, (done, speed) in enumerate(speeds):
             if int(done) < 0:
-                # gpu_burn goes on without a GPU that died and shows -1 for it.
+                # gpu_burn continues without a GPU that died, and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
             # A GPU that has not finished its first round has no speed yet.
             elif index in self.speeds or float(speed) != 0:
@@ -123,7 +125,9 @@ class GpuBurnParser(LogParser):
                 self.hottest[index] = (float(degrees[1]), at)
 
     def _take_errors(self, at: int, index: int, cell: str) -> None:
-        """Add the errors since the last progress line; a text that is not a number is a fault as well."""
+        """Add the errors since the last progress line; a text that is not a number is also a
+        fault.
+        """
         count = number(cell.split(" ")[0])
         if count is None or count != 0:
             self.log.find("compute_errors", f"GPU {index}: errors {cell:.40}", Verdict.FAIL, line=at)
@@ -152,7 +156,9 @@ class GpuBurnParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _compare_speeds(self) -> None:
-        """Find a GPU that is much slower than the others of its model: all do the same work."""
+        """Find a GPU that is much slower than the others of its model, although all do the same
+        work.
+        """
         speeds = {index: speed for index, (speed, _at) in self.speeds.items() if 0 < speed < math.inf}
         for index, speed in sorted(speeds.items()):
             model = self.models.get(index)
@@ -165,7 +171,7 @@ class GpuBurnParser(LogParser):
                 self.log.find("gpu_slow", message, verdict, line=self.speeds[index][1])
 
     def _judge_bounds(self) -> None:
-        """Find temperatures that no GPU may have, and figures that none can have."""
+        """Find temperatures that no GPU may have, and impossible figures."""
         for index, (degrees, at) in sorted(self.hottest.items()):
             if degrees > HOTTEST_C:
                 message = f"GPU {index}: {degrees:g} °C, which cannot be"
@@ -192,12 +198,14 @@ class GpuBurnParser(LogParser):
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
     def _every_gpu_passed(self) -> bool:
-        """Return whether the log proves that the test ended and found every GPU good; note missing parts."""
+        """Return whether the log proves that the test ended and found every GPU good; record
+        missing parts.
+        """
         log, results, listed = self.log, len(self.results), len(self.uuids)
         if self.tested is None:
             log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
             return False
-        # The list at the beginning may be absent; where it is there, it must agree.
+        # The list at the start may be missing; if it exists, it must agree.
         agree = results == self.tested == max(self.shown, self.tested) and listed in (0, self.tested)
         if not self.tested or not agree:
             log.find(
@@ -208,7 +216,7 @@ class GpuBurnParser(LogParser):
             return False
         working = sum(0 < speed < math.inf for speed, _line in self.speeds.values())
         if working < self.tested:
-            # "OK" is what a GPU is that found no wrong result, also among none.
+            # "OK" means that a GPU found no wrong result, even if it computed none.
             message = f"{working} of {self.tested} GPUs show a speed at the end: the others computed nothing"
             log.find("no_work", message, Verdict.UNPROVEN)
             return False
@@ -220,6 +228,6 @@ class GpuBurnParser(LogParser):
             return False
         every_ok = all(word == "OK" for word in self.results.values())
         if log.ends_in_line and not every_ok:
-            # A result that is not OK may be half of one.
+            # A result that is not OK may be incomplete.
             log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN)
         return every_ok

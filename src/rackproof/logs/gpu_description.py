@@ -1,5 +1,5 @@
-"""List the parts that nvidia-smi's ``-q`` prints of every GPU, and find those that a description lacks. No
-I/O.
+"""List the parts that nvidia-smi's ``-q`` prints for every GPU, and find parts that a description
+lacks. No I/O.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from rackproof.core.gpu_models import DRIVER_WITH_REPAIRS, MODELS_WITH_REPAIRS, 
 
 
 class Described(Protocol):
-    """A GPU's description, or a section of it."""
+    """The description of a GPU, or a section of it."""
 
     @property
     def children(self) -> Sequence[object]:
-        """Return the elements below it."""
+        """Return the elements below this one."""
 
     @property
     def text(self) -> Sequence[str]:
-        """Return its text."""
+        """Return the text of this element."""
 
     def find(self, path: str) -> Described | None:
         """Return the first element at a path of tags."""
 
     def get(self, path: str) -> str:
-        """Return the cleaned text at a path; "" for an absent element and for ``N/A``."""
+        """Return the cleaned text at a path, or "" for a missing element or ``N/A``."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of a GPU's description that every driver from a version on prints below a section.
 
-    ``tags`` are the names that drivers and notations have for it: one is enough. Without ``models`` it is
-    printed of every model. A section that reads N/A as a whole has no parts.
+    ``tags`` are the names that drivers and notations use for it; one of them is enough. Without
+    ``models``, it is printed for every model. A section whose only text is N/A has no parts.
     """
 
     section: str
@@ -44,18 +44,18 @@ class Part:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return its possible paths."""
+        """Return the possible paths of this part."""
         return tuple(f"{self.section}/{tag}" if self.section else tag for tag in self.tags)
 
 
 def _below(section: str, *names: str, since: float = 0, models: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Return parts of one section; each name may have others behind a bar."""
+    """Return the parts of one section; each name may have alternatives, separated by bars."""
     return tuple(Part(section, tuple(name.split("|")), since, models) for name in names)
 
 
 def _reasons(section: str, prefix: str) -> tuple[Part, ...]:
     names = ("hw_slowdown", "sw_power_cap", "sw_thermal_slowdown")
-    # In the text these two are below hw_slowdown.
+    # In the text output, these two are below hw_slowdown.
     nested = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
     return _below(
         section,
@@ -98,7 +98,7 @@ PARTS: tuple[Part, ...] = (
         for part in _below(
             section,
             *("sram_correctable|single_bit", "dram_correctable|single_bit", "dram_uncorrectable|double_bit"),
-            # Up to driver 535 there was one count; since then there are two, and a threshold.
+            # Up to driver 535 there was one count; later drivers have two, and a threshold.
             "sram_uncorrectable_parity|sram_uncorrectable|double_bit",
             "sram_uncorrectable_secded|sram_uncorrectable|double_bit",
         )
@@ -113,15 +113,15 @@ PARTS: tuple[Part, ...] = (
     *_below("gpu_power_readings", "default_power_limit|gpu_ceiling_power_limit"),
     *_below("gpu_power_readings", "instant_power_draw|power_draw"),
     *_below("power_readings", "power_draw"),
-    # Since driver 610 they stand one deeper.
+    # Since driver 610 they are one level deeper.
     *_below("gpu_power_readings/gpu_ceiling_power_limit", "current_power_limit", "default_power_limit"),
     *_below("power_readings", "power_limit", "default_power_limit"),
     *_below("clocks", "sm_clock"),
     *_below("fabric", "state", "status"),
     *_below("fabric", "health", since=570),
 )
-"""Found in every answer of drivers 418 to 610, of GeForce, Quadro and data center GPUs, that was looked at. A
-feature that a GPU does not have reads N/A there: a missing part was not printed, or removed.
+"""Parts found in every examined answer of drivers 418 to 610, of GeForce, Quadro and data center
+GPUs. A feature that a GPU lacks reads N/A there: a missing part was not printed, or was removed.
 """
 
 _BESIDE: tuple[str, ...] = tuple(
@@ -148,16 +148,17 @@ _BESIDE: tuple[str, ...] = tuple(
     )
     for name in names
 )
-"""Readings that checks judge: what one GPU of a model has, every other one in the machine has, too."""
+"""Judged readings: if one GPU of a model has one, every other one in the machine has it, too."""
 
 
 def _is_printed(gpu: Described, part: Part) -> bool:
     section = gpu.find(part.section) if part.section else gpu
-    # A section that is missing is a part of its own; "N/A" in the place of one is the driver's word.
+    # A missing section is reported as a part itself; "N/A" in its place comes from the driver.
     if section is None or (not section.children and "".join(section.text).strip()):
         return True
     found = (section.find(tag) for tag in part.tags)
-    # The driver has a word for what there is not: an empty text was taken out. Processes may be none.
+    # The driver prints a word for an absent value: an empty text was removed. Processes may be
+    # absent.
     return any(
         one is not None and (one.children or "".join(one.text).strip() or part.tags == ("processes",))
         for one in found
@@ -165,11 +166,11 @@ def _is_printed(gpu: Described, part: Part) -> bool:
 
 
 def missing_parts(gpu: Described, driver: float | None) -> list[str]:
-    """Return which parts of a GPU's description are missing.
+    """Return the missing parts of a GPU's description.
 
     Args:
-        gpu: The description.
-        driver: The first number of the driver's version; None, where it is not known, is a new one.
+        gpu: The description of the GPU.
+        driver: The first number of the driver's version; None, if unknown, is treated as a new one.
     """
     name = gpu.get("product_name")
     return [
@@ -187,10 +188,11 @@ def judged_readings(gpu: Described) -> list[str]:
 
 
 def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the place of each GPU that lacks readings which another of its product name has, and which.
+    """Yield the index of each GPU without readings that another one of its product has, and the
+    readings.
 
     Args:
-        gpus: Product name and readings of each.
+        gpus: The product name and the readings of each GPU.
     """
     there: dict[str, dict[str, None]] = {}
     for name, readings in gpus:

@@ -1,7 +1,7 @@
-"""Read a ``gpu_state`` of a log: whether anything besides the run used a GPU. No I/O.
+"""Read a log's ``gpu_state`` events: they show whether another program used a GPU. No I/O.
 
-Rackproof's probes log a state of each GPU before their ranks start and after they ended, when whatever uses
-the GPU is not theirs. A reading that is missing is never taken for that of an idle GPU.
+Rackproof's probes log the state of each GPU before their ranks start and after they have ended, so
+anything that uses the GPU then is another program. A missing reading never counts as idle.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from rackproof.logs.clock_reasons import slowdowns_of
 
 MOMENTS = {"begin": "before the run", "end": "after the run"}
 BUSY_PERCENT = 5.0
-"""An idle GPU shows 0 %; a neighbour that takes a tenth of the time shows 10 %."""
+"""Utilisation from which a GPU is in use by others: an idle GPU shows 0 %, and another program that
+takes a tenth of the time shows 10 %."""
 FOREIGN_MEMORY_MIB = 256.0
-"""An idle H100 or H200 shows 0 MiB beside what the driver reserves, a neighbour's context 714 to 723 MiB."""
+"""Memory above which a GPU is in use by others, without what the driver reserves: an idle H100 or
+H200 shows 0 MiB, another program's context 714 to 723 MiB."""
 _EVIDENCE = {
     "processes": "its compute processes",
     "memory_used_mib": "its memory in use",
@@ -30,9 +32,9 @@ _MOST_NAMED = 4
 class GpuState:
     """One GPU at one moment.
 
-    ``gpu`` is its UUID and ``moment`` a key of :data:`MOMENTS`. ``missing`` names what of the evidence could
-    not be read, ``shared`` the evidence that something else used the GPU, ``slowdowns`` why its clocks were
-    lowered.
+    ``gpu`` is its UUID and ``moment`` a key of :data:`MOMENTS`. ``missing`` names the evidence that
+    could not be read, ``shared`` the evidence that another program used the GPU, and ``slowdowns``
+    the reasons why its clocks were lowered.
     """
 
     gpu: str
@@ -43,7 +45,7 @@ class GpuState:
 
 
 def read_gpu_state(value: object) -> GpuState | None:
-    """Return the findings of a ``gpu_state`` event's value, or None if it names no GPU or no moment."""
+    """Return the state in a ``gpu_state`` event's value, or None if it names no GPU or moment."""
     if not isinstance(value, Mapping):
         return None
     gpu, moment = value.get("gpu"), value.get("moment")
@@ -71,19 +73,19 @@ def read_gpu_state(value: object) -> GpuState | None:
 
 
 def _reading(value: Mapping[str, object], key: str) -> float | None:
-    """Return a finite reading of 0 or more; a text is not a reading."""
+    """Return a finite reading of 0 or more, or None; text does not count as a reading."""
     raw = value.get(key)
     found = None if isinstance(raw, str) else number(raw)
     return found if found is not None and math.isfinite(found) and found >= 0 else None
 
 
 def _process_evidence(processes: object) -> list[str]:
-    """Return in words which processes were on the GPU; an entry of any shape is one."""
+    """Describe the processes on the GPU; an entry of any shape counts as a process."""
     if not isinstance(processes, list) or not processes:
         return []
     named = ", ".join(_process_text(process) for process in processes[:_MOST_NAMED])
     more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
-    return [f"it had the compute process {named}{more}"]
+    return [f"it had compute processes: {named}{more}"]
 
 
 def _process_text(process: object) -> str:
@@ -93,7 +95,7 @@ def _process_text(process: object) -> str:
 
 
 def _slowdowns(raw: object) -> tuple[str, ...]:
-    """Return the reasons that NVML's bits name; none if the bits are not known."""
+    """Return the reasons that NVML's bits stand for; no reasons if the bits are invalid."""
     bits = None if isinstance(raw, str) else number(raw)
     if bits is None or not math.isfinite(bits) or not 0 <= bits < 2**63:
         return ()

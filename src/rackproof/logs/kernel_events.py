@@ -1,6 +1,8 @@
-"""Lines of a kernel's log that report faults: GPUs, switches, memory, processors, PCIe, disks, network.
+"""Read lines of a kernel log that report faults: GPUs, switches, memory, processors, PCIe, disks,
+network.
 
-The actions for XIDs follow NVIDIA's catalog of XIDs, unless AWS, gpud, Azure and imbue disagree. No I/O.
+The actions for XIDs follow NVIDIA's catalog of XIDs, except where AWS, gpud, Azure and imbue
+disagree. No I/O.
 """
 
 from __future__ import annotations
@@ -42,32 +44,31 @@ ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((8, 46, 48, 62, 64, 95, 109, 110, 136, 140, 143), "reset"),
     **dict.fromkeys((155, 156, 157, 158, 161, 169, 171, 172), "reset"),
     **dict.fromkeys((74, *range(144, 151)), "nvlink"),
-    # XIDs for which NVIDIA's catalog advises "restart the application" or "ignore".
+    # XIDs for which NVIDIA's catalog recommends "restart the application" or "ignore".
     **dict.fromkeys((11, 13, 14, 25, 31, 32, *range(37, 42), 43, 44, 45, 60, 63), "watch"),
     **dict.fromkeys((*range(66, 73), 75, 76, 77, 80, *range(82, 87), 88, 89, *range(92, 95)), "watch"),
     **dict.fromkeys((*range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153), "watch"),
     **dict.fromkeys((159, 160, 162, 163, 164), "watch"),
 }
-"""XID to action. 79 is listed under isolate and reboot by the sources; a reboot comes first."""
+"""Action for each XID. The sources list 79 under isolate and reboot; the reboot comes first."""
 
 _RECOVERY_ACTION_CHANGED = 154
 _RECOVERY = {"none": "watch", "reboot": "reboot", "reset": "reset", "drain": "reset"}
-"""Word in the recovery action that XID 154 announces, to what it asks for; the first that fits counts."""
+"""Action for each word in the recovery action that XID 154 announces; the first match counts."""
 
 _ADDRESS = r"\((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: [^()\n]{1,60})?\)"
-"""A bus address; on a GPU that is shared out, the instances follow: ``PCI:0000:07:00 GPU-I:02``."""
+"""Pattern of a bus address; for a divided GPU, the instances follow: ``PCI:0000:07:00
+GPU-I:02``."""
 _XID = re.compile(rf"NVRM: Xid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _SXID = re.compile(rf"SXid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _DETAIL = re.compile(r"Severity \d|Data \{")
-"""The beginning of the lines with which the driver follows up the one that states whether
-an SXid is fatal.
-"""
+"""Pattern of the lines that follow the driver's statement whether an SXid is fatal."""
 _XID_LIKE = re.compile(r"\bS?Xid\b")
 _LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) lost)", re.IGNORECASE)
 _INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
 _GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\b")
 
-# A message of a processor of 2005 at each start is not a machine check.
+# A message that processors of 2005 log at each start is not a machine check.
 _MACHINE_CHECK = re.compile(
     r"Hardware Error\]|machine check(?! (?:architecture supported|reporting enabled))", re.IGNORECASE
 )
@@ -76,7 +77,7 @@ _DECODED = re.compile(
     r"\bEDAC .{1,40}: CPU \d{1,5}: Machine Check \w{5,9}: \S{1,20} Bank \d{1,3}: (?:0x)?([0-9a-f]{16})"
 )
 _UNCORRECTED_BIT = 1 << 61
-"""This bit of a bank's status is set where the error was not corrected."""
+"""Bit of a bank's status that is set if the error was not corrected."""
 _HANDLING = re.compile(r"\bEDAC .{1,40}: HANDLING MCE MEMORY ERROR")
 _UNCORRECTED = re.compile(
     r"\bUncorrect|\bUE\b|\bDeferred error|severity: (?:fatal|recoverable)|machine check exception|"
@@ -96,13 +97,14 @@ _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
-    # The driver's own words for a GPU that does not answer or has to be reset; others it survives.
+    # The driver's messages about a GPU that does not answer or must be reset; the GPU survives
+    # others.
     (
         "gpu_driver_error",
         Verdict.FAIL,
         r"NVRM: .{0,200}NV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|ECC_ERROR|GPU_IN_FULLCHIP_RESET)|"
         r"NVRM: .{0,200}(?:GSP Timeout|Timeout (?:after|waiting) .{0,40}RPC)|NVRM: API mismatch|"
-        # Discovery of NVLinks that does not come to an end: nvidia-smi hangs from then on.
+        # Discovery of NVLinks that does not finish: nvidia-smi hangs from then on.
         r"NVRM: knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
         r"NVRM: .{0,100}Memory Subsystem Error detected|"
         r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
@@ -121,7 +123,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
-    # AMD's driver: kernels of a program that met a missing page, a ring that does not advance, memory.
+    # AMD's driver: kernels of a program that hit a missing page, a ring that does not advance,
+    # memory.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -132,14 +135,14 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
-    # A device that reached for memory that is not its own; a slot that gives a fast card too little.
+    # A device that accessed memory that is not its own; a slot that is too narrow for a fast card.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
     (
         "pcie_error",
         Verdict.UNPROVEN,
         r"available PCIe bandwidth, limited by .{0,160}[1-9]\d\d[.\d]* Gb/s with .{1,20}x16 link",
     ),
-    # mlx5 counts severities as syslog does: 3 is an error.
+    # mlx5 numbers severities as syslog does: 3 is an error.
     (
         "network_card_error",
         Verdict.FAIL,
@@ -152,7 +155,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         "network_card_error",
         Verdict.UNPROVEN,
         r"mlx5_core .{0,160}(?:firmware internal error|leak of a command resource)|"
-        # A transfer that failed: the program that was killed at its other end, a port, a cable, the card.
+        # A failed transfer: the program at its other end was killed, or a port, a cable or the card
+        # is faulty.
         r"\bmlx[45]_\w{1,10}\b.{0,160}(?:\bdump_cqe\b|\bCQ error on CQN|[Ee]rror [Cc][Qq][Ee]\b)|"
         r"\bdump error cqe\b|\bmlx[45]_\w{0,20}handle_error_cqe\b|"
         r"NETDEV WATCHDOG: .{0,100}timed out",
@@ -174,14 +178,15 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"no available path - failing I/O|access beyond end of device|"
         r"I/O error while (?:reading|writing)|BTRFS(?::)? (?:error|critical)|"
         r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure|"
-        # Controllers of disks whose firmware has stopped.
+        # Disk controllers whose firmware has stopped.
         r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
     ),
-    # A server of another machine, which may be back: that the mount works is a check of its own.
+    # A server on another machine, which may have recovered: another check tests whether the mount
+    # works.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
     ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),
     ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
-    # A program's own fault ("traps: python[1] general protection fault ip:") is not the kernel's.
+    # A program's own fault ("traps: python[1] general protection fault ip:") is not a kernel fault.
     (
         "kernel_error",
         Verdict.FAIL,
@@ -191,7 +196,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ),
     ("kernel_error", Verdict.UNPROVEN, r"soft lockup - CPU|\brcu\w*:? .{0,60}detected .{0,20}stall"),
     ("task_hung", Verdict.DEGRADED, r"blocked for more than \d{1,9} seconds"),
-    # In a control group of its own a program only harms itself: "Memory cgroup out of memory".
+    # In its own control group, a program only harms itself: "Memory cgroup out of memory".
     ("out_of_memory", Verdict.DEGRADED, r"\bOut of memory: Kill"),
     ("program_crashed", Verdict.UNPROVEN, r"\bnv-fabricmanag\w*\[\d{1,10}\]: segfault at"),
     (
@@ -202,7 +207,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("cpu_throttled", Verdict.UNPROVEN, r"critical temperature reached"),
     ("cpu_throttled", Verdict.DEGRADED, r"temperature(?:/speed)? above threshold, cpu clock throttled"),
 )
-"""Kind and verdict of lines without a number or part to read; the first match counts."""
+"""Kind, verdict and pattern of lines without a number or part to read; the first match counts."""
 _FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)
 _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
 
@@ -258,25 +263,26 @@ FAULT_WORDS = (
     "corrupt",
     "nv_mem",
 )
-"""Every line that any reader below takes has one of these, in small letters: others are skipped quickly.
+"""Lower-case words, one of which is in every line that a reader below accepts, so that others are
+skipped quickly.
 
-Searched one after the other they cost a twelfth of one pattern with all of them.
+Searching them one after another takes a twelfth of the time of one pattern with all of them.
 """
 
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """The event that a line of a kernel's log reports.
+    """The event that a line of a kernel log reports.
 
     Attributes:
-        kind: The affected part; ``damaged_line`` is a damaged line about an XID.
-        verdict: Its severity. A line that can only be read in part is unproven; one that is declared harmless
-            has no verdict.
-        bus_id: Bus address as the line has it, empty without one.
-        code: Number of an XID or SXid, None for other kinds.
-        action: The action that an XID asks for: watch, reset, reboot, isolate or unknown; empty for other
-            kinds.
-        text: The line's message.
+        kind: The affected part; ``damaged_line`` means a damaged line about an XID.
+        verdict: The severity. A line that is only partly readable is unproven; a line that is
+            declared harmless has no verdict.
+        bus_id: The bus address as written in the line; empty without one.
+        code: The number of an XID or SXid, None for other kinds.
+        action: The action that an XID requires: watch, reset, reboot, isolate or unknown; empty for
+            other kinds.
+        text: The message in the line.
     """
 
     kind: Kind
@@ -293,14 +299,15 @@ class KernelEvent:
 
 
 def requested_action(xid: int, text: str) -> str:
-    """Return the action that an XID asks for: watch, reset, reboot or isolate; ``unknown`` if that is not
+    """Return the action that an XID requires: watch, reset, reboot or isolate; ``unknown`` if not
     known.
     """
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
     if xid == _RECOVERY_ACTION_CHANGED:
-        # The driver itself names it: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+        # The driver itself names the action: "... changed from 0x0 (None) to 0x1 (GPU Reset
+        # Required)".
         before, changed, changed_to = text.lower().rpartition(" to ")
         wanted = (action for word, action in _RECOVERY.items() if word in changed_to)
         return next(wanted, "unknown") if changed and before else "unknown"
@@ -308,7 +315,9 @@ def requested_action(xid: int, text: str) -> str:
 
 
 def verdict_of(xid: int, text: str) -> Verdict:
-    """Return the severity of an XID: a reset or more fails, watching degrades, an unknown one is unproven."""
+    """Return the severity of an XID: reset or a stronger action fails, watch degrades, unknown is
+    unproven.
+    """
     action = requested_action(xid, text)
     if action == "watch":
         return Verdict.DEGRADED
@@ -319,7 +328,7 @@ def read_kernel_line(line: str) -> KernelEvent | None:
     """Return the hardware fault that a line reports, or None if it reports none.
 
     Args:
-        line: One line of ``dmesg`` or ``journalctl``, with or without its time and host.
+        line: One line of ``dmesg`` or ``journalctl``, with or without time and hostname.
     """
     lowered = line.lower()
     if not any(word in lowered for word in FAULT_WORDS):
@@ -332,7 +341,9 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether another line states its severity: registers of an SXid, the head of a memory error."""
+    """Return whether another line states its severity: an SXid's registers, the start of a memory
+    error.
+    """
     found = _SXID.search(line)
     return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
 
@@ -340,11 +351,11 @@ def is_detail(line: str) -> bool:
 def read_unknown_line(
     line: str, level_is_error: bool | None, declared: DeclaredLines | None = None
 ) -> KernelEvent | None:
-    """Return the event of a line that no rule reads, if it is an error that is not known to be harmless.
+    """Return the event of a line that no rule reads, if it is an error not known to be harmless.
 
     Args:
-        line: As of :func:`read_kernel_line`, which knows nothing of it.
-        level_is_error: Whether its level is error or worse, or None if no levels are known.
+        line: A line that :func:`read_kernel_line` does not recognize.
+        level_is_error: Whether its level is error or worse, or None if levels are unknown.
         declared: The operator's harmless lines.
     """
     message = unknown_error(line, level_is_error)
@@ -379,7 +390,7 @@ def _read_sxid(line: str) -> KernelEvent | None:
     if _DETAIL.match(text):
         # Registers of an event whose first line states its severity; alone they prove nothing.
         return KernelEvent("sxid", Verdict.UNPROVEN, found[1], int(found[2]), text=text)
-    # Only the driver's own "Non-fatal" makes an SXid harmless.
+    # Only "Non-fatal" at the start of the driver's message makes an SXid harmless.
     verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
     return KernelEvent("sxid", verdict, found[1], int(found[2]), text=text)
 
@@ -413,7 +424,7 @@ def _read_memory_error(line: str) -> KernelEvent | None:
         text = sanitize(line[decoded.start() :], 300)
         return KernelEvent("memory_error", Verdict.FAIL if is_lost else Verdict.DEGRADED, text=text)
     if handling := _HANDLING.search(line):
-        # The next line states whether it was corrected.
+        # The next line states whether the error was corrected.
         return KernelEvent("memory_error", Verdict.UNPROVEN, text=sanitize(line[handling.start() :], 300))
     found = _MEMORY.search(line)
     if found is None:
@@ -427,7 +438,7 @@ def _read_machine_check(line: str) -> KernelEvent | None:
     if found is None:
         return None
     text = sanitize(line[found.start() :], 300)
-    # A line of registers belongs to a record whose severity another line states.
+    # A line of registers belongs to a record whose severity is in another line.
     verdict = Verdict.FAIL if _UNCORRECTED.search(line) else Verdict.DEGRADED
     return KernelEvent("machine_check", verdict, text=text)
 
@@ -444,7 +455,8 @@ def _read_pcie_error(line: str) -> KernelEvent | None:
 def _pcie_verdict(text: str) -> Verdict:
     if _PCIE_LOST.search(text):
         return Verdict.FAIL
-    # A transaction was lost and the link goes on: a fault, or a device that was asked what it cannot do.
+    # A transaction was lost and the link continues: a fault, or a request that the device does not
+    # support.
     return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
 
 
@@ -460,7 +472,7 @@ def _read_other_fault(line: str) -> KernelEvent | None:
 _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_xid,
     _read_sxid,
-    # After the two that read such lines: any other is damaged.
+    # These follow the two readers of such lines: any other line is damaged.
     _read_unreadable_xid,
     _read_lost_gpu,
     _read_failed_init,

@@ -1,8 +1,9 @@
-"""Lines of level error that kernels write on healthy machines, each with where that was seen. No I/O.
+"""List lines of level error that kernels write on healthy machines, each with its source. No I/O.
 
-A line that is not listed here, and that no rule of :mod:`rackproof.logs.kernel_events` reads, is unproven.
-Add a line only with its source: a boot log of a machine that is known to work, or a report that establishes
-its harmlessness. Patterns are searched in the message, without its time and host.
+A line that is not listed here, and that no rule of :mod:`rackproof.logs.kernel_events` reads, is
+unproven. Add a line only with its source: a boot log of a machine that is known to work, or a
+report that establishes that it is harmless. Patterns are searched in the message, without time and
+hostname.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"^-- (?:No entries|Reboot|Boot [0-9a-f]{8,64}|(?:Logs begin|Journal begins) at .{1,200}) --$",
         "journalctl's own remarks, where a quiet night has no error",
     ),
-    # Firmware: tables that the kernel dislikes, and goes on without.
+    # Firmware: tables that the kernel rejects before it continues.
     (
         r"^ACPI BIOS Error \(bug\): (?:Could not resolve symbol|Failure creating named object)",
         "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
@@ -126,7 +127,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"^EDAC amd64: Error: F\d not found, device 0x\w{4} \(broken BIOS\?\)",
         "drivers/edac/amd64_edac.c: a kernel older than its processor",
     ),
-    # Devices that are not there, or that need nothing.
+    # Devices that are absent, or that need no action.
     (
         r"\[sd\w{1,3}\] (?:No Caching mode|Assuming drive cache|Cache data unavailable|Asking for cache)",
         "drivers/scsi/sd.c; boot logs of Ubuntu",
@@ -155,7 +156,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/leptonai/gpud/issues/1164: ConnectX-7 of an HGX B200, asked for what it does not have",
     ),
     (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
-    # Faults that programs cause to themselves, and lines that only follow another one.
+    # Faults that programs cause to themselves, and lines that only follow another line.
     (r"^\[ *\d+\] +\d+ +\d+ +\d+ ", "mm/oom_kill.c: its table of tasks, whose names may have any word"),
     (
         r"^(?:Memory cgroup out of memory: |Tasks in .{1,300} are going to be killed)",
@@ -170,7 +171,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "Red Hat Enterprise Linux 8, managing the kernel, 32.1: follows a line of AER",
     ),
 )
-"""Pattern and source."""
+"""Pattern and source of each harmless line."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINES))
 
 _PREFIX = re.compile(
@@ -179,14 +180,15 @@ _PREFIX = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20} \S{1,255} kernel: )?"
     r"(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )?"
 )
-"""The beginnings of lines of dmesg (``-x``, ``-T``, ``-r``), journalctl and syslog."""
+"""Pattern of the prefixes of lines of dmesg (``-x``, ``-T``, ``-r``), journalctl and syslog."""
 _LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: ")
 _BAD_LEVELS = ("emerg", "alert", "crit", "err")
 _PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
 _HARDWARE = re.compile(
     r"NVRM\b|nvidia[\w-]{0,20}\b|\[drm:nv_|mlx5_\w+|bnxt_en\b|nvme[\w]{0,20}\b|EDAC\b|mce:|pciehp\b|pcieport\b"
 )
-"""Drivers of a node's GPUs, links, network cards, disks and memory, as they begin their messages."""
+"""Pattern of the first word in messages of drivers for a node's GPUs, links, network cards, disks
+and memory."""
 _HARDWARE_WORDS = re.compile(
     r"\b(?:errors?|fail(?:ed|ure|s)?|timed? ?out|fatal|corrupt\w*|lost|bad|unexpected|invalid|unable|cannot|"
     r"can't|exception|panic|abort\w*|stuck|hung|dead|unrecoverable|uncorrect\w*|link down)\b|\*ERROR\*",
@@ -196,13 +198,13 @@ _WORDS = re.compile(r"\b(?:error|failed|failure|timed out|timeout|corrupt\w*|fat
 
 
 def unknown_error(line: str, level_is_error: bool | None) -> str | None:
-    """Return the message of a line that may be an error and that no rule knows, or None.
+    """Return the message of a line that may be an error and that no rule recognizes, or None.
 
     Args:
-        line: A line that no rule reads, with or without its time and host.
-        level_is_error: Whether the kernel gave it the level error or worse, or None if levels are not known:
-            then its words decide. Lines of the drivers above count by their words in any case, as NVIDIA's
-            driver writes most of its errors without a level.
+        line: A line that no rule reads, with or without time and hostname.
+        level_is_error: Whether the kernel gave it the level error or worse, or None if levels are
+            unknown: then its words decide. For lines of the drivers above, the words always decide,
+            because NVIDIA's driver writes most of its errors without a level.
     """
     message = message_of(line)
     if not message or _HARMLESS.search(message):
@@ -211,7 +213,7 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
         return message
     if _HARDWARE.match(message):
         return message if _HARDWARE_WORDS.search(message) else None
-    # The kernel's ring has messages of programs, too: systemd[1]: Failed to ...
+    # The kernel's ring buffer also has messages of programs: systemd[1]: Failed to ...
     is_guessed = level_is_error is None and not _PROGRAM.match(message)
     return message if is_guessed and _WORDS.search(message) else None
 
@@ -225,12 +227,12 @@ def level_is_error(line: str) -> bool | None:
 
 
 def message_of(line: str) -> str:
-    """Return the kernel's message without its time, host and level."""
+    """Return the kernel's message without time, hostname and level."""
     return line[_prefix_end(line) :].strip()
 
 
 def shape_of(message: str) -> str:
-    """Return a message without its numbers: lines that differ only by these are one."""
+    """Return a message without its numbers; lines that differ only in these count as one."""
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", message)[:120]
 
 

@@ -1,7 +1,8 @@
-"""MLPerf training 0.6: ``:::MLL 1575733913.169 submission_benchmark: {"value": "ssd", "metadata": {…}}``.
+"""Read MLPerf training 0.6: ``:::MLL 1575733913.169 submission_benchmark: {"value": "ssd",
+"metadata": {…}}``.
 
-Each of the six models reports throughput in its own words, in lines that are not events; minigo has no
-``run_stop``.
+Each of the six models reports throughput in its own format, on lines that are not events; minigo
+has no ``run_stop``.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from rackproof.logs._reading import Log, Mean, number
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
 _NUMBER = rb"(?P<%b>[0-9.eE+-]{1,30}|-?(?i:nan|inf))"
-# One alternative per model, each with one group, whose name gives the meaning of the number. Each includes
-# what follows its number, so that a cut line is not taken.
+# One alternative per model, each with one group whose name gives the meaning of the number. Each
+# includes the text after its number, so that a truncated line does not match.
 _SPEED = re.compile(
     rb"avg\. samples / sec: " + _NUMBER % b"ssd" + rb"[ \r]*$"
     rb"|MLPERF METRIC THROUGHPUT= *" + _NUMBER % b"iterations" + rb" iterations"
@@ -41,10 +42,11 @@ _SPEED = re.compile(
     re.MULTILINE,
 )
 MIN_TRAIN_BATCHES = 1000
-"""translation prints ``generated N batches`` for training and, with few batches, for validation."""
+"""Smallest number of batches of a training: translation also prints ``generated N batches`` for
+validation, with few batches."""
 
 LONG_STARTUP_S = 600
-"""More than this outside run_start to run_stop is remarked on."""
+"""Seconds outside run_start to run_stop above which a remark is made."""
 
 EXPECTED_SPEED = {
     "ssd": "samples_per_second",
@@ -57,7 +59,7 @@ EXPECTED_SPEED = {
 
 
 class Mll06Parser(Events):
-    """Reads the events and the throughput lines of round 0.6."""
+    """The parser of the events and throughput lines of round 0.6."""
 
     format: ClassVar[str] = "mll06"
     description: ClassVar[str] = "MLPerf training 0.6"
@@ -65,7 +67,7 @@ class Mll06Parser(Events):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold an event of round 0.6."""
+        """Return whether the bytes contain an event of round 0.6."""
         return TOKEN in head
 
     def __init__(self, log: Log) -> None:
@@ -118,10 +120,10 @@ class Mll06Parser(Events):
         self.event(head[2].decode("ascii"), body.get("value"), body.get("metadata"), time, position)
 
     def _decode_body(self, payload: bytes, position: int) -> object:
-        """Return an event's JSON; note what is wrong with it.
+        """Return an event's JSON; record what is wrong with it.
 
         Raises:
-            ValueError: It cannot be decoded.
+            ValueError: The JSON cannot be decoded.
         """
         try:
             return orjson.loads(payload)
@@ -133,7 +135,7 @@ class Mll06Parser(Events):
         return body
 
     def one_speed(self, found: re.Match[bytes]) -> None:
-        """Take one throughput line."""
+        """Read one throughput line."""
         kind = found.lastgroup or ""
         raw = found[kind]
         line = self.log.line_at(found.start())
@@ -154,7 +156,7 @@ class Mll06Parser(Events):
             self.epoch_seconds += value
             self.epoch_line = line
         elif kind == "ssd" and not self.warm_up_seen:
-            # ssd's first figure holds the warm-up.
+            # ssd's first figure includes the warm-up.
             self.warm_up_seen = True
         else:
             self.speeds[kind].add(value, line)
@@ -162,7 +164,9 @@ class Mll06Parser(Events):
     def on_eval_result(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Keep when minigo's model beat the target: ``timestamp`` seconds after run_start."""
+        """Store the time when minigo's model beat the target: ``timestamp`` seconds after
+        run_start.
+        """
         seconds = number(meta.get("timestamp"))
         if self.beaten is None and seconds is not None and math.isfinite(seconds) and seconds > 0:
             self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position))
@@ -171,8 +175,9 @@ class Mll06Parser(Events):
         """Judge the end: minigo proves it by an ``eval_result``, the others by ``run_stop``."""
         log = self.log
         if log.results:
-            # Beside the minutes from run_start to run_stop: what published tables were made of. It holds
-            # start-up too, and minigo's playing of games after the target.
+            # In addition to the minutes from run_start to run_stop: published tables are based on
+            # this time. It also includes start-up, and the games that minigo plays after the
+            # target.
             line, wall, _name = log.results[0]
             measurements.append(self.measure("wall_time", wall, "s", LOWER, line))
         if log.tags.get("submission_benchmark") != "minigo" or self.statuses:
@@ -183,7 +188,7 @@ class Mll06Parser(Events):
         return self._judge_minigo_end(measurements)
 
     def _judge_minigo_end(self, measurements: list[Measurement]) -> bool:
-        """Take the iteration that beat the target for the end: minigo itself plays on after it."""
+        """Use the iteration that beat the target as the end: minigo itself continues to play."""
         log = self.log
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
@@ -198,7 +203,7 @@ class Mll06Parser(Events):
             )
             return False
         seconds, iteration, line = self.beaten
-        # Later judgements ask for a successful run_stop, which minigo does not log.
+        # Later checks require a successful run_stop, which minigo does not log.
         self.statuses.append(("success", line))
         self.run_stop_line = line
         measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, line))
@@ -214,7 +219,9 @@ class Mll06Parser(Events):
         return True
 
     def note_long_result(self) -> None:
-        """Return where the script's clock ran much longer than training: start-up takes a minute at most."""
+        """Record a finding if the script's clock ran much longer than the training: start-up takes
+        at most a minute.
+        """
         if not self.log.results or self.run_start is None or self.run_stop is None:
             return
         line, wall, _name = self.log.results[0]
@@ -227,7 +234,7 @@ class Mll06Parser(Events):
             )
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
-        """Add throughput as each model reports it."""
+        """Add the throughput as each model reports it."""
         super().measure_speed(measurements)
         benchmark = self.log.tags.get("submission_benchmark", "")
         before = len(measurements)
@@ -255,5 +262,6 @@ class Mll06Parser(Events):
     def _find_missing_speed(self, benchmark: str, measurements: list[Measurement]) -> None:
         expected = EXPECTED_SPEED.get(benchmark)
         if expected and not any(measurement.name == expected for measurement in measurements):
-            # The minutes are valid without it; a rule about throughput finds it missing and is unproven.
+            # The minutes are valid without it; a rule about throughput does not find it and is
+            # unproven.
             self.log.find("no_throughput", f"the log has no throughput lines of {benchmark}")

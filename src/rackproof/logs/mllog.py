@@ -1,4 +1,4 @@
-"""MLLOG, the notation of MLPerf training 4.x to 6.x and of Rackproof's own workloads.
+"""Read MLLOG, the notation of MLPerf training 4.x to 6.x and of Rackproof's own workloads.
 
 ``:::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME", "key": …}``
 """
@@ -18,22 +18,22 @@ from rackproof.logs._reading import number
 TOKEN = b":::MLLOG"
 _TOKEN_LENGTH = len(_reading.TOKEN)
 _REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
-"""Bytes of :data:`TOKEN` after the token that splits blocks."""
+"""Number of bytes of :data:`TOKEN` after the token that splits blocks."""
 
 
 class MllogParser(Events):
-    """Reads the events between everything else that a job prints."""
+    """The parser of events among all other output of a job."""
 
     format: ClassVar[str] = "mllog"
     description: ClassVar[str] = "MLPerf training 4.x to 6.x and Rackproof's own workloads"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold an MLLOG event."""
+        """Return whether the bytes contain an MLLOG event."""
         return TOKEN in head
 
     def block(self, data: bytes) -> None:
-        """Decode the events; nothing else of the block is looked at here."""
+        """Decode the events; the rest of the block is not examined here."""
         loads, event, take, log = orjson.loads, self.event, self.take_stat, self.log
         curves = self.tracked
         following = len(log.pieces[0])
@@ -49,7 +49,7 @@ class MllogParser(Events):
                 self.lenient(piece[_REST_OF_NAME:end], position)
                 continue
             metadata = entry.get("metadata")
-            # Each key has a colon: nearly every line has no others, and is spared a call.
+            # Each key has a colon: nearly every line has no others, which saves a call.
             keys = len(entry) + (len(metadata) if type(metadata) is dict else 0)
             keys += len(value) if type(value) is dict else 0
             if piece.count(b":", _REST_OF_NAME, end) != keys and has_key_twice(
@@ -57,7 +57,7 @@ class MllogParser(Events):
             ):
                 self.key_twice(piece[_REST_OF_NAME:end], position)
             elif key == "tracked_stats" and self.is_steady and (time := time_ms / 1000) >= self.latest:
-                # Four events of five: spared the way through the dispatcher.
+                # Four of five events get here and skip the dispatcher.
                 self.latest = time
                 for name in value if type(value) is dict else ():  # not items(): most hold nothing to keep
                     if name in curves:
@@ -67,7 +67,9 @@ class MllogParser(Events):
         self.block_done()
 
     def lenient(self, payload: bytes, position: int) -> None:
-        """Read an event that is not strict JSON of the usual shape; note what is wrong with it."""
+        """Read an event that is not strict JSON of the usual shape; record what is wrong with
+        it.
+        """
         start = payload.find(b"{")
         if start < 0:
             self.unreadable(payload, position)
@@ -94,7 +96,7 @@ class MllogParser(Events):
 
 
 def _milliseconds(entry: dict[str, object]) -> float | None:
-    """Return an event's time; a submitter of 0.7 logged seconds, under a name that shows it."""
+    """Return an event's time; a submitter of 0.7 logged seconds, with a key that indicates it."""
     if "time_ms" in entry or "time_s" not in entry:
         return number(entry.get("time_ms"))
     seconds = number(entry["time_s"])

@@ -1,4 +1,6 @@
-"""MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``."""
+"""Read MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy:
+{…}``.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,11 @@ TARGETS_05: Mapping[str, tuple[QualityTarget, ...]] = {
     "ssd": (QualityTarget(0.212),),
     "transformer": (QualityTarget(25.0),),
 }
-"""Targets of round 0.5, as its logs state them; 21.8 in single precision is a little less."""
+"""Targets of round 0.5, as stated in its logs; 21.8 in single precision is slightly less."""
 
 
 class Mlp05Parser(Events):
-    """Reads the events of round 0.5."""
+    """The parser of the events of round 0.5."""
 
     format: ClassVar[str] = "mlp05"
     description: ClassVar[str] = "MLPerf training 0.5"
@@ -45,7 +47,7 @@ class Mlp05Parser(Events):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold an event of round 0.5."""
+        """Return whether the bytes contain an event of round 0.5."""
         return TOKEN in head
 
     def block(self, data: bytes) -> None:
@@ -81,14 +83,16 @@ class Mlp05Parser(Events):
         self.log.tag("submission_benchmark", head[1].decode("ascii"))
         time = number(head[2].decode("ascii"))
         if key == "run_stop" and not isinstance(value, dict):
-            # Without an outcome it only gives the time of the end; run_final has the status then.
+            # Without an outcome it only gives the time of the end; run_final then has the status.
             value = {}
         if key == "run_final" and not self._is_outcome(value):
             return
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
 
     def _is_outcome(self, value: object) -> bool:
-        """Return whether the value of a run_final states how the run ended, and comes after its end."""
+        """Return whether the value of a run_final states the outcome of the run, and comes after
+        its end.
+        """
         return self.run_stop is not None and (not isinstance(value, dict) or "success" in value)
 
 

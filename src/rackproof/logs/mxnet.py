@@ -1,7 +1,8 @@
-"""MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec  accuracy=0.842831``.
+"""Read MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec
+accuracy=0.842831``.
 
-The format has no end marker. A run is proven to have ended when the number of epochs is known (from
-the ``start with arguments Namespace(… num_epochs=20 …)`` line) and reached, or when the script prints
+The format has no end marker. A run is proven to have ended if the number of epochs is known (from
+the line ``start with arguments Namespace(… num_epochs=20 …)``) and reached, or if the script prints
 its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
 """
 
@@ -32,14 +33,14 @@ _HEAD = re.compile(
 
 
 class MxnetParser(LogParser):
-    """Reads speeds, accuracies and epoch times."""
+    """The parser of speeds, accuracies and epoch times."""
 
     format: ClassVar[str] = "mxnet"
     description: ClassVar[str] = "MXNet's training log"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold a line of MXNet's training loop."""
+        """Return whether the bytes contain a line of MXNet's training loop."""
         return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -78,7 +79,7 @@ class MxnetParser(LogParser):
             self.metric(at, epoch, metric[1], metric[2], metric[3], text)
 
     def _line_outside_epochs(self, at: int, text: str) -> None:
-        """Take the arguments, or the total time that the script prints at its end."""
+        """Read the arguments, or the total time that the script prints at its end."""
         if "num_epochs=" in text:
             for name, value in _ARGUMENT.findall(text):
                 self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))
@@ -86,7 +87,7 @@ class MxnetParser(LogParser):
             self.end_line, self.wall = at, number(end[1])
 
     def _epoch_time(self, at: int, epoch: int, raw: str, text: str) -> None:
-        """Take an epoch's time, which is printed when the epoch has ended."""
+        """Read an epoch's time, which is printed after the epoch."""
         value = number(raw)
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
@@ -102,7 +103,7 @@ class MxnetParser(LogParser):
             self.ended_epochs.add(epoch)
 
     def speed(self, at: int, epoch: int, raw: str, rest: str, text: str) -> None:
-        """Take one progress line."""
+        """Read one progress line."""
         value = number(raw)
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
@@ -123,7 +124,7 @@ class MxnetParser(LogParser):
                 self._check_metric(name, inline, at, text)
 
     def metric(self, at: int, epoch: int, kind: str, name: str, raw: str, text: str) -> None:
-        """Take one training or validation value."""
+        """Read one training or validation value."""
         value = number(raw)
         if value is None:
             self.log.find(
@@ -144,30 +145,32 @@ class MxnetParser(LogParser):
             self.curve(key, "").add(epoch + 1, value)
 
     def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
-        """Note an accuracy that is not a fraction, and a loss below 0; other metrics have no known bounds."""
+        """Record an accuracy outside 0 to 1, and a loss below 0; other metrics have no known
+        limits.
+        """
         fraction = "accuracy" in name or name.endswith("f1")
         if (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
             message = f"{name} cannot be {value:g}"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def curve(self, name: str, unit: str) -> Curve:
-        """Return the curve of that name."""
+        """Return the curve with the name."""
         return self.curves.setdefault(name, Curve(name, unit, "epoch"))
 
     def finish(self) -> ParsedLog:
-        """Judge whether the last epoch is whole and the last that was asked for."""
+        """Judge whether the last epoch is complete and the last requested one."""
         log = self.log
         proven = self.judge_end()
         self._judge_course()
         log.marks_as_findings(self.last_epoch_line if proven else None)
         measurements: list[Measurement] = []
         if self.speeds:
-            # The first interval holds allocation and auto-tuning.
+            # The first interval includes allocation and auto-tuning.
             speeds, name = self.speeds[1:] or self.speeds, "samples_per_second"
             speed, up, at = statistics.median(speeds), Direction.HIGHER, self.speed_line
             measurements.append(self.measure(name, speed, "samples/s", up, at, samples=speeds))
         for name, (value, at) in self.metrics.items():
-            # Of other metrics it is not known which way is better.
+            # For other metrics, the better direction is unknown.
             direction = Direction.HIGHER if name.endswith("accuracy") else None
             measurements.append(self.measure(name, value, "", direction, at))
         self._measure_times(measurements)
@@ -175,7 +178,7 @@ class MxnetParser(LogParser):
         return log.parsed(self.format, base, measurements, list(self.curves.values()))
 
     def _judge_course(self) -> None:
-        """Find epochs and batches that are missing, or that go back."""
+        """Find missing epochs and batches, and numbers that decrease."""
         first = int(number(self.log.tags.get("load_epoch")) or 0)
         ended = sorted(self.ended_epochs)
         for epoch in range(min(first, ended[0]) if ended else 0, self.last_epoch):
@@ -189,11 +192,11 @@ class MxnetParser(LogParser):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
 
     def _judge_batches(self, ended: list[int]) -> None:
-        """Find an epoch with fewer progress lines than another: all have the same data."""
+        """Find an epoch with fewer progress lines than another: all epochs have the same data."""
         if len(self.batches) >= MAX_VALUES:
             return
         most = max((batches.last or 0 for batches in self.batches.values()), default=0)
-        # The rest of an epoch may make the next one longer by a batch, and so by a line.
+        # The rest of an epoch may lengthen the next one by a batch, and therefore by a line.
         gap = max((batches.usual for batches in self.batches.values()), default=0)
         for epoch in ended:
             last = self.batches[epoch].last if epoch in self.batches else None
@@ -209,7 +212,7 @@ class MxnetParser(LogParser):
         if self.ended_epochs:
             measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, at))
         if self.times:
-            # The first epoch holds start-up: by so much it is longer than the others.
+            # The first epoch includes start-up, by which it is longer than the others.
             times = self.times[1:] or self.times
             steady = statistics.median(times)
             measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, at, samples=times))
@@ -220,13 +223,13 @@ class MxnetParser(LogParser):
             measurements.append(self.measure("wall_time", self.wall, "s", lower, self.end_line))
 
     def judge_end(self) -> bool:
-        """Find out whether the log proves a run that ended well."""
+        """Return whether the log proves a run that ended well."""
         log = self.log
         if not self.ended_epochs:
             log.find("no_epoch", "no epoch was finished", Verdict.UNPROVEN, line=max(1, log.lines))
             return False
         if log.ends_in_line and self.last_line in (self.last_epoch_line, self.end_line):
-            # Half a number still looks like a number.
+            # Half of a number still looks like a number.
             log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
             return False
         if not self._last_epoch_is_whole():
@@ -255,7 +258,9 @@ class MxnetParser(LogParser):
         return False
 
     def _last_epoch_is_whole(self) -> bool:
-        """Return whether the last epoch has its time and, if others were validated, its validation."""
+        """Return whether the last epoch has its time and, if other epochs were validated, its
+        validation.
+        """
         if self.last_epoch not in self.ended_epochs:
             return False
         return not self.validated or self.last_epoch in self.validated

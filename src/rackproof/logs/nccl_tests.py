@@ -1,11 +1,12 @@
-"""nccl-tests: the tables on standard output (old and new columns) and the JSON of ``-J``.
+"""Read the output of nccl-tests: tables on standard output (old and new columns) and the JSON of
+``-J``.
 
-``#wrong`` other than 0 means corrupted data and fails whatever the speed. ``N/A`` there means that nothing
-was checked: then there is no ``wrong_values`` measurement. Before 2.13 the column was ``error``, the largest
-deviation, which rounding makes slightly more than 0 (``5e-07``).
+A ``#wrong`` other than 0 means corrupted data and fails, whatever the speed. ``N/A`` means that
+nothing was checked; then there is no ``wrong_values`` measurement. Before 2.13 the column was
+``error``, the largest deviation, which rounding makes slightly more than 0 (``5e-07``).
 
-A file may hold several tables, of several collectives, and of several processes whose lines a launcher
-has labelled.
+A file may contain several tables, from several collectives, and from several processes whose lines
+a launcher has labelled.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ COLLECTIVES = (
 )
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _NOT_REDUCING = frozenset({"all_gather", "alltoall", "alltoallv", "broadcast", "gather", "scatter"})
-"""No version prints a reduction for these; for sendrecv and hypercube some do."""
+"""Collectives for which no version prints a reduction; for sendrecv and hypercube some versions
+do."""
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _SHARED = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
-"""Collectives whose busbw is algbw times (n - 1)/n."""
+"""Collectives for which busbw is algbw times (n - 1)/n."""
 _WHOLE = frozenset({"broadcast", "reduce", "sendrecv"})
-"""Collectives whose busbw is algbw."""
+"""Collectives for which busbw equals algbw."""
 _PROGRAM = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(COLLECTIVES) + r")_perf")
 _STARTING = re.compile(r"^# Collective test starting: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
-# People write a collective's name in many ways into the name of a file.
+# In file names, the name of a collective is written in many ways.
 _IN_NAME = re.compile(
     r"(?<![a-z0-9])(?:nccl[-_. ]?)?(?:"
     r"(?P<all_reduce>all[-_. ]?reduce)|(?P<all_gather>all[-_. ]?gather)|"
@@ -61,7 +63,7 @@ _CONCLUDED = re.compile(r"^# Collective test concluded: .{0,500}?(" + "|".join(C
 _HEADER = re.compile(r"^#\s+size\s+count\s+.*algbw\s+busbw")
 _ROW = re.compile(r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z][a-z0-9_]{1,20}\s")
 _NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
-"""Thirty blanks replace the figures out of place in a replay of a trace."""
+"""In a replay of a trace, thirty blanks replace the out-of-place figures."""
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,20}) (\w+)")
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S{1,30})(?:\s+(\w{1,20}))?")
 _DEVICE = re.compile(
@@ -70,24 +72,25 @@ _DEVICE = re.compile(
     r"\[([0-9A-Fa-fx:.]{1,40})\] (.{1,100})$"
 )
 _LARGE = 1 << 20
-"""A message of so many bytes takes long enough that its bandwidth is more than 0.00 GB/s."""
+"""Message size in bytes from which the bandwidth must be printed as more than 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
-"""The largest distance between busbw and its value from algbw: both are rounded to two digits."""
+"""Tolerance for the ratio of busbw to algbw: both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
 _VALIDATION = re.compile(r"\bvalidation: (\d{1,9})\b")
 _FASTEST_GB_S = 10_000.0
-"""No collective is as fast, between whatever GPUs."""
+"""Upper limit for plausible bandwidths of any collective between any GPUs."""
 _LINK_SHARE = 1.5
-"""Switches that reduce (NVLS) let an all-reduce have more than its link's bandwidth: up to 1.1 of it."""
+"""Upper limit for an all-reduce, as a share of its link's bandwidth: with switches that reduce
+(NVLS), up to 1.1 was observed."""
 _BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16"), 2),
     **dict.fromkeys(("float", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64"), 8),
 }
-"""Bytes of a value by the name of its type."""
+"""Bytes per value, by the name of the data type."""
 _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
 )
@@ -95,7 +98,8 @@ _MOST_RANKS_OF_NODE = 16
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-"""The deviation between two ranks that programs with a column ``error`` allow; none for whole numbers."""
+"""Deviation between two ranks that programs with a column ``error`` allow; integers may not
+deviate."""
 _MANY_RANKS = 4096
 MAX_STREAMS = 4096
 _HEAD = re.compile(
@@ -107,41 +111,41 @@ _HEAD = re.compile(
 
 @dataclass(slots=True, eq=False)
 class BandwidthTable:
-    """The facts of one table that identify its collective."""
+    """Facts of one table, from which its collective is identified."""
 
     program: str = ""
-    """The collective that was named for this very table."""
+    """Collective that was stated for exactly this table."""
     device: str = ""
-    """Product name of a GPU."""
+    """Product name of a GPU of this table."""
     validates: bool | None = None
     off_count: int | None = None
-    """Line of the first row whose count is not its size by its type."""
+    """Line of the first row whose count does not match its size and type."""
     candidates: tuple[str, ...] = ()
-    """Collectives that were named for another table, or several at once."""
+    """Collectives that were stated for another table, or several stated at once."""
     ranks: int = 0
     with_root: bool = False
     per_iteration: bool = False
     deviations: bool = False
-    """True if it has ``error`` where newer versions count wrong values."""
+    """True if the table has a column ``error`` instead of the newer count of wrong values."""
     row_count: int = 0
     largest: int = 0
-    """The largest size of a row, in bytes."""
+    """Largest size of a row, in bytes."""
     reduces: bool = False
     rooted: bool = False
     fastest: float = 0.0
-    """The highest busbw."""
+    """Highest busbw in the table."""
     algbw: float = 0.0
     ratio: float = 0.0
-    """busbw/algbw of the fastest row: the figures have two decimals."""
+    """busbw/algbw of the fastest row, since the figures have only two decimals."""
     ratios: tuple[float, float] = (math.inf, 0.0)
-    """The lowest and the highest busbw/algbw of rows that are fast enough for it."""
+    """Lowest and highest busbw/algbw of rows that are fast enough to compute it."""
     figures: Figures = field(default_factory=Figures)
     checked: set[str] = field(default_factory=set)
     unchecked: set[str] = field(default_factory=set)
-    """Places, in and out of place, whose values were checked, and those whose values were not."""
+    """Places (in and out of place) whose values were checked, and places whose values were not."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
-        """Derive the collective from one row."""
+        """Record the facts of one row that identify the collective."""
         self.row_count += 1
         self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
@@ -153,8 +157,8 @@ class BandwidthTable:
             self.ratios = min(lowest, busbw / algbw), max(highest, busbw / algbw)
 
     def contradicts(self, name: str) -> bool:
-        """Return whether a row's busbw differs from a collective's value for its algbw: none more than
-        doubles it.
+        """Return whether the busbw of a row differs from the collective's value for its algbw; no
+        collective more than doubles it.
         """
         factor = _factor(name, self.ranks)
         lowest, highest = self.ratios
@@ -163,7 +167,7 @@ class BandwidthTable:
         return highest > (1 + _RATIO_TOLERANCE) * (factor or 2) or lowest < (1 - _RATIO_TOLERANCE) * factor
 
     def may_be(self, name: str) -> bool:
-        """Return whether nothing in the table contradicts a collective's name."""
+        """Return whether the table is consistent with a collective's name."""
         if name in (_NOT_REDUCING if self.reduces else _REDUCING):
             return False
         if self.with_root and self.rooted != (name in _ROOTED):
@@ -172,14 +176,16 @@ class BandwidthTable:
         return not (factor and self.ratio) or math.isclose(self.ratio, factor, rel_tol=_RATIO_TOLERANCE)
 
     def collective(self, in_name: tuple[str, ...]) -> str:
-        """Return the collective's name: as stated, from the file's name, from its columns and busbw/algbw."""
+        """Return the collective's name: as stated, else from the file's name, else from columns and
+        busbw/algbw.
+        """
         if self.program:
             return self.program
         for names in (self.candidates, in_name):
             fitting = [name for name in names if self.may_be(name)]
             if len(fitting) == 1:
                 return fitting[0]
-        # Only for a reduction: several of the other collectives share each factor.
+        # Only for a reduction: each factor is shared by several of the other collectives.
         if self.ranks > 1 and self.ratio and self.reduces:
             fitting = [name for name in sorted(_REDUCING) if self.may_be(name)]
             if not self.with_root:
@@ -190,7 +196,7 @@ class BandwidthTable:
 
 
 def _factor(name: str, ranks: int) -> float:
-    """Return busbw/algbw of a collective, or 0 if it is not known."""
+    """Return the busbw/algbw of a collective, or 0 if unknown."""
     if name in _WHOLE:
         return 1.0
     if ranks < 2:
@@ -201,61 +207,61 @@ def _factor(name: str, ranks: int) -> float:
 
 
 def collectives_in(name: str) -> tuple[str, ...]:
-    """Return the collectives that a file's name names, folders left out (``nccl_allreduce.log``)."""
-    # A capital begins a word: ncclAllReduce.
+    """Return the collectives in a file's name, without its folders (``nccl_allreduce.log``)."""
+    # A capital letter starts a word: ncclAllReduce.
     base = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", PurePosixPath(name).name[-255:]).lower()
     return tuple(dict.fromkeys(str(found.lastgroup) for found in _IN_NAME.finditer(base)))
 
 
 @dataclass(slots=True)
 class LabelledLines:
-    """The lines of one process, or all lines where no launcher labels them."""
+    """The lines of one process, or all lines if no launcher labels them."""
 
     stated: str = ""
-    """The collective that the program itself states, until its table begins."""
+    """Collective that the program itself states, until its table starts."""
     ranks: int = 0
     split: bool = False
-    """True if ranks form several groups of unknown sizes."""
+    """True if the ranks form several groups of unknown sizes."""
     table: BandwidthTable | None = None
     open: int = 0
-    """Tables that have started and not ended."""
+    """Number of tables that have started but not ended."""
     without_average: int = 0
-    """Tables that have ended, and whose average is still to come: only its line states
-    that it was too low.
+    """Number of tables that have ended without their average yet; only its line states that it was
+    too low.
     """
     least_bytes: int = 0
     most_bytes: int = 0
-    """The smallest and the largest size that was asked for."""
+    """The smallest and the largest requested size."""
     factor: int = 0
-    """Sizes grow by this factor from row to row, or 0 if they grow by a step."""
+    """Factor by which sizes grow from row to row, or 0 if they grow by a step."""
     step: int = 0
-    """Sizes grow by so many bytes, or 0 if they grow by a factor."""
+    """Bytes by which sizes grow from row to row, or 0 if they grow by a factor."""
     devices: Devices = field(default_factory=Devices)
     device: str = ""
-    """Product name of a GPU."""
+    """Product name of a GPU of this process."""
     validates: bool | None = None
-    """True if the program was asked to check its results, or None if that is not stated."""
+    """True if the program was requested to check its results, or None if not stated."""
     concluded: str = ""
-    """The collective of the last table."""
+    """Collective of the last completed table."""
     ended: BandwidthTable | None = None
-    """The table whose average is still to come."""
+    """Table whose average has not been read yet."""
 
     @property
     def sizes(self) -> int:
-        """Return the number of a table's sizes, or 0 if it is not known."""
+        """Return the number of sizes in a table, or 0 if unknown."""
         step = self.factor or self.step
         return count_sizes(self.least_bytes, self.most_bytes, step, is_factor=self.factor > 0)
 
 
 class NcclTestsParser(LogParser):
-    """Reads tables or the JSON document."""
+    """The parser of nccl-tests' tables and of its JSON document."""
 
     format: ClassVar[str] = "nccl_tests"
     description: ClassVar[str] = "nccl-tests, table or JSON of -J"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold a table of nccl-tests or begin its JSON."""
+        """Return whether the bytes contain a table of nccl-tests or the beginning of its JSON."""
         return _HEAD.search(head) is not None or (head.lstrip()[:1] == b"{" and b'"nccl_version"' in head)
 
     def __init__(self, log: Log) -> None:
@@ -264,7 +270,7 @@ class NcclTestsParser(LogParser):
         self.started = False
         self.streams: dict[str, LabelledLines] = {}
         self.named: tuple[str, ...] = ()
-        """Collectives that a command names outside of a table."""
+        """Collectives that a command outside of a table names."""
         self.named_is_new = False
         self.named_after_table = False
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
@@ -274,12 +280,12 @@ class NcclTestsParser(LogParser):
         self.wrong_line: int | None = None
         self.tables = 0
         self.average_line = 0
-        """The last line that states an average."""
+        """Last line that states an average."""
         self.rank: int | None = None
-        """The rank whose line is being read, where a launcher labels lines."""
+        """Rank whose line is being read, if a launcher labels the lines."""
 
     def block(self, data: bytes) -> None:
-        """Read a table, or gather the document."""
+        """Read a table, or collect the document."""
         if not self.started and data.strip():
             self.started = True
             if data.lstrip()[:1] == b"{":
@@ -293,7 +299,7 @@ class NcclTestsParser(LogParser):
     # -- the tables -------------------------------------------------------------------------------
 
     def line(self, at: int, text: str) -> None:
-        """Read one line of a table or around it."""
+        """Read one line inside or outside a table."""
         label = ""
         if not _is_of_a_table(text):
             label, rest = split_label(text)
@@ -315,7 +321,7 @@ class NcclTestsParser(LogParser):
         return self.streams.setdefault(label, LabelledLines())
 
     def _words(self, at: int, text: str, stream: LabelledLines) -> None:
-        """Read a line that is not of a table: a command, or an error."""
+        """Read a line outside a table: a command or an error."""
         if not stream.open and (names := dict.fromkeys(_PROGRAM.findall(text))):
             self.named, self.named_is_new = tuple(names), True
             self.named_after_table = self.tables > 0
@@ -323,7 +329,7 @@ class NcclTestsParser(LogParser):
             self.log.find("nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text)
 
     def comment(self, at: int, text: str, stream: LabelledLines) -> None:
-        """Read a line that begins with ``#``."""
+        """Read a line that starts with ``#``."""
         if _HEADER.match(text):
             self._table_begin(at, text, stream)
         elif bounds := _BOUNDS.match(text):
@@ -332,7 +338,7 @@ class NcclTestsParser(LogParser):
             self.log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, line=at, excerpt=text)
 
     def _table_begin(self, at: int, text: str, stream: LabelledLines) -> None:
-        """Take the line above a table's rows."""
+        """Read the line above a table's rows."""
         table = BandwidthTable(
             ranks=0 if stream.split else stream.ranks,
             with_root=re.search(r"\sroot\s", text) is not None,
@@ -363,7 +369,9 @@ class NcclTestsParser(LogParser):
         self.tables += 1
 
     def _table_end(self, at: int, text: str, stream: LabelledLines, count: str, word: str) -> None:
-        """Take the line that proves the end of a table, with the program's own count of wrong values."""
+        """Read the line that proves the end of a table and states the program's own count of wrong
+        values.
+        """
         if stream.open and stream.table is not None and not stream.table.row_count:
             self.log.find("no_rows", "a table without a row", Verdict.UNPROVEN, line=at)
         elif stream.open == 1 and stream.table is not None:
@@ -379,23 +387,25 @@ class NcclTestsParser(LogParser):
             )
 
     def _judge_last_size(self, at: int, stream: LabelledLines, table: BandwidthTable) -> None:
-        """Note a table that ends before the largest size asked for; sizes are rounded down a little."""
+        """Record a table that ends before the largest requested size; sizes are rounded down
+        slightly.
+        """
         if stream.factor > 1 and 0 < table.largest * stream.factor <= 0.9 * stream.most_bytes:
             message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were asked for"
             self.log.find("cut_off", message, Verdict.UNPROVEN, line=at)
 
     def _judge_sizes(self, at: int | None, sizes: int, table: BandwidthTable) -> None:
-        """Note a table that lacks a row."""
+        """Record a table that lacks a row."""
         if missing := table.figures.missing_rows(sizes):
             self.log.find("rows_missing", missing, Verdict.UNPROVEN, line=at)
 
     def _judge_devices(self, at: int | None, devices: Devices) -> None:
-        """Note a list of devices that cannot be whole, or of one system."""
+        """Record a list of devices that is incomplete or mixes several systems."""
         for line, message in devices.contradictions():
             self.log.find("devices_contradict", message, Verdict.UNPROVEN, line=line or at)
 
     def _judge_average(self, at: int | None, stated: float | None, table: BandwidthTable | None) -> None:
-        """Note an average that is not that of the rows above it."""
+        """Record an average that does not match the rows above it."""
         average = table.figures.other_average(stated) if table is not None and stated is not None else None
         if average is not None:
             message = (
@@ -433,7 +443,7 @@ class NcclTestsParser(LogParser):
         self.log.tag("device", device[7])
 
     def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
-        """Take a fact from a comment; return whether it states one."""
+        """Read a fact from a comment; return whether it states one."""
         if average := _AVERAGE.match(text):
             self._take_average(at, text, stream, average)
         elif device := _DEVICE.match(text):
@@ -460,7 +470,7 @@ class NcclTestsParser(LogParser):
         """Read one row: size, count, type, [redop], [root], then time, algbw, busbw, #wrong twice."""
         words = text.split()
         redop, root, figures = _split_row(words[3:], with_root=table.with_root)
-        # With times per iteration, each place has four more columns.
+        # With times per iteration, each place has four additional columns.
         width = 8 if table.per_iteration else 4
         halves = {PLACES[0]: figures[:width], PLACES[1]: figures[width : 2 * width]}
         if width <= len(figures) < 2 * width and _NO_OUT_OF_PLACE.search(text):
@@ -495,13 +505,13 @@ class NcclTestsParser(LogParser):
         busbw: float,
         wrong: float | None,
     ) -> None:
-        """Take the figures of one size in one place."""
+        """Record the figures of one size in one place."""
         self.row_count += 1
         size = labels["size_bytes"]
         self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
         (table.unchecked if wrong is None else table.checked).add(labels["place"])
         for name, value in (("busbw", busbw), ("algbw", algbw)):
-            # A large message with a printed 0.00 was not moved.
+            # A large message whose bandwidth is printed as 0.00 was not moved.
             nothing = value == 0 and size.isdigit() and int(size) >= _LARGE
             if not math.isfinite(value) or value < 0 or nothing:
                 message = f"{name} is {value:.2f} at {size} bytes"
@@ -515,7 +525,7 @@ class NcclTestsParser(LogParser):
                 self.rows.append((table, measurement))
 
     def _count_wrong(self, at: int | None, text: str, where: str, wrong: float | None) -> None:
-        """Count wrong values, or None if the program did not check."""
+        """Count wrong values; None means that the program did not check."""
         if wrong is None:
             self.unchecked += 1
             return
@@ -529,7 +539,7 @@ class NcclTestsParser(LogParser):
     # -- the document -----------------------------------------------------------------------------
 
     def read_document(self, document: bytearray) -> bool:
-        """Read the JSON of ``-J``; return whether it is whole."""
+        """Read the JSON of ``-J``; return whether it is complete."""
         log = self.log
         if len(document) > MAX_JSON:
             log.find("too_large", "more JSON than nccl-tests writes", Verdict.UNPROVEN)
@@ -552,7 +562,7 @@ class NcclTestsParser(LogParser):
         return self.document_end(root)
 
     def document_head(self, root: dict[str, Any]) -> BandwidthTable:
-        """Take the program, the sizes and the devices that the JSON states."""
+        """Read the program, the sizes and the devices that the JSON states."""
         table = BandwidthTable(with_root=True)
         arguments = root.get("args")
         if isinstance(arguments, list) and arguments:
@@ -566,7 +576,7 @@ class NcclTestsParser(LogParser):
         return table
 
     def _take_config(self, config: dict[str, Any]) -> int:
-        """Take sizes and devices; return how many ranks there are, or 0 if that is not known."""
+        """Read sizes and devices; return the number of ranks, or 0 if unknown."""
         for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
             self.log.tag(tag, config.get(key))
         devices = config.get("devices")
@@ -579,7 +589,7 @@ class NcclTestsParser(LogParser):
         return 0 if split else len(devices)
 
     def _take_listed(self, devices: list[Any]) -> None:
-        """Take the GPUs that the JSON lists."""
+        """Record the GPUs that the JSON lists."""
         listed = Devices()
         for one in devices[:100_000]:
             rank = whole(one.get("rank")) if isinstance(one, dict) else None
@@ -587,14 +597,14 @@ class NcclTestsParser(LogParser):
                 continue
             keys = ("pid", "hostname", "device", "bus_id")
             known = [text_of(one.get(key, ""), 200) for key in keys]
-            # Without host and number of the device nothing is known of its place.
+            # Without the host and the number of the device, its place is unknown.
             unknown = not (known[1] and known[2])
             where = (known[0], known[1], f"rank {rank}" if unknown else known[2], known[3])
             listed.take(None, rank, where, text_of(one.get("device_info", ""), 100))
         self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:
-        """Judge errors and wrong values; return whether the JSON has its last part."""
+        """Judge errors and wrong values; return whether the JSON contains its last part."""
         log = self.log
         bounds = root.get("out_of_bounds")
         errors = root.get("errors")
@@ -627,7 +637,7 @@ class NcclTestsParser(LogParser):
     def _entry_place(
         self, entry: dict[str, Any], table: BandwidthTable, size: str, place: str, body: dict[str, Any]
     ) -> bool:
-        """Take the figures of one place; return whether they can be read."""
+        """Record the figures of one place; return whether they are readable."""
         algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
         raw_wrong = body.get("nwrong")
         wrong = number(raw_wrong)
@@ -644,7 +654,7 @@ class NcclTestsParser(LogParser):
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> ParsedLog:
-        """Judge the values, not the speed."""
+        """Judge the values, not the speed, and return the parsed log."""
         log = self.log
         document = self.document
         proven = self._tables_ended() if document is None else self.read_document(document)
@@ -666,7 +676,7 @@ class NcclTestsParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _judge_tables(self, names: Mapping[BandwidthTable, str]) -> None:
-        """Find tables whose figures contradict each other, and values that were not checked."""
+        """Find tables with contradictory figures, and values that were not checked."""
         for table, name in names.items():
             self._judge_table(table, name)
             if not table.fastest:
@@ -681,7 +691,7 @@ class NcclTestsParser(LogParser):
                 message = f"busbw is {lowest:.3g} to {highest:.3g} times algbw, which is not {name}'s{ranks}"
                 self.log.find("busbw_contradicts", message, Verdict.UNPROVEN)
         if self.unchecked:
-            # Some collectives are never checked in place; then no row there is.
+            # Some collectives are never checked in place; then no row is checked there.
             partly = any(
                 table.checked & table.unchecked or (table.validates and PLACES[0] in table.unchecked)
                 for table in names
@@ -690,7 +700,7 @@ class NcclTestsParser(LogParser):
             self.log.find("not_checked", message, Verdict.UNPROVEN if partly else None)
 
     def _judge_table(self, table: BandwidthTable, name: str) -> None:
-        """Find figures that cannot be, and checks that the program had to leave out."""
+        """Find impossible figures, and checks that the program had to skip."""
         physics = physics_of(table.device)
         one_node = physics is not None and table.ranks <= _MOST_RANKS_OF_NODE
         most = _LINK_SHARE * physics.nvlink if physics and one_node else _FASTEST_GB_S
@@ -705,9 +715,9 @@ class NcclTestsParser(LogParser):
             self.log.find("not_checked", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
-        """Return whether there is a table, and every one has its end; note missing parts."""
+        """Return whether there is a table and every table is complete; record missing parts."""
         log, streams = self.log, self.streams.values()
-        # Half of the last line may lack the word that the average was too low.
+        # An incomplete last line may lack the statement that the average was too low.
         half = log.ends_in_line and self.average_line == log.lines + 1
         without_average = half or any(stream.without_average for stream in streams)
         message = ""
@@ -724,7 +734,7 @@ class NcclTestsParser(LogParser):
         return not message
 
     def _test_without_table(self) -> str:
-        """Return in words that a test was started or named below the last table and printed none, "" else."""
+        """Return a message if a test started or was named after the last table, or "" if not."""
         if started := next((stream.stated for stream in self.streams.values() if stream.stated), ""):
             return f"{started} was started and has no table"
         if self.named_is_new and self.named_after_table:
@@ -733,12 +743,12 @@ class NcclTestsParser(LogParser):
 
 
 def _is_of_a_table(text: str) -> bool:
-    """Return whether a line begins like those of nccl-tests, indented or not."""
+    """Return whether a line starts like those of nccl-tests, with or without indentation."""
     return text.lstrip().startswith("#") or _ROW.match(text) is not None
 
 
 def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str]]:
-    """Return reduction and root, or "" if there is none, and the words from the first time on."""
+    """Return reduction and root, each "" if absent, and the words from the first time on."""
     redop = root = ""
     # A time may be "nan", which is not a reduction.
     if words and re.fullmatch(r"[a-z]+\w*", words[0]) and words[0] not in ("nan", "inf"):
@@ -749,19 +759,19 @@ def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str
 
 
 def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
-    """Return algbw, busbw and the column of wrong values, or None if they cannot be read."""
+    """Return algbw, busbw and the column of wrong values, or None if they are unreadable."""
     if len(values) < 4:
         return None
     algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])
-    # "N/A" means that nothing was checked; any other word there is damage.
+    # "N/A" means that nothing was checked; any other word is damage.
     damaged = number(values[0]) is None or (wrong is None and values[3] != "N/A")
     return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
 
 
 def _is_beyond(deviation: float, kind: str, ranks: int) -> float:
-    """Return 1 for a deviation beyond what rounding makes, else 0.
+    """Return 1 for a deviation larger than rounding causes, else 0.
 
-    Not a number is beyond it: the programs compare with ``>`` and count it as right.
+    NaN counts as beyond: the programs compare with ``>`` and would count it as right.
     """
     allowed = _DEVIATIONS.get(kind, 0.0) * max(1, (ranks or _MANY_RANKS) - 1)
     return 0.0 if 0 <= deviation <= allowed else 1.0

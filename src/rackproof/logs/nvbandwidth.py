@@ -2,8 +2,9 @@
 
 Before its JSON, 0.5 to 0.7 print the devices as text; 0.8 has them in it, those of the first process's node.
 
-A bidirectional test between GPUs has three: both directions and their total. Their cells are named after the
-test and the part (``device_to_device_bidirectional_memcpy_read_ce_total``), as the tool's own sums are.
+A bidirectional test between GPUs has three matrices: both directions and their total. Their cells
+are named after the test and the part (``device_to_device_bidirectional_memcpy_read_ce_total``),
+like the tool's own sums.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
 _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
-"""The bisection between nodes names these: the sending and the receiving process."""
+"""Pattern of a row of the bisection between nodes, which names the sending and the receiving
+process."""
 _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
@@ -36,13 +38,13 @@ _FACT = re.compile(
 )
 _DEVICE = re.compile(r"^\s*Device (\d{1,4}): (.{1,100})$")
 _PROCESS = re.compile(r"^\s*Process +\d{1,6} \([^)]{1,100}\): device \d{1,4}: ")
-"""A run on several nodes lists its processes in place of devices."""
+"""Pattern of a line about a process, which a run on several nodes lists in place of devices."""
 _BETWEEN_GPUS = re.compile(r"(?:^|_)device_to_device_")
-"""Tests with a row and a column for each GPU."""
+"""Pattern of tests with a row and a column for each GPU."""
 _WITH_HOST = re.compile(r"(?:^|_)(?:host|all)_")
-"""Tests of the way to the host's memory; ``all_to_host`` is one, too."""
+"""Pattern of tests of the path to the host's memory, including ``all_to_host``."""
 _FASTEST_GB_S, _FASTEST_TO_HOST_GB_S = 10_000.0, 1_000.0
-"""No cell shows more: memory of 8 TB/s, and NVLink-C2C of 450 GB/s in two directions."""
+"""Upper limits for a cell: memory reaches 8 TB/s, and NVLink-C2C 450 GB/s in two directions."""
 _BEGIN = re.compile(rb'\{[^\S\n]*(?:\n[^"\n]{0,120}){0,40}"nvbandwidth"\s*:')
 """The JSON begins, perhaps with a launcher's labels, and the lines of other processes between."""
 _LISTED_DEVICE = re.compile(r"(\d{1,4}): (.{1,100}?)\s*\([0-9A-Fa-f:.]+\)(?:: \(.*\))?")
@@ -51,14 +53,14 @@ MAX_CELLS = 4000
 
 
 class NvbandwidthParser(LogParser):
-    """Reads matrices."""
+    """The parser of nvbandwidth's matrices."""
 
     format: ClassVar[str] = "nvbandwidth"
     description: ClassVar[str] = "nvbandwidth, text or JSON of -j"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes begin with nvbandwidth's heading or JSON."""
+        """Return whether the bytes start with nvbandwidth's heading or JSON."""
         return b"nvbandwidth Version" in head or _BEGIN.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -73,23 +75,23 @@ class NvbandwidthParser(LogParser):
         self.cells: list[Measurement] = []
         self.open_line = 0
         self.part = ""
-        """The part that the description of the present matrix names."""
+        """Part that the description of the current matrix names."""
         self.row_names: list[str] = []
-        """Names of the rows of the present matrix."""
+        """Names of the rows of the current matrix."""
         self.matrix: list[Measurement] = []
-        """Cells of the matrix that has no sum yet."""
+        """Cells of the matrix whose sum has not been read yet."""
         self.parts: dict[str, float] = {}
-        """Sums of the present test's matrices, by part ("" for the only one)."""
+        """Sums of the current test's matrices, by part ("" for the only one)."""
         self.total = 0.0
         self.sums = self.waived = 0
         self.noted = self.note_first = False
         self.devices: dict[str, str] = {}
-        """Product names of the devices that the heading lists, by number."""
+        """Product names of the devices in the heading, by number."""
         self.of_processes = False
         self.widest = 0
-        """Columns of the widest matrix that has one for each device."""
+        """Number of columns of the widest matrix that has one for each device."""
         self.absent: set[tuple[str, str]] = set()
-        """Rows and columns of the present matrix whose cells are N/A."""
+        """Rows and columns of the current matrix whose cells are N/A."""
 
     def block(self, data: bytes) -> None:
         """Read text, or gather the documents."""
@@ -114,7 +116,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
 
     def _take_line(self, at: int, text: str) -> bool:
-        """Take a line that is nvbandwidth's own; return whether it is."""
+        """Read a line of nvbandwidth; return whether it is one."""
         if found := _RUNNING.match(text):
             self.close()
             self.test, self.open_line = found[1], at
@@ -131,14 +133,14 @@ class NvbandwidthParser(LogParser):
         elif found := _FACT.match(text):
             if found[1] == "nvbandwidth Version":
                 self.has_text = True
-                # Another run begins in the same file, and has to have an end of its own.
+                # Another run starts in the same file and must have an end of its own.
                 self.noted = self.note_first = False
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
         elif _PROCESS.match(text):
             self.of_processes = True
         elif found := _DEVICE.match(text):
             if len(self.devices) < MAX_CELLS:
-                # Another run in the same file lists the same ones again.
+                # Another run in the same file lists the same devices again.
                 self.devices[found[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", found[2])
             self.log.tag("device", found[2])
         else:
@@ -146,7 +148,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def matrix_line(self, at: int, text: str) -> bool:
-        """Read a line of the present test's matrices; return whether it is one."""
+        """Read a line of the current test's matrices; return whether it is one."""
         if total := _SUM.match(text):
             self.sum_line(at, text, total[1], number(total[2]))
         elif self.columns and (row := _ROW.match(text) or _LABELLED_ROW.match(text)):
@@ -173,7 +175,7 @@ class NvbandwidthParser(LogParser):
             self.cell(at, self.test, name, column, value)
 
     def close(self) -> None:
-        """Note what the present test lacks when the next one begins."""
+        """Record what the current test lacks when the next one starts."""
         if not self.test:
             return
         if not self._matrix_without_sum() and not self.parts:
@@ -185,16 +187,16 @@ class NvbandwidthParser(LogParser):
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_line)
 
     def _matrix_without_sum(self) -> bool:
-        """Drop a matrix that has started and has no sum; note it, and return whether there is one."""
+        """Drop a matrix without a sum; record it, and return whether there was one."""
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")
-        # Its cells are kept: the measurements are shown, though nothing is proven.
+        # Its cells are stored: the measurements are shown although they prove nothing.
         self._keep_matrix(self.part)
         return begun
 
     def _keep_matrix(self, part: str) -> None:
-        """Name the cells after the part, and make room for the next matrix."""
+        """Name the cells after the part, and prepare for the next matrix."""
         for cell in self.matrix:
             name = f"{cell.name}_{part}" if part else cell.name
             self.cells.append(cell.model_copy(update={"name": name}))
@@ -217,7 +219,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("sum_mismatch", message, Verdict.UNPROVEN, line=line)
 
     def sum_line(self, at: int, text: str, name: str, value: float | None) -> None:
-        """End a matrix; its sum must be that of its cells."""
+        """End a matrix; its sum must match its cells."""
         part = self._part_of(name)
         if part is None or part in self.parts or value is None or not _is_sum(value, self.total):
             self.log.find(
@@ -234,12 +236,14 @@ class NvbandwidthParser(LogParser):
         self._keep_matrix(part)
 
     def _judge_rows(self, at: int) -> None:
-        """Find a row or a column that is gone: both are numbered, and between GPUs there are as many."""
+        """Find a missing row or column: both are numbered, and between GPUs their numbers are
+        equal.
+        """
         rows, columns = self.row_names, self.columns
         if self._is_by_device():
             self.widest = max(self.widest, len(columns))
         numbered = [str(number) for number in range(max(len(rows), len(columns)))]
-        # The rows of the bisection between nodes are named after two processes.
+        # In the bisection between nodes, rows are named after two processes.
         if rows != numbered[: len(rows)] and "->" not in "".join(rows):
             message = f"a matrix of {self.test} has the rows {', '.join(rows)[:100]}: one is missing"
         elif columns != numbered[: len(columns)]:
@@ -257,7 +261,9 @@ class NvbandwidthParser(LogParser):
         self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _judge_devices(self) -> None:
-        """Find a list of devices with a hole, of several models, or other devices than there are columns."""
+        """Find a list of devices with a gap, with several models, or of another length than the
+        columns.
+        """
         find_missing_indexes(self.log, "the list of devices", map(int, self.devices))
         find_mixed_models(self.log, self.devices.values())
         if self.widest > len(self.devices) and not self.of_processes:
@@ -265,19 +271,19 @@ class NvbandwidthParser(LogParser):
             self.log.find("devices_contradict", message, Verdict.UNPROVEN)
 
     def _is_by_device(self) -> bool:
-        """Return whether the present matrix has a column for each device of one node."""
+        """Return whether the current matrix has a column for each device of one node."""
         is_known = _BETWEEN_GPUS.search(self.test) or _WITH_HOST.search(self.test)
         return bool(is_known) and "->" not in "".join(self.row_names)
 
     def _part_of(self, name: str) -> str | None:
-        """Return the part that a sum belongs to, or None if it is another test's."""
+        """Return the part that a sum belongs to, or None if it belongs to another test."""
         if name == self.test:
             return self.part
         part = _PART.search(name)
         return part[1] if part and name[: part.start()] == self.test else None
 
     def cell(self, at: int, test: str, row: str, column: str, raw: str) -> None:
-        """Take one cell of a matrix."""
+        """Read one cell of a matrix."""
         if raw == "N/A":
             if _BETWEEN_GPUS.search(test) and len(self.absent) < MAX_CELLS:
                 self.absent.add((row, column))
@@ -390,25 +396,28 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _matrices(self, name: str, test: dict[str, Any], matrix: list[Any]) -> None:
-        """Take the rows of one test; those of the two directions and the total are below each other."""
+        """Read the rows of one test; the rows of the two directions and of the total follow each
+        other.
+        """
         names = _matrix_names(name, text_of(test.get("bandwidth_description")))
         size, rest = divmod(len(matrix), len(names))
         columns = {len(row) for row in matrix if isinstance(row, list)}
-        # Between GPUs a matrix is square: another one has lost a direction.
+        # Between GPUs a matrix is square: otherwise a direction is missing.
         square = len(names) > 1 or _BETWEEN_GPUS.search(name) is not None
         if rest or len(columns) > 1 or (square and columns != {size}):
             self.log.find("damaged_json", f"{name} has {len(matrix)} rows in its matrix", Verdict.UNPROVEN)
             return
         self.parts = {}
         for index, one in enumerate(names):
-            # No host has a thousand GPUs: more are damage, and would cost their square.
+            # No host has a thousand GPUs: more are damage, and would take time in proportion to
+            # their square.
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
             self.parts[one] = self.total
             last = self.total
             self._judge_rows(self.document_line)
             self._keep_matrix(one)
         stated = number(test.get("sum"))
-        # The sum is that of the last matrix.
+        # The sum is for the last matrix.
         if stated is None or not _is_sum(stated, last):
             message = f"the sum of {name} is not that of its cells"
             self.log.find("sum_mismatch", message, Verdict.UNPROVEN)
@@ -436,7 +445,7 @@ class NvbandwidthParser(LogParser):
         return self.sums > 0 and self.noted
 
     def finish(self) -> ParsedLog:
-        """Return every cell."""
+        """Return the cells of all matrices."""
         log = self.log
         self.close()
         proven = self.document is None or self.read_documents(self.document)
@@ -496,15 +505,15 @@ def _documents(text: str) -> Iterator[Any]:
 
 
 def _is_sum(stated: float, total: float) -> bool:
-    """Return whether a sum is that of the cells, which are printed with two decimals."""
+    """Return whether a sum matches the cells, which are printed with two decimals."""
     return math.isclose(stated, total, rel_tol=0.001, abs_tol=0.5)
 
 
 def _matrix_names(name: str, description: str) -> list[str]:
-    """Return the names of a test's matrices, in their order: one, or two directions and their total."""
+    """Return the names of a test's matrices in order: one, or two directions and their total."""
     part = _PART_IN_WORDS.search(description)
     if part is None or part[1] != "Total":
         return [part[1].lower() if part else ""]
-    # Only the total is described, though all three are printed.
+    # Only the total is described, although all three are printed.
     direction = "write" if "_write_" in f"{name}_" else "read"
     return [f"{direction}1", f"{direction}2", "total"]

@@ -1,4 +1,4 @@
-"""nvidia-smi's ``-q``, as XML and as text."""
+"""Read the output of nvidia-smi's ``-q``, as XML and as text."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ class _Element:
         return here
 
     def get(self, path: str) -> str:
-        """Return the cleaned text at a path; "" for an absent element and for ``N/A``."""
+        """Return the cleaned text at a path, or "" for a missing element or ``N/A``."""
         found = self.find(path)
         text = clean("".join(found.text)[:2000]) if found else ""
         return "" if text in ("N/A", "[N/A]") else text
 
 
 class _RefusedError(ValueError):
-    """The document is well-formed, perhaps, but not one that is to be read."""
+    """A document that must not be read, even if it is well-formed."""
 
 
 def _read_xml(data: bytes) -> _Element:
-    """Parse XML without entities, without anything external, bounded in depth and number of elements.
+    """Parse XML without entities or external content, with limits for depth and number of elements.
 
     Raises:
-        ValueError: it cannot be parsed, or is refused.
+        ValueError: The document cannot be parsed, or is refused.
     """
     if len(data) > MAX_XML:
         raise _RefusedError(f"more than {MAX_XML >> 20} MiB of XML")
@@ -106,7 +106,7 @@ def _read_xml(data: bytes) -> _Element:
 
 
 def _size(text: str) -> int:
-    """Return bytes of ``143771 MiB``, or 0 if it is not a size."""
+    """Return the bytes of a size such as ``143771 MiB``, or 0 if the text is not a size."""
     found = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
     return int(found[1]) * _UNIT[found[2]] if found else 0
 
@@ -136,7 +136,7 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts; drivers have moved it three times."""
+    """Return a GPU's power limit in watts; drivers have moved the field three times."""
     for path in (
         "gpu_power_readings/current_power_limit",
         "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
@@ -154,15 +154,19 @@ _END = b"</nvidia_smi_log>"
 
 
 def _document(data: bytes) -> tuple[int, int]:
-    """Return where the XML begins and ends in what nvidia-smi printed: it may warn above and below."""
+    """Return the start and end of the XML in nvidia-smi's output, which may have warnings above and
+    below.
+    """
     begin = next((at for mark in _BEGINS if (at := data.find(mark)) >= 0), 0)
     end = data.rfind(_END) + len(_END)
-    # Any other line belongs to a document that cannot be read.
+    # Any other line is part of a document that cannot be read.
     return begin, end if end > begin + len(_END) and b"<" not in data[end:] else len(data)
 
 
 def lines_beside(data: bytes) -> list[tuple[int, str]]:
-    """Return number and text of the lines above and below the XML of ``nvidia-smi -q -x``, the first few."""
+    """Return number and text of the first few lines above and below the XML of ``nvidia-smi -q
+    -x``.
+    """
     begin, end = _document(data)
     below = data[:end].count(b"\n") + 1
     found = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
@@ -176,28 +180,30 @@ def _read_document(data: bytes) -> _Element:
 
 
 def read_gpus(data: bytes) -> tuple[Gpu, ...]:
-    """Return the GPUs in the XML of ``nvidia-smi -q -x``, in its order.
+    """Return the GPUs in the XML of ``nvidia-smi -q -x``, in the same order.
 
     Args:
-        data: the whole document. It may be hostile: entity declarations and excessive sizes are refused.
+        data: The whole document. It may be hostile: entity declarations and excessive sizes are
+            refused.
 
     Raises:
-        ValueError: the document cannot be read; the message names the reason.
+        ValueError: The document cannot be read; the message gives the reason.
     """
     return tuple(gpu for gpu, _element in _gpus_of(_read_document(data)))
 
 
 def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[str, ...]], ...]:
-    """Return the GPUs as :func:`read_gpus` does, each with what gives the text at a path, and unknown values.
+    """Return the GPUs as :func:`read_gpus` does, each with a function that returns the text at a
+    path, and its unknown values.
 
-    The text at a path of tags is cleaned; "" for what is absent or ``N/A``. Unknown values are those of
-    :func:`_unknown_values`.
+    The function returns the cleaned text at a path of tags, or "" for a missing value or ``N/A``.
+    Unknown values are those of :func:`_unknown_values`.
 
     Args:
-        data: the whole document.
+        data: The whole document.
 
     Raises:
-        ValueError: the document cannot be read; the message names the reason.
+        ValueError: The document cannot be read; the message gives the reason.
     """
     return tuple(
         (gpu, element.get, tuple(_unknown_values(element))) for gpu, element in _gpus_of(_read_document(data))
@@ -205,18 +211,20 @@ def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[
 
 
 RECOVERY_WORDS = ("reset", "reboot", "drain")
-"""A recovery action that the driver asks for has one of these: GPU Reset, Node Reboot, Drain P2P."""
+"""Words of recovery actions that the driver requests: GPU Reset, Node Reboot, Drain P2P."""
 
 
 def recovery_verdict(action: str) -> Verdict | None:
-    """Return the meaning of a GPU's recovery action, or None if it needs none; an unknown one is unproven."""
+    """Return the verdict for a GPU's recovery action, or None if it needs none; an unknown action
+    is unproven.
+    """
     if action.lower() in ("", "none"):
         return None
     return Verdict.FAIL if any(word in action.lower() for word in RECOVERY_WORDS) else Verdict.UNPROVEN
 
 
 def is_fabric_unhealthy(summary: str) -> bool:
-    """Return whether the fabric's health is one that no working GPU has."""
+    """Return whether the fabric's health has a value that no working GPU reports."""
     return summary not in ("", "Healthy", "Not Supported")
 
 
@@ -232,14 +240,15 @@ _WORDS: Mapping[str, frozenset[str]] = {
     "remapped_rows/remapped_row_pending": _YES_NO,
     "remapped_rows/remapped_row_failure": _YES_NO,
 }
-"""Words that checks know, by path. Any other word counts as bad until it is listed here."""
+"""Words that checks recognize, by path. Any other word counts as bad until it is listed here."""
 WELL = frozenset(
     {
         *("", "No", "None", "False", "Full", "Not Supported"),
         "Requested functionality has been deprecated",
     }
 )
-"""Words of a reading that no check knows, which themselves state that nothing is wrong."""
+"""Words that state by themselves that nothing is wrong, accepted in readings that no check
+knows."""
 _SCANNED = (
     "ecc_errors",
     "remapped_rows",
@@ -247,28 +256,28 @@ _SCANNED = (
     "retired_pages",
 )
 _HEALTH = "fabric/health"
-"""Sections in which a future driver may report a fault under a new name."""
+"""Sections in which a future driver may report a fault with a new name."""
 _LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _REASON_PREFIX = re.compile("clocks_(?:event|throttle)_reason_")
 _KNOWN_REASONS = frozenset(
     {
         *(reason.name for reason in CLOCK_REASONS),
-        # As the text has them.
+        # Names in the notation of the text output.
         *("idle", "sw_power_capping", "hw_power_brake", "display_clock_setting"),
     }
 )
 
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
-    """Yield as ``path: words`` the values of a GPU's description in words that no check knows."""
+    """Yield, as ``path: words``, the values in a GPU's description that no check recognizes."""
     yield from _unknown_words(gpu)
     yield from _unknown_sections(gpu)
     yield from _unknown_reasons(gpu)
 
 
 def _unknown_words(gpu: _Element) -> Iterator[str]:
-    """Yield the values at paths that checks know which are not among the known words."""
+    """Yield the values at known paths that are not known words."""
     for path, known in _WORDS.items():
         text = gpu.get(path)
         if text and text not in known:
@@ -276,8 +285,8 @@ def _unknown_words(gpu: _Element) -> Iterator[str]:
 
 
 def _unknown_sections(gpu: _Element) -> Iterator[str]:
-    """Yield what sections on faults have besides words that are well and numbers."""
-    # A bad health has a finding of its own; its parts only add detail.
+    """Yield the values in sections about faults other than numbers and words for "no fault"."""
+    # A bad health summary has a finding of its own; its parts only add detail.
     has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
     for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
         for tag, text in _plain_children(gpu, section):
@@ -287,7 +296,7 @@ def _unknown_sections(gpu: _Element) -> Iterator[str]:
 
 
 def _unknown_reasons(gpu: _Element) -> Iterator[str]:
-    """Yield active reasons for low clocks that no check knows, and invalid states."""
+    """Yield active reasons for low clocks that no check recognizes, and invalid states."""
     for section in _REASONS:
         for tag, text in _plain_children(gpu, section):
             reason = _REASON_PREFIX.sub("", tag, count=1)
@@ -297,7 +306,7 @@ def _unknown_reasons(gpu: _Element) -> Iterator[str]:
 
 
 def _plain_children(gpu: _Element, section: str) -> Iterator[tuple[str, str]]:
-    """Yield tag and text of a section's elements that have no others below them."""
+    """Yield tag and text of a section's elements without child elements."""
     found = gpu.find(section)
     for child in found.children if found else ():
         if not child.children:
@@ -305,27 +314,27 @@ def _plain_children(gpu: _Element, section: str) -> Iterator[tuple[str, str]]:
 
 
 class _Whole(LogParser):
-    """Gathers a document of bounded size."""
+    """A base of parsers that collects a document of bounded size."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.data = bytearray()
 
     def block(self, data: bytes) -> None:
-        """Keep the block; past the limit only the fact that there was more."""
+        """Store the block; beyond the limit, record only that there was more."""
         if len(self.data) <= MAX_XML:
             self.data += data
 
 
 class NvidiaSmiXmlParser(_Whole):
-    """``nvidia-smi -q -x``."""
+    """The parser of ``nvidia-smi -q -x``."""
 
     format: ClassVar[str] = "nvidia_smi_xml"
     description: ClassVar[str] = "nvidia-smi -q -x"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes begin the XML of nvidia-smi."""
+        """Return whether the bytes are the beginning of nvidia-smi's XML."""
         return b"<nvidia_smi_log" in head or b"<!DOCTYPE nvidia_smi_log" in head
 
     def finish(self) -> ParsedLog:
@@ -347,7 +356,7 @@ class NvidiaSmiXmlParser(_Whole):
     def report(
         self, root: _Element, gpus: list[tuple[Gpu, _Element]], measurements: list[Measurement]
     ) -> None:
-        """Add measurements and findings of one report on all GPUs."""
+        """Add the measurements and findings of one report on all GPUs."""
         log = self.log
         top = root.find("nvidia_smi_log") or root
         tag_moment(log, top.get("timestamp"))
@@ -381,7 +390,7 @@ class NvidiaSmiXmlParser(_Whole):
             find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
-        """Add measurements and findings of one GPU."""
+        """Add the measurements and findings of one GPU."""
         log = self.log
         for what, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
             if not is_there:
@@ -396,7 +405,7 @@ class NvidiaSmiXmlParser(_Whole):
         for path, code, verdict, message in _XML_FAULTS:
             text = element.get(path)
             value = leading(text)
-            # A fault is a count, or a plain "Yes".
+            # A fault is reported as a count, or simply as "Yes".
             if text == "Yes" or (value is not None and value > 0):
                 place = element.find(path)
                 log.find(
@@ -407,7 +416,9 @@ class NvidiaSmiXmlParser(_Whole):
                 )
 
     def state(self, gpu: Gpu, element: _Element) -> None:
-        """Judge what the driver asks for, what slows the GPU down, and values that are an error's text."""
+        """Judge the requested recovery action, the reasons for slowdowns, and error texts in place
+        of values.
+        """
         log = self.log
         self._recovery(gpu, element)
         self._fabric(gpu, element)
@@ -426,7 +437,9 @@ class NvidiaSmiXmlParser(_Whole):
         self._instances(gpu, element)
 
     def _slowdowns(self, gpu: Gpu, element: _Element) -> None:
-        """Find slow-downs that would be too long for a day: since when they are counted, nothing says."""
+        """Find slowdowns that are longer than a day; the report does not say since when they are
+        counted.
+        """
         for reason, slowed_s in _slowdown_counters(element):
             if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
                 since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
@@ -434,7 +447,7 @@ class NvidiaSmiXmlParser(_Whole):
                 self.log.find("slowdown_unknown", message, Verdict.UNPROVEN, line=element.line)
 
     def _instances(self, gpu: Gpu, element: _Element) -> None:
-        """Judge the errors of MIG's instances, each of which has counts of its own."""
+        """Judge the errors of MIG instances, each of which has its own counts."""
         for number, instance in enumerate(_instances_of(element)):
             name = f"GPU {gpu.index} {gpu.uuid}: MIG instance {number}"
             counts = list(_error_counts(instance))
@@ -452,7 +465,7 @@ class NvidiaSmiXmlParser(_Whole):
                     self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=instance.line)
 
     def _recovery(self, gpu: Gpu, element: _Element) -> None:
-        """Judge what the driver asks for."""
+        """Judge the recovery action that the driver requests."""
         wanted = element.find("gpu_recovery_action")
         action = element.get("gpu_recovery_action")
         if wanted is not None and (verdict := recovery_verdict(action)):
@@ -460,19 +473,19 @@ class NvidiaSmiXmlParser(_Whole):
             self.log.find("recovery_action", message, verdict, line=wanted.line)
 
     def _impossible(self, gpu: Gpu, element: _Element) -> None:
-        """Note numbers that cannot be, and words in the place of one."""
+        """Record impossible numbers, and words in place of a number."""
         measured = ((name, paths) for name, _unit, _direction, paths in _XML_VALUES)
         for name, paths in (*measured, *_MORE_NUMBERS):
             text = next((text for path in paths if (text := element.get(path))), "")
             value = leading(text)
-            # Other words are the driver's, where it has no such value.
+            # The driver writes other words if it has no such value.
             is_wrong = text and value is None and name == "gpu_temperature"
             if is_no_answer(text) or is_wrong or (value is not None and not is_possible(name, value)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
 
     def _fabric(self, gpu: Gpu, element: _Element) -> None:
-        """Judge whether a GPU is a member of its NVLink fabric, and how that is."""
+        """Judge whether a GPU is a member of its NVLink fabric, and the state of the membership."""
         place = element.find("fabric")
         line = place.line if place else element.line
         in_domain = is_one_of(element.get("product_name"), MODELS_OF_DOMAINS)
@@ -487,7 +500,7 @@ class NvidiaSmiXmlParser(_Whole):
 
 
 def _contradictions(gpu: Gpu, element: _Element) -> Iterator[str]:
-    """Yield in words where a GPU's description contradicts itself."""
+    """Yield a sentence for each contradiction in a GPU's description."""
     yield from _address_faults(gpu, element)
     yield from _draw_faults(gpu, element)
     yield from _memory_faults(gpu, element)
@@ -511,7 +524,7 @@ def _memory_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
     parts = [_size(text) for text in texts]
     total, mebibyte = gpu.memory_bytes, _UNIT["MiB"]
     is_whole = all(texts)
-    # An instance of MIG may have memory that is counted as its own.
+    # A MIG instance may have memory that is counted as its own.
     if is_whole and abs(sum(parts) - total) > _ROUNDED_MIB * mebibyte and not _has_instances(element):
         shown = " + ".join(f"{part // mebibyte}" for part in parts)
         yield f"memory of {shown} MiB (reserved, used, free) is not its total of {total // mebibyte} MiB"
@@ -524,7 +537,9 @@ def _has_instances(element: _Element) -> bool:
 
 
 def _instances_of(element: _Element) -> Iterator[_Element]:
-    """Yield MIG's instances: below one element in the XML, beside the rest in the text."""
+    """Yield MIG instances: in the XML they are below one element, in the text beside the other
+    values.
+    """
     found = element.find("mig_devices")
     for child in (*element.children, *(found.children if found else ())):
         if child.tag == "mig_device":
@@ -539,7 +554,9 @@ def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
 
 
 def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
-    """Yield reasons for low clocks, with the seconds for which they held; None for what is no time."""
+    """Yield reasons for low clocks with their duration in seconds, or None if the text is not a
+    duration.
+    """
     for tag, text in _plain_children(element, "clocks_event_reasons_counters"):
         found = re.fullmatch(r"(\d{1,18}) us", text)
         if text:
@@ -548,7 +565,7 @@ def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
 
 
 def _counter_faults(element: _Element) -> Iterator[str]:
-    """Yield which counts of slow-downs are none, or missing beside the others."""
+    """Yield a sentence for each slowdown count that is unreadable, or missing beside others."""
     counters = dict(_slowdown_counters(element))
     yield from (f"{reason} for no time that can be read" for reason, time in counters.items() if time is None)
     for name in ("sw_power_cap", "sw_therm", "hw_therm", "hw_power_brak") if counters else ():
@@ -594,9 +611,11 @@ _POWER_DRAWS = tuple(
     for name in ("instant_power_draw", "average_power_draw", "power_draw")
 )
 _MOST_OVER_LIMIT = 1.3
-"""A GPU passes its limit for moments only; none of 31 descriptions of real GPUs has a draw above it."""
+"""Largest plausible ratio of a GPU's power to its limit; a GPU exceeds the limit only for moments,
+and none of 31 descriptions of real GPUs shows more than it."""
 _ROUNDED_MIB, _MOST_RESERVED_SHARE = 4, 0.1
-"""Sizes are rounded to MiB; of real GPUs at most 1.3 % are reserved."""
+"""Rounding of sizes in MiB, and the largest plausible share of reserved memory; real GPUs reserve
+at most 1.3 %."""
 _HARMLESS_COUNTERS = frozenset({"sw_power_cap", "sw_power_capping", "sync_boost"})
 
 _DEFAULT_LIMITS = (
@@ -615,7 +634,7 @@ _REMAPPED = (
 
 
 def _fabric_of(element: _Element) -> str:
-    """Return a GPU's cluster and clique of NVLink, or "" if it is in none."""
+    """Return a GPU's NVLink cluster and clique, or "" if it belongs to none."""
     words = [
         next((text for path in paths if (text := element.get(path))), "")
         for paths in (
@@ -627,7 +646,7 @@ def _fabric_of(element: _Element) -> str:
 
 
 def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
-    """Return the number at the first path that has one."""
+    """Return the number at the first path that has a number."""
     found = _first_value(element, paths)
     return found[0] if found else None
 
@@ -638,7 +657,7 @@ def _driver_number(driver: str) -> float | None:
 
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
-    """Return the value at the first path that has one, with its line."""
+    """Return the value at the first path that has one, together with its line."""
     for path in paths:
         value = leading(element.get(path))
         if value is not None:
@@ -656,7 +675,7 @@ _MORE_NUMBERS = (
     ("utilisation", ("utilization/gpu_util",)),
     ("pcie_link_width", ("pci/pci_gpu_link_info/link_widths/max_link_width",)),
 )
-"""Numbers that are not measurements, and that cannot be any number either."""
+"""Numbers that are not used as measurements but must still be plausible."""
 _SLOWED = tuple(
     f"{section}/{name}"
     for section, prefix in (
@@ -671,7 +690,7 @@ _SLOWED = tuple(
     for section in ("clocks_event_reasons", "clocks_throttle_reasons")
     for reason in ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 )
-"""The places in the XML, old and new, and in the text with the reasons for a GPU's low clocks."""
+"""Places of the reasons for a GPU's low clocks: in the XML, old and new, and in the text."""
 _XML_VALUES: tuple[tuple[str, str, Direction | None, tuple[str, ...]], ...] = (
     ("gpu_temperature", "C", _LOWER, ("temperature/gpu_temp",)),
     ("gpu_temperature_margin", "C", Direction.HIGHER, ("temperature/gpu_temp_tlimit",)),
@@ -738,13 +757,13 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
 _TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
 _TEXT_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _TEXT_TAGS: dict[str, dict[str, str]] = {
-    # parent's tag: name in the text, with underscores, and the tag in the XML where it is another
+    # parent's tag: name in the text, with underscores, and the tag in the XML if it differs
     "gpu": {"serial_number": "serial", "gpu_uuid": "uuid"},
     "temperature": {
         "gpu_current_temp": "gpu_temp",
         "gpu": "gpu_temp",
         "gpu_t_limit_temp": "gpu_temp_tlimit",
-        # Since driver 610.
+        # Used since driver 610.
         "gpu_current_t_limit_temp": "gpu_temp_tlimit",
         "memory_current_temp": "memory_temp",
     },
@@ -768,10 +787,10 @@ _BANNER = b"==NVSMI LOG=="
 
 
 def _read_text(lines: list[tuple[int, str]]) -> _Element:
-    """Return the tree that ``-q`` shows by indentation, with the tags of the XML.
+    """Return the tree that ``-q`` prints by indentation, with the tags of the XML.
 
     Raises:
-        ValueError: it is refused.
+        ValueError: The text is refused.
     """
     top = _Element("nvidia_smi_log", lines[0][0] if lines else 1, {})
     stack: list[tuple[int, _Element]] = [(-1, top)]
@@ -796,14 +815,14 @@ def _read_text(lines: list[tuple[int, str]]) -> _Element:
 
 
 class NvidiaSmiTextParser(NvidiaSmiXmlParser):
-    """``nvidia-smi -q`` as text, once or in a loop."""
+    """The parser of ``nvidia-smi -q`` as text, printed once or in a loop."""
 
     format: ClassVar[str] = "nvidia_smi_text"
     description: ClassVar[str] = "nvidia-smi -q"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold the banner of nvidia-smi's text."""
+        """Return whether the bytes contain the banner of nvidia-smi's text."""
         return _BANNER in head
 
     def finish(self) -> ParsedLog:
@@ -825,7 +844,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         return log.parsed(self.format, Verdict.PASS if reports else Verdict.UNPROVEN, measurements)
 
     def _reports(self) -> list[list[tuple[int, str]]]:
-        """Return the numbered lines of each report; note GPUs that do not answer."""
+        """Return the numbered lines of each report; record GPUs that do not answer."""
         reports: list[list[tuple[int, str]]] = []
         for at, raw in enumerate(bytes(self.data).split(b"\n"), start=1):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")

@@ -1,4 +1,4 @@
-"""nvidia-smi's ``--query-gpu=… --format=csv``, once or in a loop."""
+"""Read the output of nvidia-smi's ``--query-gpu=… --format=csv``, printed once or in a loop."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from rackproof.logs.nvidia_smi import WELL, is_fabric_unhealthy, recovery_verdic
 
 _LOWER = Direction.LOWER
 MAX_COLUMNS = 1000
-"""Today's drivers have 226."""
+"""Largest number of columns; current drivers have 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
 _NAMED = re.compile(r"[0-9A-Za-z]")
-"""The beginning of text that names a GPU, unlike `[N/A]`."""
+"""Pattern of the start of a text that identifies a GPU, unlike `[N/A]`."""
 _TO_THE_SECOND = len("2024/01/31 12:00:00")
 _MEASURED: Mapping[str, tuple[str, Direction | None]] = {
     "temperature.gpu": ("gpu_temperature", _LOWER),
@@ -53,20 +53,21 @@ _NUMBER_COLUMN = re.compile(
     r"(?:temperature|power\.(?!management)|clocks|utilization|memory|pcie\.link|ecc\.errors|enforced\.power"
     r"|remapped_rows\.(?:correctable|uncorrectable|histogram))[a-z0-9_.]*"
 )
-"""Columns whose cells are numbers, where the GPU has the reading."""
+"""Pattern of columns whose cells are numbers if the GPU has the reading."""
 _OTHER_LISTS = {
     "pid": "processes (--query-compute-apps)",
     "process_name": "processes (--query-compute-apps)",
     "retired_pages.address": "retired pages (--query-retired-pages)",
     "retired_pages.cause": "retired pages (--query-retired-pages)",
 }
-"""Columns of lists that are not of GPUs, and the lists' subjects."""
+"""Columns of lists about other subjects than GPUs, with the subject."""
 _NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 _HEALTH_WORDS = re.compile(
     r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
     r"|clocks_(?:event|throttle)_reasons\."
 )
-"""Columns of words that show something of a GPU's state, besides those of numbers."""
+"""Pattern of columns of words that show something of a GPU's state, in addition to numeric
+columns."""
 _NOTHING = re.compile(r"\[?(?:N/A|Not Supported|Requested functionality has been deprecated)\]?")
 _REASONS = re.compile(r"clocks_(?:event|throttle)_reasons\.([a-z_]+)")
 _CELL = rb"[A-Za-z0-9_.]+(?: \[[^\]\n]{1,20}\])?"
@@ -76,7 +77,7 @@ _HEAD = re.compile(
     rb"|fabric|retired_pages|remapped_rows|mig|driver_version|serial|vbios_version|pstate)(?:\.[a-z0-9_.]+)?"
     rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,1000})\r?\n"
 )
-# Atomic: otherwise every cell of a long line that is not a row would be tried in every way.
+# Atomic: otherwise every cell of a long line that is not a row would be tried in every combination.
 _VALUE = (
     rb"(?>(?:\d{4}/\d\d/\d\d [\d:.]+|-?\d[\d.]*(?: (?:MiB|W|MHz|%|us))?|0x[0-9A-Fa-f]+|GPU-[0-9A-Fa-f-]+"
     rb"|[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+|(?:NVIDIA|Tesla|Quadro|GeForce)[ \w.-]+|[0-9A-F.]+|Enabled|Disabled"
@@ -91,18 +92,18 @@ _HEADLESS = re.compile(
     + _VALUE
     + rb"){1,200}+\s*(?:\n|\Z)"
 )
-"""Rows of values with one that only nvidia-smi prints, and no names above them."""
+"""Pattern of rows without a header that have a value that only nvidia-smi prints."""
 
 
 class NvidiaSmiCsvParser(LogParser):
-    """``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
+    """The parser of ``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
 
     format: ClassVar[str] = "nvidia_smi_csv"
     description: ClassVar[str] = "nvidia-smi --query-gpu=… --format=csv"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold the header line of a query, or begin with its rows."""
+        """Return whether the bytes contain the header line of a query, or start with its rows."""
         return _HEAD.search(head) is not None or _HEADLESS.match(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -110,31 +111,31 @@ class NvidiaSmiCsvParser(LogParser):
         self.columns: list[tuple[str, str]] = []
         self.header: list[str] = []
         self.numbers: list[int] = []
-        """Places of the columns whose cells are numbers."""
+        """Positions of the columns whose cells are numbers."""
         self.reasons: list[tuple[int, str]] = []
-        """Places and names of the columns with reasons for low clocks."""
+        """Positions and names of the columns with reasons for low clocks."""
         self.moment = ""
         self.seen: set[tuple[str, str]] = set()
-        """The names of GPUs in the rows of one second: column and value."""
+        """Names of GPUs in the rows of one second: column and value."""
         self.measurements: list[Measurement] = []
         self.readings: dict[GpuReadings, int] = {}
-        """Values that do not change while a query runs in a loop, with the line that has each first."""
+        """Values that do not change while a query runs in a loop, with the first line of each."""
         self.lasting: set[tuple[str, ...]] = set()
-        """Cells from which these were read: most rows of a loop have the same."""
+        """Cells from which these values were read: most rows of a loop have the same cells."""
         self.rows = 0
         self.other_list = ""
-        """The subject of the table, if it is not GPUs."""
+        """Subject of the table, if it is not GPUs."""
         self.shows_health = False
         self.gpus: dict[str, int] = {}
-        """Rows of each GPU."""
+        """Number of rows of each GPU."""
         self.judged: list[str] = []
         self.health_words: list[str] = []
-        """Columns that checks judge, and those of words that show something of a GPU's state."""
+        """Judged columns, and columns of words that show something of a GPU's state."""
         self.filled: dict[str, tuple[str, set[str]]] = {}
         """Product name of each GPU, and the judged columns in which it had a value."""
         self.indexes: set[int] = set()
         self.counted: set[float] = set()
-        """The number of GPUs by the table itself (column count)."""
+        """Number of GPUs according to the table itself (column count)."""
         self.last_line = 0
         self.is_headless = False
 
@@ -147,7 +148,7 @@ class NvidiaSmiCsvParser(LogParser):
         if not self.columns:
             self._before_rows(at, text, cells)
         elif cells == self.header:
-            return  # A query that was started once more into the same file.
+            return  # The query was started again with the same output file.
         elif len(cells) != len(self.columns):
             if not find_remark(self.log, at, text):
                 message = f"{len(cells)} values for {len(self.columns)} columns"
@@ -160,7 +161,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
 
     def _before_rows(self, at: int, text: str, cells: list[str]) -> None:
-        """Take names and units of the columns from the header line; lines before it are not part of the
+        """Read names and units of the columns from the header; earlier lines are not part of the
         table.
         """
         if find_remark(self.log, at, text):
@@ -177,11 +178,13 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _take_header(self, cells: list[str]) -> None:
-        """Take names and units of the columns, and the kinds of their values: numbers or reasons."""
+        """Read names and units of the columns, and determine their kinds of values: numbers or
+        reasons.
+        """
         self.header = cells
         for place, cell in enumerate(cells[:MAX_COLUMNS]):
             found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
-            # Kept without a name, so that the cells of each row stay in their places.
+            # Stored without a name, so that the cells of each row remain in position.
             name, unit = (found[1], found[2] or "") if found else ("", "")
             self.columns.append((name, unit))
             self.other_list = self.other_list or _OTHER_LISTS.get(name, "")
@@ -195,7 +198,7 @@ class NvidiaSmiCsvParser(LogParser):
                 self.numbers.append(place)
 
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
-        """Take one GPU's values."""
+        """Read the values of one GPU."""
         self._check_once(at, values)
         gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
         if values.get("name"):
@@ -220,7 +223,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.readings.setdefault(_lasting(readings), at)
 
     def _count(self, values: Mapping[str, str]) -> None:
-        """Count the GPUs that rows name, and note what rows show of their state."""
+        """Count the GPUs in rows, and record what the rows show of their state."""
         named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
@@ -228,7 +231,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.indexes.add(int(index[:9]))
         if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
             self.counted.add(counted)
-        # A table of any length may name any number of GPUs.
+        # A table of any length could contain any number of GPUs.
         if named in self.filled or len(self.filled) <= MAX_GPUS:
             self.filled.setdefault(named, (values.get("name", ""), set()))[1].update(
                 _filled_ones(self.judged, values)
@@ -236,7 +239,9 @@ class NvidiaSmiCsvParser(LogParser):
         self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
-        """Note a GPU that a table has twice; a query in a loop lists it again, at another second."""
+        """Record a GPU that a table lists twice in one second; a query in a loop lists it again
+        later.
+        """
         moment = values.get("timestamp", "")[:_TO_THE_SECOND]
         if moment != self.moment:
             self.moment = moment
@@ -249,7 +254,7 @@ class NvidiaSmiCsvParser(LogParser):
                 self.seen.add(place)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
-        """Return the number of a cell, or None if it has another text, which is judged."""
+        """Return the number in a cell, or None for other text, which is judged."""
         value = leading(cell)
         self.shows_health = self.shows_health or not _NOTHING.fullmatch(cell)
         if value is None:
@@ -268,7 +273,7 @@ class NvidiaSmiCsvParser(LogParser):
         if "uncorrected.volatile" in name and value > 0:
             self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
         known = _MEASURED.get(name)
-        # A query in a loop writes a table of any length.
+        # A query in a loop may write a table of any length.
         if known and len(self.measurements) < 20_000:
             measurement, direction = known
             self.measurements.append(
@@ -276,7 +281,9 @@ class NvidiaSmiCsvParser(LogParser):
             )
 
     def _judge_reason(self, at: int, gpu: str, reason: str, cell: str) -> None:
-        """Judge why clocks are low: the mask of all reasons, or whether one is at work."""
+        """Judge the reasons for low clocks: the mask of all reasons, or whether a single one is
+        active.
+        """
         if reason == "supported" or _NOTHING.fullmatch(cell):
             return
         bits = _bits(reason, cell)
@@ -289,7 +296,9 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("slowed_down", message, Verdict.DEGRADED, line=at)
 
     def _judge_words(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
-        """Judge columns of words, as the XML has them: pending repairs, the recovery action, the infoROM."""
+        """Judge columns of words as in the XML: pending repairs, the recovery action, the
+        infoROM.
+        """
         log = self.log
         for column, (code, fault) in _FAULTS.items():
             cell = values.get(column, "N/A")
@@ -307,7 +316,7 @@ class NvidiaSmiCsvParser(LogParser):
             log.find("inforom_corrupted", message, Verdict.FAIL, line=at)
 
     def _judge_fabric_health(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
-        """Judge the health of a GPU's NVLink fabric, and what it consists of."""
+        """Judge the health of a GPU's NVLink fabric, and its parts."""
         summary = _word(values, "fabric.health.summary")
         if is_fabric_unhealthy(summary):
             message = f"GPU {gpu}: fabric health is {summary:.40}"
@@ -319,13 +328,13 @@ class NvidiaSmiCsvParser(LogParser):
                 self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
 
     def _find_lacking(self) -> None:
-        """Note a GPU without a reading that a GPU beside it has, in a column that was asked for of both."""
+        """Record a GPU without a reading that another GPU has in the same requested column."""
         gpus = list(self.filled)
         for place, lacking in lacking_beside(list(self.filled.values())):
             find_lacking_readings(self.log, f"GPU {gpus[place]}", sorted(lacking))
 
     def finish(self) -> ParsedLog:
-        """Return the values."""
+        """Return the parsed values."""
         judge_neighbours(self.log, list(self.readings.items()))
         self._find_lacking()
         if self.other_list:
@@ -344,7 +353,9 @@ class NvidiaSmiCsvParser(LogParser):
         )
 
     def _judge_content(self) -> None:
-        """Note rows that name no GPU, show nothing of its state, or are fewer than there are GPUs."""
+        """Record rows that identify no GPU, show nothing of its state, or are fewer than the
+        GPUs.
+        """
         if not self.gpus:
             message = "no column names a GPU: ask for uuid or index, too"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
@@ -352,7 +363,7 @@ class NvidiaSmiCsvParser(LogParser):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
             message = f"rows of {len(self.gpus)} GPUs, and {counted} counted"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
-        # A query in a loop that is ended has the row of one GPU more than of another.
+        # When a query in a loop is ended, one GPU may have one row more than another.
         fewest = min(self.gpus, key=lambda gpu: self.gpus[gpu], default="")
         if self.gpus and self.gpus[fewest] + 1 < (most := max(self.gpus.values())):
             message = (
@@ -377,18 +388,19 @@ _FAULTS: Mapping[str, tuple[str, str]] = {
         "SRAM error threshold exceeded",
     ),
 }
-"""Columns of yes and no in which yes is a fault: its code, and its meaning."""
+"""Code and meaning for yes/no columns in which yes is a fault."""
 _JUDGED = re.compile(
     r"temperature\.|ecc\.mode\.|ecc\.errors\.uncorrected|remapped_rows\.(?:pending|failure)|gpu_recovery_action"
     r"|fabric\.(?:state|status|health\.summary)|power\.(?:default_)?limit|pcie\.link\.(?:gen|width)\.|mig\.mode"
     r"|memory\.total|clocks_(?:event|throttle)_reasons\.active"
 )
-"""Columns that checks judge: what one GPU of a model has there, every other one in the machine has, too."""
+"""Pattern of judged columns: if one GPU of a model has a value, every other one in the machine has
+it."""
 _BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
 
 
 def _bits(reason: str, cell: str) -> int | None:
-    """Return the bits for a cell below a reason's name, or None if that is not known."""
+    """Return the bits for a cell in a reason's column, or None if unknown."""
     if reason == "active":
         return read_mask(cell)
     return {"Active": _BIT_OF.get(reason), "Not Active": 0}.get(cell)
@@ -430,12 +442,12 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
 
 
 def _filled_ones(columns: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Return those of some columns in which a row has a value."""
+    """Return the columns in which a row has a value."""
     return [name for name in columns if name in values and not _NOTHING.fullmatch(values[name])]
 
 
 def _word(values: Mapping[str, str], *columns: str) -> str:
-    """Return the first cell of some columns that is not empty."""
+    """Return the first non-empty cell of some columns."""
     cells = (values.get(column, "") for column in columns)
     return next((cell for cell in cells if cell and not _NOTHING.fullmatch(cell)), "")
 
@@ -446,11 +458,11 @@ _LASTING = (
     *("pcie.link.width.current", "pcie.link.width.max", "pcie.link.gen.max", "power.limit", "clocks.max.sm"),
     *("mig.mode.current", "serial", "gpu_serial", "pci.bus_id", "gpu_bus_id", *_FABRIC),
 )
-"""Columns that stay the same from row to row of a loop."""
+"""Columns whose values are constant from row to row of a loop."""
 
 
 def _lasting(readings: GpuReadings) -> GpuReadings:
-    """Return those of a GPU's readings that stay the same from row to row of a loop."""
+    """Return the readings of a GPU that are constant from row to row of a loop."""
     return GpuReadings(
         label=readings.label,
         name=readings.name,

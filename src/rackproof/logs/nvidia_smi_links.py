@@ -1,4 +1,4 @@
-"""nvidia-smi's answers about links between GPUs: ``nvlink --status`` and ``topo -m``."""
+"""Read nvidia-smi's answers about links between GPUs: ``nvlink --status`` and ``topo -m``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))
 _NO_LINK_LINE = re.compile(
     r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)", re.IGNORECASE
 )
-"""``NVML: Unable to retrieve NVLink information as all links are inActive``, below a heading."""
+"""Pattern of ``NVML: Unable to retrieve NVLink information as all links are inActive``, below a
+heading."""
 _NVLINK_HEAD = re.compile(
     rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)[ \t\r]*\n"
     rb"[ \t]*(?:Link \d+: (?![^\n]*Errors)|NVML: [^\n]{0,80}NVLink)",
@@ -43,22 +44,24 @@ class _Gpu:
     line: int
     name: str
     speeds: list[float] = field(default_factory=list)
-    """GB/s of each link that is up."""
+    """Speed in GB/s of each active link."""
     down: list[tuple[str, int, str]] = field(default_factory=list)
-    """Links that are not: number, line and text."""
+    """Inactive links: number, line and text."""
     numbers: set[int] = field(default_factory=set)
-    """Numbers of all links that are listed."""
+    """Numbers of all listed links."""
 
 
 class NvlinkStatusParser(LogParser):
-    """``nvidia-smi nvlink --status``."""
+    """The parser of ``nvidia-smi nvlink --status``."""
 
     format: ClassVar[str] = "nvlink_status"
     description: ClassVar[str] = "nvidia-smi nvlink --status"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold a list of NVLinks, or that a GPU has none at work."""
+        """Return whether the bytes contain a list of NVLinks, or state that none of a GPU's links
+        is active.
+        """
         return _NVLINK_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -66,7 +69,7 @@ class NvlinkStatusParser(LogParser):
         self.gpus: dict[str, _Gpu] = {}
         self.indexes: set[str] = set()
         self.of_gpu: set[str] = set()
-        """Links that the present GPU's list has."""
+        """Links in the current GPU's list."""
         self.uuid = ""
 
     def line(self, at: int, text: str) -> None:
@@ -84,7 +87,7 @@ class NvlinkStatusParser(LogParser):
     def _other(self, at: int, text: str) -> None:
         is_heading = text.startswith("GPU ")
         if is_heading:
-            # Not the links of the GPU before it.
+            # Do not add the links to the previous GPU.
             self.uuid = ""
         if not find_remark(self.log, at, text) and is_heading:
             self.log.find("gpu_lost", "a GPU has no UUID", Verdict.UNPROVEN, line=at, excerpt=text)
@@ -127,7 +130,7 @@ class NvlinkStatusParser(LogParser):
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:
-        """Return the number of links and their bandwidth (one direction) per GPU."""
+        """Return the number of links of each GPU, and their bandwidth in one direction."""
         measurements = []
         for uuid, gpu in self.gpus.items():
             for name, value, unit in (
@@ -145,7 +148,9 @@ class NvlinkStatusParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if self.gpus else Verdict.UNPROVEN, measurements)
 
     def _judge_numbers(self) -> None:
-        """Note GPUs without links, and GPUs that have other numbers of them than their neighbours."""
+        """Record GPUs without links, and GPUs whose number of links differs from their
+        neighbours'.
+        """
         if not self.gpus:
             self.log.find("nvlink_absent", "no GPU in the list", Verdict.UNPROVEN)
         linked = {gpu.name for gpu in self.gpus.values() if gpu.speeds}
@@ -159,16 +164,17 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_uneven", message, Verdict.FAIL)
 
     def _judge_down(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Note links that are down; ``linked`` are the models with a linked GPU."""
+        """Record inactive links; ``linked`` has the models of which a GPU is linked."""
         is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
         for link, at, text in gpu.down:
-            # A card without a bridge shows its links so; no sound one has another word.
+            # A card without a bridge shows its links in this way; other words never mean a sound
+            # link.
             if not (is_unbridged and "<inactive>" in text):
                 message = f"link {link} of {uuid} is down"
                 self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
 
     def _judge_unlinked(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Note a GPU without any link that is up, where its model has links."""
+        """Record a GPU without an active link although its model has links."""
         if gpu.name in linked:
             message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
             self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
@@ -177,7 +183,9 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 
     def _judge_whole(self) -> None:
-        """Note links and GPUs that the list lacks: it is cut off, filtered, or something is missing."""
+        """Record links and GPUs that the list lacks: it is truncated, filtered, or something is
+        missing.
+        """
         for uuid, gpu in self.gpus.items():
             wanted = links_of(gpu.name) or 0
             if not gpu.numbers or (
@@ -206,26 +214,29 @@ class NvlinkStatusParser(LogParser):
 
 _TOPO_HEAD = re.compile(
     rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t"
-    # A copy of a terminal has blanks: only at the begin, as logs of programs have such tables, too.
+    # A copy from a terminal has blanks: only accepted at the start, as program logs contain such
+    # tables, too.
     rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
 )
 _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
-"""The ways in which two GPUs can be connected; old drivers print SOC for SYS."""
+"""Pattern of the ways in which two GPUs can be connected; old drivers print SOC for SYS."""
 _MOST_LINKS = 18
-"""NVLinks that a GPU has at most: with more on its pairs together it reaches them through switches."""
+"""Largest number of NVLinks of a GPU: with more to its peers together, it reaches them through
+switches."""
 _QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
-"""NVLinks of each of four V100 that are half of a DGX-1, as of a virtual machine: they are not alike."""
+"""Numbers of NVLinks of each of four V100 that are half of a DGX-1, as in a virtual machine: they
+differ."""
 
 
 class NvidiaSmiTopoParser(LogParser):
-    """``nvidia-smi topo -m``: how each pair of GPUs is connected."""
+    """The parser of ``nvidia-smi topo -m``, which shows how each pair of GPUs is connected."""
 
     format: ClassVar[str] = "nvidia_smi_topo"
     description: ClassVar[str] = "nvidia-smi topo -m"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold a topology matrix."""
+        """Return whether the bytes contain a topology matrix."""
         return _TOPO_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -234,10 +245,12 @@ class NvidiaSmiTopoParser(LogParser):
         self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
         self.rows: set[int] = set()
         self.own: set[str] = set()
-        """The text at the crossing of a GPU with itself."""
+        """Text where the row and column of the same GPU cross."""
 
     def block(self, data: bytes) -> None:
-        """Read the lines; the columns are kept apart by tabs, in copies of a terminal by blanks."""
+        """Read the lines; columns are separated by tabs or, in copies from a terminal, by
+        blanks.
+        """
         for offset, raw in enumerate(data.split(b"\n")):
             text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
             cells = [cell.strip() for cell in re.split(r"\t" if "\t" in text else r"\s{2,}", text)]
@@ -251,9 +264,9 @@ class NvidiaSmiTopoParser(LogParser):
                 find_remark(self.log, at, text)
 
     def _row(self, at: int, row: int, cells: list[str]) -> None:
-        """Take how one GPU is connected to each other one."""
+        """Read how one GPU is connected to each other one."""
         self.rows.add(row)
-        # The columns behind those of the GPUs are of NICs and of CPU affinity.
+        # The columns after those of the GPUs are for NICs and CPU affinity.
         for name, cell in zip(self.columns, cells, strict=False):
             other = re.fullmatch(r"GPU(\d{1,4})", name)
             if other and int(other[1]) == row:
@@ -262,10 +275,10 @@ class NvidiaSmiTopoParser(LogParser):
                 self.pairs[row, int(other[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
-        """Return the NVLinks of each pair; what no sound machine has is found."""
+        """Return the NVLinks of each pair; report connections that no sound machine has."""
         measurements: list[Measurement] = []
         for (first, second), (kind, at) in self.pairs.items():
-            # Each pair is in the rows of both its GPUs.
+            # Each pair appears in the rows of both its GPUs.
             if first < second:
                 self.log.tag(f"GPU{first}-GPU{second}", kind)
                 labels = {"pair": f"{first}-{second}"}
@@ -277,7 +290,7 @@ class NvidiaSmiTopoParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
 
     def _judge_matrix(self) -> None:
-        """Note a matrix that is not whole, and pairs that are connected as in no sound machine."""
+        """Record an incomplete matrix, and pairs with connections that no sound machine has."""
         wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         unknown = sorted({kind for kind, _at in self.pairs.values() if not _KINDS.fullmatch(kind)})
         unknown += sorted(self.own - {"X"})
@@ -292,16 +305,17 @@ class NvidiaSmiTopoParser(LogParser):
 
 
 def _links(kind: str) -> int:
-    """Return the NVLinks of a pair: ``NV18`` is 18, and whatever else is printed none."""
+    """Return the number of NVLinks of a pair: 18 for ``NV18``, 0 for any other text."""
     return int(kind[2:]) if re.fullmatch(r"NV\d{1,2}", kind) else 0
 
 
 def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
-    """Return what is wrong with the NVLinks of all pairs, or "" if machines are built so.
+    """Return the fault in the NVLinks of all pairs, or "" if machines are built in this way.
 
-    Through switches each GPU reaches each other one alike. Without switches, GPUs are linked in pairs, rings
-    or meshes, in which each has the same links as every other; this includes bridged cards, and a DGX-1.
-    Pairs without NVLink differ by the PCIe switch and socket that they are at, which means nothing.
+    Through switches, each GPU reaches all others equally. Without switches, GPUs are linked in
+    pairs, rings or meshes in which each has the same links as every other; this includes bridged
+    cards and a DGX-1. Pairs without NVLink differ by their PCIe switch and socket, which is
+    irrelevant.
     """
     gpus = sorted({first for first, _second in links})
     for first, second in links:
@@ -318,8 +332,9 @@ def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
 
 
 def _switched_fault(of_gpu: Mapping[int, list[int]], most: int) -> str:
-    """Return which GPUs reach others by fewer NVLinks than there are through switches."""
-    # The one that lost links has none that is whole; its neighbours have lost only the way to it.
+    """Return the GPUs that reach others by fewer NVLinks than the switches provide."""
+    # The GPU that lost links has no complete connection; its neighbours have only lost the
+    # connection to it.
     odd = [gpu for gpu, counts in of_gpu.items() if counts[-1] < most]
     odd = odd or [gpu for gpu, counts in of_gpu.items() if counts[0] < most]
     return f"through switches each pair has NV{most}, but not those of {_named(odd)}" if odd else ""

@@ -49,7 +49,7 @@ class LogStream:
     """A log's bytes as they were written, whether or not its file is compressed.
 
     Attributes:
-        problem: Why not all of it could be unpacked, or empty.
+        problem: The reason why it could not be unpacked completely, or empty.
     """
 
     def __init__(self, raw: BinaryIO) -> None:
@@ -130,7 +130,7 @@ def why_no_log(path: Path) -> str:
 
 
 def special_file(path: Path) -> str:
-    """Return in words the type of a path that is neither a file nor a folder, or "" for these."""
+    """Return the type of a path as text, or "" for a file or folder."""
     mode = os.stat(path).st_mode
     return next((text for is_one, text in _SPECIAL if is_one(mode)), "")
 

@@ -1,7 +1,8 @@
-"""Recognise logs of MLPerf's other suites, which the rules of Training do not judge.
+"""Recognize logs of MLPerf's other suites, which the rules of Training do not cover.
 
-HPC logs the same events as Training (``:::MLLOG``) of other benchmarks, by other rules. LoadGen of Inference
-writes ``mlperf_log_summary.txt`` and ``mlperf_log_detail.txt``, before round 1.0 without MLLOG events.
+HPC logs the same events as Training (``:::MLLOG``) for other benchmarks with other rules. LoadGen
+of Inference writes ``mlperf_log_summary.txt`` and ``mlperf_log_detail.txt``, before round 1.0
+without MLLOG events.
 """
 
 from __future__ import annotations
@@ -14,30 +15,34 @@ from rackproof.logs._reading import LogParser
 from rackproof.logs.mllog import MllogParser
 
 HPC_BENCHMARKS = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
-"""Benchmarks of MLPerf HPC, rounds 0.7 to 3.0, as its logs name them."""
+"""Benchmarks of MLPerf HPC, rounds 0.7 to 3.0, named as in its logs."""
 _LOADGEN = (b"MLPerf Results Summary", b'"loadgen_version"', b": LoadgenVersionInfo:", b'"qsl_idx"')
-"""In summaries, events, the details before 1.0, the JSON of an accuracy run."""
+"""Texts in summaries, events, the details before 1.0, and the JSON of an accuracy run."""
 _OLD_ACCURACY = b"No warnings encountered during test."
-"""All that the summary of an accuracy run before 1.0 begins with."""
+"""First text in the summary of an accuracy run before 1.0."""
 _HEAD_BYTES = 4096
 _FACT = re.compile(r"^(SUT name|Scenario|Mode|Result is)\s*: (.{1,100})$")
 _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result is": "result"}
 
 
 class MlperfHpcParser(MllogParser):
-    """Reads the events; where this format is asked for by name, its end is judged."""
+    """The parser of HPC's events; if this format is requested by name, the end of the run is
+    judged.
+    """
 
     format: ClassVar[str] = "mlperf_hpc"
     description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score DIR --usage hpc` alone"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False: its events are Training's, and only :func:`named_by_suite` separates them."""
+        """Return False: its events are Training's, and only :func:`named_by_suite` distinguishes
+        them.
+        """
         return False
 
 
 class MlperfInferenceParser(LogParser):
-    """Names the log, and takes from its summary what it was of."""
+    """A parser that identifies the log, and reads facts about the run from its summary."""
 
     format: ClassVar[str] = "mlperf_inference"
     description: ClassVar[str] = "MLPerf Inference (LoadGen): named, and not judged"
@@ -49,12 +54,12 @@ class MlperfInferenceParser(LogParser):
         return any(text in head for text in _LOADGEN) or head.lstrip().startswith(_OLD_ACCURACY)
 
     def line(self, at: int, text: str) -> None:
-        """Take a fact of the summary."""
+        """Read a fact of the summary."""
         if found := _FACT.match(text):
             self.log.tag(_FACTS[found[1]], found[2])
 
     def finish(self) -> ParsedLog:
-        """Return which suite this is of."""
+        """Return a log that only states its suite."""
         message = (
             "a log of MLPerf Inference (LoadGen), of which nothing is judged here: "
             "use the submission checker of mlcommons/inference"
@@ -65,7 +70,9 @@ class MlperfInferenceParser(LogParser):
 
 
 def named_by_suite(log: ParsedLog) -> ParsedLog:
-    """Return a log under its own suite: events of HPC are not proof by Training's rules."""
+    """Return a log with the name of its own suite: HPC's events prove nothing by Training's
+    rules.
+    """
     benchmark = log.tags.get("submission_benchmark", "")
     if benchmark not in HPC_BENCHMARKS:
         return log

@@ -1,10 +1,11 @@
-"""perftest (``ib_write_bw``, ``ib_write_lat`` and their kin): tables of message sizes.
+"""Read the output of perftest (``ib_write_bw``, ``ib_write_lat`` and related programs): tables of
+message sizes.
 
-The columns are those that the table's own header names: ``-D`` measures no peak (0.00), ``--cpu_util`` and
-``--report-per-port`` add columns, ``--raw_qos`` puts one in the middle. Client and server may print into the
-same file; the worst row of each size counts.
+The columns are those in the table's own header: ``-D`` measures no peak (0.00), ``--cpu_util`` and
+``--report-per-port`` add columns, ``--raw_qos`` inserts one in the middle. Client and server may
+print into the same file; the worst row of each size counts.
 
-The file of ``--out_json`` has one result. It states no unit, so that a bandwidth in it proves nothing.
+The file of ``--out_json`` has one result. It states no unit, so a bandwidth in it proves nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FACT = re.compile(
 )
 _DEVICE = re.compile(r"\bDevice\s*:\s*(\S{1,60})")
 _HEADING = re.compile(r"^\s*(?:(?:local|remote) address:|GID: |[A-Z#][A-Za-z0-9_*. -]{1,24}:\s)")
-"""The text between the rules above a table."""
+"""Pattern of the text between the rules above a table."""
 _ERROR = re.compile(
     r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|"
     r"Conflicting CPU|below (?:bw|msg_rate) limit|exited with Error|running infinitely|"
@@ -46,15 +47,15 @@ _ERROR = re.compile(
     re.I,
 )
 _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send", "Atomic": "atomic"}
-# perftest's "MB" is 2**20 bytes (its own message rate times the size confirms it).
+# perftest's "MB" is 2**20 bytes (its own message rate times the size confirms this).
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
 _FEWEST_SIZES, _FEWEST_ROWS, _LAST_POWER, _LARGEST_PACKET = 2, 5, 23, 4096
 _FASTEST_GBIT_S = 4000.0
-"""No port carries as much, in both directions together."""
+"""Upper limit for the bandwidth of a port, in both directions together."""
 _AGREE = 0.05
-"""Within this share figures of a row agree that are taken at slightly different moments."""
+"""Relative tolerance for figures of a row that are taken at slightly different times."""
 _FEWEST_ITERATIONS = 5
-"""The program refuses to make fewer."""
+"""Smallest number of iterations that the program accepts."""
 MAX_ROWS = 1000
 MAX_JSON = 1 << 20
 _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
@@ -62,25 +63,27 @@ _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The meaning of a table's column: the end of its name in a measurement, or None for sizes and counts."""
+    """The meaning of a table's column: the suffix of its name in a measurement, or None for sizes
+    and counts.
+    """
 
     suffix: str | None = None
     unit: str = ""
     factor: float = 1.0
     direction: Direction | None = None
     main: bool = False
-    """True if the test is about this column: the worst row is that with its worst value."""
+    """True for the main column of the test: the worst row is the one with its worst value."""
     not_measured: bool = False
-    """True if 0 means that nothing was measured."""
+    """True if a value of 0 means that no measurement was made."""
     counts: bool = False
-    """True for the number of iterations: with 0 of them nothing was measured."""
+    """True for the number of iterations: if it is 0, no measurement was made."""
 
 
 _HIGHER, _LOWER = Direction.HIGHER, Direction.LOWER
 
 
 def _column(words: str) -> _Column:
-    """Return the meaning of a column's heading."""
+    """Return the meaning of a column heading."""
     name, _bracket, unit = words.partition("[")
     name, unit = name.strip(), unit.rstrip("]")
     unit = "us" if unit == "usec" else unit
@@ -130,14 +133,14 @@ class _Row:
 
 
 class PerftestParser(LogParser):
-    """Reads the rows between header and closing rule."""
+    """The parser of the rows between header and closing rule."""
 
     format: ClassVar[str] = "ib_write_bw"
     description: ClassVar[str] = "perftest: ib_write_bw, ib_write_lat and their kin"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold a bandwidth or latency test of perftest."""
+        """Return whether the bytes contain a bandwidth or latency test of perftest."""
         if head.lstrip()[:1] == b"{" and b'"test_info"' in head[:200]:
             return b'"results"' in head
         return b"#bytes" in head and (b"BW average[" in head or b"t_avg[" in head)
@@ -146,27 +149,29 @@ class PerftestParser(LogParser):
         super().__init__(log)
         self.test = _Test()
         self.headers: dict[int, list[_Column]] = {}
-        """Columns of the tables that are open, by their number: two processes' may differ."""
+        """Columns of the open tables, by their number: the tables of two processes may differ."""
         self.rows: dict[tuple[str, ...], _Row] = {}
         self.devices: set[str] = set()
         self.open = 0
-        """Tables that have started and not ended."""
+        """Number of tables that have started but not ended."""
         self.tables = 0
         self.titles = 0
         self.rows_open = 0
-        """Rows since no table was open: of two processes' tables each needs one of its own."""
+        """Number of rows since no table was open: if two processes print tables, each needs a row
+        of its own."""
         self.ends = 0
-        """Tables that ended since none was open."""
+        """Number of tables that have ended since no table was open."""
         self.rows_since = 0
-        """Rows since the last header: the same rule is above it, and only below a row it is the end."""
+        """Number of rows since the last header: the same rule is above it, and only below a row it
+        ends a table."""
         self.longest = 0
-        """The most rows below one header."""
+        """Largest number of rows below one header."""
         self.rule_at = 0
-        """Line of a rule that is an end unless the next line is a heading."""
+        """Line of a rule that ends a table unless the next line is a heading."""
         self.document: bytearray | None = None
 
     def block(self, data: bytes) -> None:
-        """Read tables, or gather the document of ``--out_json``."""
+        """Read tables, or collect the document of ``--out_json``."""
         if self.document is None and not self.titles and data.lstrip()[:1] == b"{":
             self.document = bytearray()
         if self.document is None:
@@ -175,7 +180,7 @@ class PerftestParser(LogParser):
             self.document += data
 
     def _read_document(self, document: bytearray) -> list[Measurement]:
-        """Return the latencies of a JSON; a bandwidth in it has no unit, and proves nothing."""
+        """Return the latencies of a JSON; a bandwidth in it has no unit and proves nothing."""
         try:
             root = orjson.loads(bytes(document))
             results, test = root["results"], str(root["test_info"]["test"])
@@ -214,12 +219,12 @@ class PerftestParser(LogParser):
     def _words(self, at: int, text: str) -> None:
         self._close()
         if _ERROR.search(text):
-            # A CPU clock that may vary makes a result less exact, not wrong.
+            # If the CPU clock varies, a result is less exact, but not wrong.
             verdict = None if "Conflicting CPU" in text else Verdict.FAIL
             self.log.find("tool_error", "the test reports an error", verdict, line=at, excerpt=text)
 
     def _take(self, at: int, text: str) -> bool:
-        """Take a line that is perftest's own; return whether it is."""
+        """Read a line of perftest; return whether it is one."""
         if _LINE.match(text):
             self._close()
             self.rule_at = at if self.open and self.rows_since and self.rows_open > self.ends else 0
@@ -241,7 +246,7 @@ class PerftestParser(LogParser):
             self.rule_at = 0
 
     def _take_heading(self, text: str) -> bool:
-        """Take title, header or a fact above the table; return whether the line is one."""
+        """Read title, header or a fact above the table; return whether the line is one of these."""
         if title := _TITLE.match(text):
             self.titles += 1
             kind = "bw" if title[4] == "BW" else "lat"
@@ -272,7 +277,7 @@ class PerftestParser(LogParser):
         self.rows_since = 0
 
     def row(self, at: int, text: str) -> None:
-        """Take one size."""
+        """Read the row of one size."""
         words = text.split()
         columns = self.headers.get(len(words))
         if columns is None:
@@ -286,7 +291,7 @@ class PerftestParser(LogParser):
         values = self._values_of_row(at, text, columns, words)
         if values is None:
             return
-        # A message rate of 0 is one that is too small to be shown.
+        # A message rate of 0 means that it is too small to be shown.
         figures = {column.suffix: 0.0 for column in columns if column.suffix == "_message_rate"}
         figures |= {column.suffix: value for column, value in values if column.suffix is not None}
         if contradiction := _contradiction(figures, number(words[0]) or 0.0, self.test.name):
@@ -296,8 +301,8 @@ class PerftestParser(LogParser):
     def _values_of_row(
         self, at: int, text: str, columns: list[_Column], words: list[str]
     ) -> list[tuple[_Column, float]] | None:
-        """Return the values that a row measures, or None, with a finding, if one of its figures is
-        impossible.
+        """Return the values that a row measures or, if one of its figures is impossible, None after
+        recording a finding.
         """
         values = []
         for column, word in zip(columns, words, strict=True):
@@ -325,7 +330,7 @@ class PerftestParser(LogParser):
     def _keep(
         self, at: int, words: list[str], columns: list[_Column], values: list[tuple[_Column, float]]
     ) -> None:
-        """Keep the worst row of each size, test, device and service level."""
+        """Store the worst row of each size, test, device and service level."""
         main, value = next((column, value) for column, value in values if column.main)
         name = self.test.name or ("ib_write_lat" if main.direction is _LOWER else "ib_write_bw")
         # The service level is between size and iterations.
@@ -356,11 +361,11 @@ class PerftestParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _of_row(self, key: tuple[str, ...]) -> Iterator[Measurement]:
-        """Yield the measurements of one size, that which the test is about first."""
+        """Yield the measurements of one size, starting with the main one."""
         name, both, device, level, size = key
         row = self.rows[key]
         labels = {"size_bytes": size}
-        # Only where it tells rows apart: references of one device name none.
+        # Only if it distinguishes rows: references for one device name none.
         labels |= {"device": device} if len(self.devices) > 1 and device else {}
         labels |= {"service_level": level} if level else {}
         labels |= {"bidirectional": both} if both else {}
@@ -370,12 +375,13 @@ class PerftestParser(LogParser):
             )
 
     def _judge_sizes(self) -> None:
-        """Find sizes that are missing: a table of several is that of ``-a``, from 2 bytes to 2^23 in doubles.
+        """Find missing sizes: a table with several sizes comes from ``-a``, which doubles from 2 to
+        2^23 bytes.
 
-        Datagrams end at the size of a packet.
+        Datagram tests end at the size of a packet.
         """
         if self.tables > 1 and self.longest < _FEWEST_ROWS:
-            return  # several runs of a size each, whose sizes were chosen
+            return  # several runs of one size each, whose sizes were chosen
         tests: dict[tuple[str, ...], list[int]] = {}
         for key in sorted(self.rows, key=_in_order):
             tests.setdefault(key[:4], []).append(int(key[4]))
@@ -391,7 +397,7 @@ class PerftestParser(LogParser):
                 self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
-        """Return whether there is a table, and each one has its end; note missing parts."""
+        """Return whether there is a table and each one is complete; record missing parts."""
         if self.tables > self.titles:
             message = "a table without the heading that says which test it is of"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
@@ -407,9 +413,9 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
     """Return the impossible or contradictory value of a row, or "" if there is none.
 
     Args:
-        figures: Values by the end of their name: Gbit/s or microseconds, and Mpps.
-        size: Bytes of a message.
-        test: Its name.
+        figures: The values by the suffix of their names: Gbit/s or microseconds, and Mpps.
+        size: The size of a message in bytes.
+        test: The name of the test.
     """
     main = figures.get("", 0.0)
     if test.endswith("_lat") or "_min" in figures:

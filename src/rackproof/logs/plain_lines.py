@@ -1,4 +1,4 @@
-"""The plain output of a program, read by the patterns that a benchmark's definition has for it."""
+"""Read the plain output of a program with the patterns in a benchmark's definition."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
 MOST_CHARACTERS = CHARACTERS_READ[0]
-"""Characters of a line that patterns are tried on."""
+"""Number of characters of a line on which patterns are tried."""
 MOST_REPETITIONS = 10_000
 """So many numbers of one metric make its median; more are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
-"""The first line that workloads/run_command.py prints: the program that made the output."""
+"""Pattern of the first line that workloads/run_command.py prints: the program that made the
+output."""
 
 
 class _BoundedPattern:
-    """A pattern and how much of a line it is tried on: the time that it takes is bounded by it."""
+    """A pattern with a limit for the length of a line on which it is tried, which limits its
+    time.
+    """
 
     def __init__(self, text: str) -> None:
         self.compiled = re.compile(text)
@@ -32,7 +35,7 @@ class _BoundedPattern:
 
 
 class _Reading:
-    """The number of one metric so far, with its line and how many lines had one."""
+    """The number of one metric so far, with its line and the number of lines that had one."""
 
     def __init__(self, rule: LineMetric) -> None:
         self.rule = rule
@@ -43,7 +46,7 @@ class _Reading:
         self.group: int | str = "value" if "value" in self.pattern.compiled.groupindex else 1
 
     def take(self, at: int, value: float) -> None:
-        """Take a number that was read in a line."""
+        """Record a number that was read in a line."""
         self.count += 1
         better = {
             "only": self.count == 1,
@@ -60,18 +63,18 @@ class _Reading:
 
 
 _GOES_ON = re.compile(r"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
-"""Text after a number that makes another number of it."""
+"""Pattern of text after a number that makes it a different number."""
 
 
 class PlainLinesParser(LogParser):
-    """Reads lines by the patterns of a definition."""
+    """The parser of lines by the patterns of a definition."""
 
     format: ClassVar[str] = FORMAT
     description: ClassVar[str] = "plain output, by the patterns of a benchmark's definition"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False: only a definition knows what the output of its program looks like."""
+        """Return False: only a definition knows the format of its program's output."""
         return False
 
     def __init__(self, log: Log, rules: LineRules) -> None:
@@ -103,8 +106,8 @@ class PlainLinesParser(LogParser):
             self.ended_at = at
 
     def _take(self, name: str, reading: _Reading, at: int, shown: str, text: str) -> None:
-        """Take the text that a pattern found for a metric; if it is not a possible
-        number, it is a finding.
+        """Record the text that a pattern matched for a metric; if it is not a possible number,
+        report a finding.
         """
         value = number(shown)
         if value is None or not math.isfinite(value) or value < reading.rule.at_least:
@@ -114,7 +117,9 @@ class PlainLinesParser(LogParser):
         reading.take(at, value)
 
     def finish(self) -> ParsedLog:
-        """Return the measurements; a missing one, or no line of a good end, leaves the log unproven."""
+        """Return the measurements; if one is missing, or no line shows a good end, the log is
+        unproven.
+        """
         log = self.log
         measurements = [found for name in self.readings if (found := self._measurement(name))]
         if self.ended_at is None:
@@ -124,7 +129,9 @@ class PlainLinesParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _measurement(self, name: str) -> Measurement | None:
-        """Return one metric's measurement, or None if the output has none, or several of which one counts."""
+        """Return one metric's measurement, or None if the output has none, or several when only one
+        is valid.
+        """
         reading = self.readings[name]
         if reading.count == 0:
             message = f"{name}: no line fits its pattern {reading.rule.pattern!r:.120}"

@@ -1,4 +1,4 @@
-"""Follow a log while it grows, for the live display of a job. Judges nothing."""
+"""Follow a log while it grows, for the live display of a job. This module judges nothing."""
 
 from __future__ import annotations
 
@@ -42,11 +42,15 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job. Values that the log does not show are ``None`` or "".
+    """The progress of a job. A value that the log does not show is ``None`` or "".
 
-    ``step`` of ``steps``, ``epoch`` of ``epochs`` (from 1; fractions are possible); ``throughput`` in
-    ``throughput_unit``; ``target`` is the quality to reach, in the units of ``accuracy``; ``fraction``
-    between 0 and 1; ``message`` is one cleaned line to show.
+    Attributes:
+        step: The current step of ``steps``.
+        epoch: The current epoch of ``epochs`` (from 1; fractions are possible).
+        throughput: The throughput in ``throughput_unit``.
+        target: The quality to reach, in the units of ``accuracy``.
+        fraction: The completed share, between 0 and 1.
+        message: One cleaned line to show.
     """
 
     step: int | None = None
@@ -67,13 +71,13 @@ class Progress:
 
 
 class Follower:
-    """Takes a log in chunks that may split lines anywhere; memory is bounded.
+    """A reader of a log in chunks that may split lines anywhere; its memory is limited.
 
     Args:
-        format: a format's name, or ``auto``. A line's own text shows its format, so the
-            name only keeps foreign lines out: ``mllog`` reads nothing but events.
-        epochs: number of epochs that was asked for, where the log does not show it.
-        steps: likewise the number of steps.
+        format: The name of a format, or ``auto``. A line's own text shows its format, so the name
+            only excludes foreign lines: ``mllog`` reads only events.
+        epochs: The requested number of epochs, used if the log does not show it.
+        steps: The requested number of steps, used likewise.
     """
 
     def __init__(self, format: str = "auto", *, epochs: int | None = None, steps: int | None = None) -> None:
@@ -91,11 +95,11 @@ class Follower:
         return self._now
 
     def feed(self, chunk: bytes) -> Progress:
-        """Take the next bytes of the log and return the state."""
+        """Read the next bytes of the log, and return the state."""
         lines = (self._rest + chunk).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()
         if self._skipping and lines:
-            # The rest of a line that was too long to keep.
+            # This is the rest of a line that was too long to store.
             lines[0] = b""
             self._skipping = False
         if len(self._rest) > MAX_LINE:
@@ -107,13 +111,13 @@ class Follower:
         return self._now
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate the seconds to the end from how the fraction has grown since the first call.
+        """Estimate the seconds until the end from the growth of the fraction since the first call.
 
         Args:
-            now: a monotonic clock in seconds; call regularly with the same clock.
+            now: The time of a monotonic clock in seconds; call regularly with the same clock.
 
         Returns:
-            Seconds, or ``None`` as long as it cannot be estimated.
+            The seconds, or ``None`` while they cannot be estimated.
         """
         fraction = self._now.fraction
         if fraction is None:
@@ -149,7 +153,9 @@ class Follower:
             self._text(line)
 
     def _launcher_report(self, payload: bytes) -> None:
-        """Take what the launcher on a cluster reports of a job: its phase, and why it waits."""
+        """Read the report of a cluster's launcher on a job: its phase, and the reason why it
+        waits.
+        """
         try:
             report: Any = orjson.loads(payload)
         except ValueError:
@@ -171,12 +177,12 @@ class Follower:
 
     def _event(self, key: str, value: object, meta: object, *, old: bool) -> None:
         changes = self._position(key, meta if isinstance(meta, dict) else {})
-        # A progress event's own step and epoch count more than those in the metadata around it.
+        # A progress event's own step and epoch override those in the metadata around it.
         changes.update(self._event_value(key, value, old=old))
         self._update(changes)
 
     def _position(self, key: str, meta: Mapping[str, object]) -> dict[str, Any]:
-        """Return phase, step and epoch as an event's key and metadata give them."""
+        """Return phase, step and epoch from an event's key and metadata."""
         changes: dict[str, Any] = {}
         if phase := _PHASES.get(key):
             changes["phase"] = phase
@@ -195,7 +201,7 @@ class Follower:
         return changes
 
     def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
-        """Return the changes that an event's value makes; ``old``: it is of round 0.6, which had other
+        """Return the changes from an event's value; ``old`` means round 0.6, which had other
         targets.
         """
         if key == "global_batch_size":
@@ -211,7 +217,7 @@ class Follower:
         return read(value) if read else {}
 
     def _progress_event(self, value: Mapping[str, object]) -> dict[str, Any]:
-        """Return the state in a progress event of Rackproof's own workloads."""
+        """Return the state from a progress event of Rackproof's own workloads."""
         self._own_progress = True
         changes: dict[str, Any] = {name: whole(value.get(name)) for name in ("step", "steps")}
         changes.update({name: number(value.get(name)) for name in ("epoch", "epochs")})
@@ -233,7 +239,7 @@ class Follower:
         return changes
 
     def _text(self, line: bytes) -> None:
-        """Take a line that is not an event, by the first reader that knows it."""
+        """Read a line that is not an event with the first reader that recognizes it."""
         for read in _TEXT_READERS:
             changes = read(line)
             if changes is not None:
@@ -256,7 +262,7 @@ class Follower:
         fraction = _fraction_of_epochs(now)
         if fraction is None and now.step is not None and now.steps:
             fraction = now.step / now.steps
-        # A log's count may exceed the requested number.
+        # The count in a log may exceed the requested number.
         return None if fraction is None else min(1.0, max(0.0, fraction))
 
     def _message(self) -> str:
@@ -285,7 +291,7 @@ def _target_value(value: object) -> dict[str, Any]:
 
 def _accuracy_value(value: object) -> dict[str, Any]:
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
-        # Of its two, boxes and masks, the first is shown.
+        # Of its two values, for boxes and masks, the first is shown.
         value = next(iter(value["accuracy"].values()), None)
     return {"accuracy": number(value)}
 
@@ -301,14 +307,16 @@ _VALUE_READERS: Mapping[str, Callable[[object], dict[str, Any]]] = {
     "max_steps": _steps_value,
     "eval_accuracy": _accuracy_value,
 }
-"""The changes that an event's value makes, by its key."""
+"""Functions that return the changes from an event's value, by the event's key."""
 
 
 def _fraction_of_epochs(now: Progress) -> float | None:
-    """Return how much is done by epochs, or None if their number or the present one is not known."""
+    """Return the completed share by epochs, or None if their number or the current one is
+    unknown.
+    """
     if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
         return None
-    # Epochs count from 1 while they run; within one, steps refine it where both are known.
+    # Epochs count from 1 while they run; within one, steps refine the fraction if both are known.
     done = now.epoch - 1
     if now.step is not None and now.steps and now.step <= now.steps:
         done += now.step / now.steps
@@ -390,4 +398,5 @@ def _tool_changes(line: bytes) -> dict[str, Any] | None:
 
 
 _TEXT_READERS = (_tf_cnn_changes, _mxnet_changes, _round06_changes, _tool_changes)
-"""Each returns what a line changes, or None if the line is not of its programs; the first counts."""
+"""Readers that return the changes from a line, or None if it is from another program; the first
+match counts."""

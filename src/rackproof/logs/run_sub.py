@@ -1,8 +1,10 @@
-"""Read the output of a Slurm job beside its MLPerf events: its nodes, slow parts, and failures.
+"""Read the parts of a Slurm job's output other than MLPerf events: its nodes, slow parts, and
+failures.
 
-The job's own run script prints markers with the time, the node list, the table of the NCCL preflight and
-the result of clearing the caches; workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. All is nodes'
-text. :class:`RunSubReader` reads it in the same pass as the parser, :func:`run_sub_findings` judges it.
+The job's own run script prints markers with the time, the node list, the table of the NCCL
+preflight and the result of clearing the caches; workloads/slurm_run.py adds lines `:::RACKPROOF
+{JSON}`. All of it is text from nodes. :class:`RunSubReader` reads it in the same pass as the
+parser, and :func:`run_sub_findings` judges it.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from rackproof.logs import parse
 from rackproof.logs._reading import observe_path
 
 CLOCK_SLACK_S = 300.0
-"""The largest difference between the clocks of a cluster's nodes: munge refuses messages that are older."""
+"""Largest difference between the clocks of a cluster's nodes: munge refuses older messages."""
 ZONE_SLACK_S = 14 * 3600.0
-"""The largest offset from UTC of a time without its zone."""
+"""Largest offset from UTC of a time without a time zone."""
 _SECONDS = re.compile(r"\d{9,11}")
 MARK = ":::RACKPROOF "
 _MARKER = re.compile(
@@ -43,7 +45,7 @@ _LABEL = re.compile(r"^\s*(\d{1,6}): ")
 _MPI_ERROR = re.compile(
     r"mpi/\w+: .{0,100}(?:not load|not found)|[Cc]ouldn't find the specified plugin name for mpi/"
 )
-# A task that exited with 0 did not die.
+# A task that exited with 0 did not fail.
 _TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with exit code 0).{1,100})")
 _MOUNT_WARNING, _MOUNT_NOT_NAMED = "mountcheck WARNING ", "missing key:path mapping"
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
@@ -55,17 +57,19 @@ _PREFLIGHT_DEVICE = re.compile(r"(?m)^#\s+Rank\s+\d{1,6} .*\bon (\S+) device\s+\
 _SCORE = re.compile(r"\d*\.?\d+")
 MAX_LINE_BYTES = 20_000
 MAX_KEPT = 20
-"""Lines of one kind that are kept: a job of thousands of ranks may repeat an error for each."""
+"""Largest number of stored lines of one kind: in a job of thousands of ranks, each may repeat an
+error."""
 MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
-"""A node whose work takes so much longer than the others' that it holds them up: NeMo's own threshold."""
+"""Relative performance below which a node slows the others down: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""A repeat that is slower by this than the median of those before it is degraded, or remarked on."""
+"""Slowdown of a repeat, compared with the median of earlier ones, from which it is degraded or
+remarked on."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
-"""The markers that run.sub prints right before and after the training."""
+"""Markers that run.sub prints right before and after the training."""
 PREFLIGHT_START, PREFLIGHT_STOP = "NCCL_TEST_START", "NCCL_TEST_STOP"
-"""Those before and after the NCCL preflight."""
+"""Markers before and after the NCCL preflight."""
 
 _PHASES = {
     "prolog": ("PROLOG_START", "PROLOG_STOP"),
@@ -73,7 +77,7 @@ _PHASES = {
     "caches": ("EXPERIMENT_START", "RUNANDTIME_START"),
     "run_and_time": ("RUNANDTIME_START", "RUNANDTIME_STOP"),
 }
-"""The markers that begin and end each phase."""
+"""Start and end marker of each phase."""
 
 
 class RunSubOutput(Record):
@@ -83,21 +87,21 @@ class RunSubOutput(Record):
         default={}, description="Keys of `:::RACKPROOF` lines, the last of each."
     )
     times: dict[str, int] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """Unix time of each marker, the first of each."""
+    """Unix time of the first occurrence of each marker."""
     contradictions: tuple[str, ...] = ()
-    """Markers that come again with another time, or before what they end."""
+    """Markers that are repeated with another time, or that precede their start marker."""
     node_list: tuple[str, ...] = ()
     node_count: int | None = None
-    """The number of the job's nodes by the log, or None if it does not show that."""
+    """Number of the job's nodes according to the log, or None if the log does not show it."""
     job: str = ""
-    """The number of the Slurm job by the log."""
+    """Number of the Slurm job according to the log."""
     cache_clearings: int = 0
-    """The number of nodes that began to clear their page cache."""
+    """Number of nodes that started to clear their page cache."""
     caches_cleared: int = 0
     cache_errors: tuple[str, ...] = ()
     ranks: int = 0
     slow_nodes: dict[str, float] = {}  # noqa: RUF012
-    """Node to its lowest relative performance."""
+    """Lowest relative performance of each slow node."""
     task_deaths: tuple[str, ...] = ()
     out_of_memory_ranks: tuple[int, ...] = ()
     mount_errors: tuple[str, ...] = ()
@@ -105,20 +109,20 @@ class RunSubOutput(Record):
     """Mounts of the check's table that the run script did not name."""
     mpi_errors: tuple[str, ...] = ()
     samples: float | None = None
-    """Samples trained until the last evaluation; epochs, where the benchmark counts these."""
+    """Samples trained until the last evaluation; epochs for benchmarks that count epochs."""
     preflight_enabled: bool | None = None
-    """True if the NCCL preflight was switched on, or None if the log does not show it."""
+    """True if the NCCL preflight was switched on, or None if the log does not show this."""
     preflight_text: str = ""
 
     @property
     def end(self) -> dict[str, Any]:
-        """Return how the job ended, by Slurm."""
+        """Return Slurm's report of the job's end."""
         end = self.launcher_report.get("end")
         return end if isinstance(end, dict) else {}
 
     @property
     def phases(self) -> dict[str, float]:
-        """Return the seconds of each phase that has started and ended."""
+        """Return the seconds of each phase that has both started and ended."""
         return {
             name: float(self.times[stop] - self.times[start])
             for name, (start, stop) in _PHASES.items()
@@ -127,7 +131,9 @@ class RunSubOutput(Record):
 
 
 class RunSubReader:
-    """Reads run.sub's lines: an observer for :func:`rackproof.logs.parse`. No line raises."""
+    """An observer for :func:`rackproof.logs.parse` that reads run.sub's lines. No line raises an
+    error.
+    """
 
     def __init__(self) -> None:
         self._launcher_report: dict[str, Any] = {}
@@ -154,12 +160,13 @@ class RunSubReader:
         self._in_training = False
 
     def line(self, number: int, raw: bytes) -> None:
-        """Take one line."""
+        """Read one line."""
         text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r\n")
         if text.startswith(MARK):
             self._take_launcher_report(text[len(MARK) :])
             return
-        # The plain search first: most lines hold no marker, and a pattern costs ten times as much.
+        # Use the plain search first: most lines have no marker, and a pattern takes ten times as
+        # long.
         if "_ST" in text and (marker := _MARKER.search(text)):
             self._take_marker(marker[1], int(marker[2]))
             return
@@ -176,7 +183,7 @@ class RunSubReader:
             self._take_training_line(text)
 
     def result(self) -> RunSubOutput:
-        """Return the result of the lines so far."""
+        """Return the result of the lines read so far."""
         return RunSubOutput(
             launcher_report=self._launcher_report,
             times=self._times,
@@ -212,14 +219,14 @@ class RunSubReader:
             self._contradictions.append(f"{START} comes after {STOP}")
         if name == STOP and time < self._times.get(START, 0):
             self._contradictions.append(f"{STOP} is {time}, before {START}, {self._times[START]}")
-        # `set -x` prints each once more, with the same time.
+        # `set -x` prints each marker again, with the same time.
         if self._times.setdefault(name, time) != time:
             self._contradictions.append(f"{name} is {self._times[name]} and {time}")
         if name == "NCCL_TEST_START":
             self._in_preflight = True
         elif name == "NCCL_TEST_STOP":
             self._in_preflight = False
-        # Ranks and deaths outside of it are those of other steps, such as the preflight's.
+        # Ranks and failures outside the training belong to other steps, such as the preflight.
         self._in_training = START in self._times and STOP not in self._times
 
     def _keep_preflight_line(self, text: str) -> None:
@@ -228,7 +235,9 @@ class RunSubReader:
             self._preflight_lines.append(text)
 
     def _take_setup_line(self, text: str) -> bool:
-        """Take a line of the job's set-up or about the page cache; return whether it is one."""
+        """Read a line about the job's set-up or the page cache; return whether it is such a
+        line.
+        """
         if text.startswith("NCCL_TEST = "):
             self._preflight_enabled = text.endswith("= 1")
             return True
@@ -236,14 +245,15 @@ class RunSubReader:
             self._node_list = expand_hostlist(node_list[4])
             self._job, self._node_count = sanitize(node_list[2], 20), int(node_list[3][:9])
             return True
-        # A cache that is cleared while the training runs was not cleared before it.
+        # A cache that is cleared during the training was not cleared before it.
         if START in self._times:
             return False
         if "Clearing cache on " in text:
-            # run.sub prints it with `echo -n`: the words of several nodes may share a line.
+            # run.sub prints this with `echo -n`: messages of several nodes may share a line.
             self._cache_clearings += len(_CLEARING.findall(text))
             return True
-        # With `set -x` the shell prints the command itself, after a plus sign, or in lines of its own.
+        # With `set -x` the shell prints the command itself, after a plus sign or on lines of its
+        # own.
         if "drop_caches" in text and not text.lstrip().startswith("+"):
             if cleared := _CLEARED.findall(text):
                 self._caches_cleared += len(cleared)
@@ -253,8 +263,8 @@ class RunSubReader:
         return False
 
     def _take_error_line(self, text: str) -> bool:
-        """Take a complaint about mounts or MPI; return whether it is one."""
-        # The check of round 5.1 has other words than that of the rounds before.
+        """Read an error message about mounts or MPI; return whether the line is one."""
+        # The check of round 5.1 has other messages than those of earlier rounds.
         if text.startswith(_MOUNT_WARNING):
             kept = self._mounts_not_named if _MOUNT_NOT_NAMED in text else self._mount_errors
             _keep_distinct(kept, sanitize(text[len(_MOUNT_WARNING) :], 300))
@@ -283,13 +293,13 @@ class RunSubReader:
 
 
 def _keep_distinct(kept: list[str], text: str) -> None:
-    """Keep a complaint once: each node prints the same of a folder that all of them share."""
+    """Store a message once: all nodes print the same message about a shared folder."""
     if text not in kept and len(kept) < MAX_KEPT:
         kept.append(text)
 
 
 def read_run_sub(path: Path) -> RunSubOutput:
-    """Read a log's lines of run.sub alone. Nothing in the log raises.
+    """Read only run.sub's lines of a log. No text in the log raises an error.
 
     Raises:
         OSError: The log cannot be read.
@@ -300,12 +310,14 @@ def read_run_sub(path: Path) -> RunSubOutput:
 
 
 class RunScript(NamedTuple):
-    """The known actions of a benchmark's run script; by default all those of round 5.1's run.sub."""
+    """The known actions of a benchmark's run script; the default is those of round 5.1's
+    run.sub.
+    """
 
     lacks: Collection[str] = ()
-    """The outputs that it leaves out by design, as ``lacks`` of a definition names them."""
+    """Outputs that the script omits by design, named as in ``lacks`` of a definition."""
     processes: str = "gpu"
-    """The unit of its processes: each ``gpu`` or each ``node``; empty if it may be either."""
+    """Unit that has one process each: ``gpu`` or ``node``; empty if either is possible."""
     preflight_off: bool = False
     """True if the run was planned without the NCCL preflight."""
 
@@ -318,14 +330,14 @@ def run_sub_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return the findings of the output against the run; a missing required line is a row of a table.
+    """Return the findings from the output about a run; a missing required line is a row of a table.
 
     Args:
-        output: The contents of the output.
-        nodes: The nodes that were asked for.
-        gpus: GPUs of each, or 0 if it is not known.
-        run_id: The run, which its Slurm job is named after; empty if that is not compared.
-        script: The script's outputs.
+        output: The parsed output.
+        nodes: The requested nodes.
+        gpus: The number of GPUs of each node, or 0 if unknown.
+        run_id: The id of the run, after which its Slurm job is named; empty to skip the comparison.
+        script: The outputs of the script.
     """
     refused = output.launcher_report.get("refused")
     if refused:
@@ -333,7 +345,7 @@ def run_sub_findings(
     ended = [*_end_findings(output), *slurm_record_findings(output.end, nodes, run_id)]
     findings = [*_mpi_findings(output), *ended]
     if ended_before_training(output):
-        # Faults of ranks and caches only follow from the cause of the job's end.
+        # Faults of ranks and caches are only consequences of the cause of the job's end.
         return findings
     findings += _marker_findings(output)
     findings += _node_findings(output, nodes, gpus, script)
@@ -344,7 +356,8 @@ def run_sub_findings(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
     for text in output.mounts_not_named:
-        # The image's table is for several benchmarks: it does not show which folders this one reads.
+        # The table in the image is for several benchmarks: it does not show which folders this one
+        # reads.
         findings.append(_finding("mount_not_named", None, f"run.sub's check of the mounts: {text}"))
     for node, score in sorted(output.slow_nodes.items()):
         if score < SLOW_SCORE:
@@ -354,7 +367,7 @@ def run_sub_findings(
 
 
 def ended_before_training(output: RunSubOutput) -> bool:
-    """Return whether a job ended before its training began, for a known cause."""
+    """Return whether a job ended before its training started, for a known cause."""
     if START in output.times:
         return False
     causes = [*_mpi_findings(output), *_end_findings(output), *state_findings(output.end)]
@@ -380,8 +393,8 @@ def _marker_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _end_findings(output: RunSubOutput) -> list[Finding]:
-    """Return the findings about an early end: deaths, a lack of memory, a hang."""
-    # The first to die is the cause; the others lose their peer.
+    """Return the findings about an early end: failed tasks, lack of memory, a hang."""
+    # The first task that fails is the cause; the others lose their peer.
     findings = [
         _finding("task_died", Verdict.FAIL, f"a task died: {text}") for text in output.task_deaths[:1]
     ]
@@ -405,7 +418,7 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def node_of_rank(output: RunSubOutput, rank: int) -> str:
-    """Return the node of a rank, or "" if it is not known: ranks fill nodes in the order of names."""
+    """Return the node of a rank, or "" if unknown: ranks fill the nodes in order of their names."""
     nodes = output.node_list
     if not nodes or not output.ranks or output.ranks % len(nodes) or rank >= output.ranks:
         return ""
@@ -413,7 +426,9 @@ def node_of_rank(output: RunSubOutput, rank: int) -> str:
 
 
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
-    """Return the step that trained: the longest of those that began between run.sub's own markers."""
+    """Return the training step: the longest of the steps that started between run.sub's own
+    markers.
+    """
     first, last = output.times.get(START, 0), output.times.get(STOP, 0)
     steps = job_steps(output.end)
     candidates = []
@@ -421,7 +436,8 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
         start = step.get("start")
         if isinstance(start, int) and first <= start and (not last or start < last):
             candidates.append(step)
-    # If clocks differ, no time may lie between the markers: then the longest of all includes the training.
+    # If clocks differ, no start may be between the markers: then the longest step includes the
+    # training.
     return max(candidates or steps, key=_elapsed_s, default=None)
 
 
@@ -431,7 +447,7 @@ def _elapsed_s(step: Mapping[str, Any]) -> float:
 
 
 def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script: RunScript) -> list[Finding]:
-    """Compare the nodes asked for with those of the log and of the training's own step."""
+    """Compare the requested nodes with the nodes in the log and in the training step."""
     findings = wrong_nodes("the log", set(output.node_list), set(nodes)) if output.node_list else []
     if output.node_count not in (None, len(nodes)):
         message = f"the log is of {output.node_count} nodes, {len(nodes)} were asked for"
@@ -440,14 +456,14 @@ def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     unmarked = "start_marker" in script.lacks and START not in output.times
     training = None if unmarked else _training_step(output)
     if training:
-        # A job may be given all nodes and yet train on some of them.
+        # A job may be allocated all nodes and still train on only some of them.
         used = expand_hostlist(str(training.get("nodes") or ""))
         findings += wrong_nodes("the training's step", set(used), set(nodes))
     return findings + _rank_findings(output, nodes, gpus, script)
 
 
 def _job_number_findings(output: RunSubOutput) -> list[Finding]:
-    """Return a finding where the log is another job's than the one that Slurm's record is about."""
+    """Return a finding if the log belongs to another job than Slurm's record."""
     job = sanitize(output.end.get("job") or "", 20)
     if not job or not output.job or output.job == job:
         return []
@@ -456,7 +472,7 @@ def _job_number_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script: RunScript) -> list[Finding]:
-    """Compare the number of processes that trained with the GPUs or the nodes that were asked for."""
+    """Compare the number of processes that trained with the requested GPUs or nodes."""
     if not output.ranks or ("ranks" in script.lacks and START not in output.times):
         return []
     if script.processes == "gpu" and gpus < 1:
@@ -472,7 +488,9 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
 
 
 def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
-    """Judge the caches by `sysctl` on each node: an event `cache_clear: true` proves nothing."""
+    """Judge the caches by the `sysctl` output of each node: an event `cache_clear: true` proves
+    nothing.
+    """
     is_shown = output.cache_clearings or output.caches_cleared or output.cache_errors
     if not is_shown or (output.caches_cleared >= len(nodes) and not output.cache_errors):
         return []
@@ -488,40 +506,41 @@ def preflight_findings(
     nodes: Sequence[str] = (),
     gpus: int = 0,
 ) -> list[Finding]:
-    """Return the findings of the NCCL preflight, which the run script itself ignores.
+    """Return the findings of the NCCL preflight, whose failures the run script itself ignores.
 
     Args:
-        output: The contents of the output.
-        script: The script's outputs, and whether the preflight was planned.
-        nodes: The nodes that were asked for.
-        gpus: GPUs of each, or 0 if it is not known.
+        output: The parsed output.
+        script: The outputs of the script, and whether the preflight was planned.
+        nodes: The requested nodes.
+        gpus: The number of GPUs of each node, or 0 if unknown.
     """
     if PREFLIGHT_START not in output.times:
-        # If it is required, its row reports that it is missing.
+        # If the preflight is required, its row in the table reports that it is missing.
         lacks = "nccl_preflight" in script.lacks
         message = "the run script has no" if lacks else "the run was planned without the"
         skipped = skips_preflight(output, script)
         return [_finding("nccl_preflight", None, f"{message} NCCL preflight")] if skipped else []
     parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests", name="NCCL preflight")
     findings = _preflight_failures(parsed.findings)
-    # Also where it failed: without a result, the network between the nodes was not tested.
+    # This also applies if it failed: without a result, the network between the nodes is untested.
     if not any(measurement.name.endswith("busbw") for measurement in parsed.measurements):
         findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
     return findings + _placement_findings(_PREFLIGHT_DEVICE.findall(output.preflight_text), nodes, gpus)
 
 
 def skips_preflight(output: RunSubOutput, script: RunScript) -> bool:
-    """Return whether a run has no NCCL preflight by design, or was planned without it and did without it."""
+    """Return whether a run has no NCCL preflight by design, or was planned and made without it."""
     return "nccl_preflight" in script.lacks or (script.preflight_off and not output.preflight_enabled)
 
 
 def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -> list[Finding]:
-    """Compare where the preflight's ranks sit, which the training's ranks do as well, with the plan.
+    """Compare the places of the preflight's ranks, which are also those of the training, with the
+    plan.
 
     Args:
-        hosts: The host of each rank, as it calls itself; empty if the preflight names none.
-        nodes: The nodes that were asked for.
-        gpus: GPUs of each, or 0 if it is not known.
+        hosts: The hostname of each rank; empty if the preflight gives none.
+        nodes: The requested nodes.
+        gpus: The number of GPUs of each node, or 0 if unknown.
     """
     if not hosts or not gpus or not nodes:
         return []
@@ -530,7 +549,7 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
         return [_finding("nccl_preflight", Verdict.UNPROVEN, message)]
     ranks, asked = Counter(hosts), {node.partition(".")[0] for node in nodes}
     odd = [f"{sanitize(host, 100)} has {count} ranks" for host, count in ranks.items() if count != gpus]
-    # A host may call itself otherwise than Slurm does: then none of the names is one of Slurm's.
+    # A host's own name may differ from Slurm's: then none of the names is one of Slurm's.
     if asked & ranks.keys():
         odd += [f"{sanitize(host, 100)} was not asked for" for host in ranks if host not in asked]
         odd += [f"{sanitize(node, 100)} has none" for node in sorted(asked - ranks.keys())]
@@ -541,7 +560,7 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
 
 
 def _preflight_failures(parsed: Sequence[Finding]) -> list[Finding]:
-    """Return one finding for all that counts against the preflight."""
+    """Return a single finding for everything that is wrong in the preflight."""
     gating = [finding for finding in parsed if finding.verdict is not None and finding.verdict.gates]
     if not gating:
         return []
@@ -552,7 +571,7 @@ def _preflight_failures(parsed: Sequence[Finding]) -> list[Finding]:
 
 
 def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:
-    """Return phases and the preflight's bandwidth as measurements."""
+    """Return phases and the preflight's bandwidths as measurements."""
     source = Source(file=file)
     measurements = [
         Measurement(name="phase_time", value=value, unit="s", labels={"phase": name}, source=source)
@@ -562,7 +581,7 @@ def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:
     if bandwidths:
         largest, kind = max((size, kind) for size, kind, _value in bandwidths)
         labels = {"size_bytes": str(largest), "dtype": kind}
-        # Scripts end at different sizes, and how many ranks there are is part of what is measured.
+        # Scripts end at different sizes, and the number of ranks is part of the measured quantity.
         if ranks := len(set(_PREFLIGHT_RANK.findall(output.preflight_text))):
             labels["ranks"] = str(ranks)
         measurements.append(
@@ -591,15 +610,15 @@ def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, str, float]]:
 
 
 def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> list[Finding]:
-    """Compare a repeat with those before it, and name the phase that was slow.
+    """Compare a repeat with earlier ones, and name the phase that was slow.
 
     Args:
-        own: The repeat's measurements.
-        earlier: Those of the repeats before it that passed.
+        own: The measurements of the repeat.
+        earlier: The measurements of earlier repeats that passed.
     """
     speed = _value(own, "samples_per_second")
     earlier_speeds = sorted(_values(earlier, "samples_per_second"))
-    # One earlier repeat shows no spread: it might itself be the odd one.
+    # A single earlier repeat shows no spread: it might be the outlier itself.
     if speed is None or len(earlier_speeds) < 2:
         return []
     usual = earlier_speeds[len(earlier_speeds) // 2]
@@ -613,7 +632,9 @@ def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measu
 
 
 def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> tuple[str, float]:
-    """Return the phase that exceeds the median of earlier repeats most, and by how many seconds."""
+    """Return the phase that exceeds the median of earlier repeats most, with the difference in
+    seconds.
+    """
     slowest, most_s = "", 0.0
     for measurement in own:
         if measurement.name != "phase_time":
@@ -628,7 +649,7 @@ def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measur
 def _value(
     measurements: Sequence[Measurement], name: str, labels: Mapping[str, str] | None = None
 ) -> float | None:
-    """Return the first value of that name whose labels include the given ones."""
+    """Return the first value with the name whose labels include the given ones."""
     wanted = (labels or {}).items()
     for measurement in measurements:
         if measurement.name == name and wanted <= measurement.labels.items():
@@ -639,7 +660,7 @@ def _value(
 def _values(
     repeats: Sequence[Sequence[Measurement]], name: str, labels: Mapping[str, str] | None = None
 ) -> list[float]:
-    """Return that value of each repeat that has it."""
+    """Return the value of each repeat that has it."""
     values = (_value(measurements, name, labels) for measurements in repeats)
     return [value for value in values if value is not None]
 
@@ -655,7 +676,9 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
 
 
 class JobTimes(NamedTuple):
-    """The time of a job by Slurm, in seconds since 1970, and its possible error."""
+    """Start and end of a job according to Slurm, in seconds since 1970, with their possible
+    error.
+    """
 
     start_s: float
     end_s: float
@@ -663,12 +686,12 @@ class JobTimes(NamedTuple):
 
 
 def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: str = "") -> list[Finding]:
-    """Return the findings of Slurm's record of a job against a run, whatever the job's log contains.
+    """Return the findings from Slurm's record of a job, independent of the job's log.
 
     Args:
-        end: The launcher's report of the job's end.
-        nodes: The nodes that were asked for.
-        run_id: The run, which its job is named after; empty if that is not compared.
+        end: The launcher's report on the end of the job.
+        nodes: The requested nodes.
+        run_id: The id of the run, after which its job is named; empty to skip the comparison.
     """
     findings = state_findings(end)
     name = end.get("name")
@@ -679,11 +702,12 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
 
 
 def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, float]]) -> list[Finding]:
-    """Return the times in a log before its job began or after it ended, by Slurm.
+    """Return the times in a log that are before its job's start or after its end, according to
+    Slurm.
 
     Args:
-        end: The launcher's report of the job's end.
-        moments: The log's events, in words, each with its time in seconds since 1970.
+        end: The launcher's report on the end of the job.
+        moments: The log's events as text, each with its time in seconds since 1970.
     """
     times = job_times(end)
     if times is None:
@@ -704,7 +728,7 @@ def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, flo
 
 
 def job_times(end: Mapping[str, Any]) -> JobTimes | None:
-    """Return when a job ran, or None if its record does not show that."""
+    """Return the start and end of a job, or None if its record does not show them."""
     start, stop = record_moment(end.get("start")), record_moment(end.get("end"))
     if start is None or stop is None:
         return None
@@ -712,18 +736,20 @@ def job_times(end: Mapping[str, Any]) -> JobTimes | None:
 
 
 def is_job_of(end: Mapping[str, Any], run_id: str) -> bool:
-    """Return whether Slurm's record names the job after a run."""
+    """Return whether Slurm's record gives the job the name of a run."""
     return end.get("name") == run_id
 
 
 def record_moment(value: object) -> tuple[float, float] | None:
-    """Return a time of the record in seconds with its slack, or None if it is not one (``Unknown``)."""
+    """Return a time of the record in seconds with its slack, or None if it is not a time
+    (``Unknown``).
+    """
     text = str(value) if type(value) in (int, str) else ""
     if _SECONDS.fullmatch(text):
         return float(text), CLOCK_SLACK_S
     try:
         moment = datetime.fromisoformat(text)
-        # Slurm writes local time without its zone where it is not asked for seconds.
+        # Slurm writes local time without a time zone unless it is requested to write seconds.
         slack_s = CLOCK_SLACK_S if moment.tzinfo else ZONE_SLACK_S
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), slack_s
     except (ValueError, OverflowError):
@@ -735,7 +761,7 @@ def _job(end: Mapping[str, Any]) -> str:
 
 
 def state_findings(end: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding where Slurm reports another end of the job than a good one."""
+    """Return a finding if Slurm reports that the job did not end well."""
     state, code = sanitize(end.get("state") or "", 40), sanitize(end.get("exit_code") or "", 20)
     if state in ("", "COMPLETED") and code in ("", "0:0"):
         return []
@@ -751,7 +777,7 @@ def state_findings(end: Mapping[str, Any]) -> list[Finding]:
 
 
 def job_steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the job's steps as its record has them; none if no accounts are kept."""
+    """Return the job's steps as recorded, or an empty list without accounting."""
     steps = end.get("steps")
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
@@ -769,12 +795,12 @@ def _record_node_findings(end: Mapping[str, Any], nodes: Sequence[str]) -> list[
 
 
 def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
-    """Return a finding where a run used other nodes than were asked for.
+    """Return a finding if a run used other nodes than the requested ones.
 
     Args:
-        origin: The source of the names, in words.
-        used: The nodes that it names.
-        asked: Those that were asked for.
+        origin: The source of the names, as text.
+        used: The nodes that the source names.
+        asked: The requested nodes.
     """
     words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - used)]
     words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(used - asked)]

@@ -1,7 +1,7 @@
-"""Read the output of a run of MLPerf Training 0.6 beside its events.
+"""Read the parts of the output of an MLPerf Training 0.6 run other than its events.
 
-run.sub of that round ends with the status of its own tidying up, and counts no failed step: only its text
-shows a failure. All of it is nodes' text.
+run.sub of that round ends with the status of its own cleanup and does not count failed steps: only
+its text shows a failure. All of it is text from nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rackproof.logs.run_sub import (
 )
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
-# With several nodes, resnet's run script lets each print this, with the number that srun puts before it.
+# With several nodes, resnet's run script lets each print this, after the number that srun adds.
 _NODE = re.compile(r"(?:\d{1,6}: )?Launching on node (\S{1,200})")
 
 
@@ -33,16 +33,19 @@ class RunSub06Output(Record):
     """The contents of the output, without a verdict."""
 
     caches_cleared: int = 0
-    """Nodes whose page cache was cleared: the event comes after the clearing, and only where it worked."""
+    """Number of nodes whose page cache was cleared: the event follows the clearing, and only if it
+    worked."""
     trained: bool = False
     nodes: tuple[str, ...] = ()
-    """Nodes that run.sub started the training on, as they call themselves."""
+    """Nodes on which run.sub started the training, by their own names."""
     errors: tuple[tuple[int, str], ...] = ()
-    """Line number and text of what run.sub complains about."""
+    """Line number and text of error messages by run.sub."""
 
 
 class RunSub06Reader:
-    """Reads round 0.6's lines: an observer for :func:`rackproof.logs.parse`. No line raises."""
+    """An observer for :func:`rackproof.logs.parse` that reads round 0.6's lines. No line raises an
+    error.
+    """
 
     def __init__(self) -> None:
         self._caches_cleared = 0
@@ -51,7 +54,7 @@ class RunSub06Reader:
         self._errors: list[tuple[int, str]] = []
 
     def line(self, number: int, raw: bytes) -> None:
-        """Take one line."""
+        """Read one line."""
         text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").strip()
         if text.startswith(MARK):
             return
@@ -64,7 +67,7 @@ class RunSub06Reader:
             self._errors.append((number, sanitize(text, 300)))
 
     def result(self) -> RunSub06Output:
-        """Return the result of the lines so far."""
+        """Return the result of the lines read so far."""
         return RunSub06Output(
             caches_cleared=self._caches_cleared,
             trained=self._trained,
@@ -74,7 +77,7 @@ class RunSub06Reader:
 
 
 def read_run_sub06(path: Path) -> RunSub06Output:
-    """Read a log's lines of run.sub alone. Nothing in the log raises.
+    """Read only run.sub's lines of a log. No text in the log raises an error.
 
     Raises:
         OSError: The log cannot be read.
@@ -92,14 +95,15 @@ def run_sub06_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return the findings of the output against the run; a missing required line is a row of a table.
+    """Return the findings from the output about a run; a missing required line is a row of a table.
 
     Args:
-        output: The contents read here.
-        launcher: The launcher's lines, as :mod:`rackproof.logs.run_sub` read them.
-        asked_nodes: The nodes that were asked for.
-        run_id: The run, which the Slurm job of several nodes is named after; empty to leave that out.
-        script: The script's outputs.
+        output: The output as read here.
+        launcher: The lines of the launcher, as :mod:`rackproof.logs.run_sub` read them.
+        asked_nodes: The requested nodes.
+        run_id: The id of the run, after which the Slurm job of several nodes is named; empty to
+            skip the comparison.
+        script: The outputs of the script.
     """
     refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")
     if refused:
@@ -115,7 +119,7 @@ def run_sub06_findings(
     else:
         ended = _end_findings(launcher.end)
     if ended_before_training06(output, launcher, by_slurm=by_slurm):
-        # Faults of nodes and caches only follow from the cause of the run's end.
+        # Faults of nodes and caches are only consequences of the cause of the run's end.
         return [*findings, *ended]
     findings += [*_node_findings(output, asked_nodes), *ended]
     none_cleared = "cache_clearing" in script.lacks and not output.caches_cleared
@@ -134,12 +138,12 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def ended_before_training06(output: RunSub06Output, launcher: RunSubOutput, *, by_slurm: bool) -> bool:
-    """Return whether a run ended before its training began, for a cause that fails it.
+    """Return whether a run ended before its training started, for a cause that fails it.
 
     Args:
-        output: The run script's output.
-        launcher: The launcher's output.
-        by_slurm: Whether Slurm ran it, as it runs several nodes.
+        output: The output of the run script.
+        launcher: The output of the launcher.
+        by_slurm: Whether Slurm ran it, as it does with several nodes.
     """
     if output.trained:
         return False
@@ -149,7 +153,7 @@ def ended_before_training06(output: RunSub06Output, launcher: RunSubOutput, *, b
 
 
 def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding where the launcher on one node reported another end than a good one."""
+    """Return a finding if the launcher on one node reported a bad end."""
     status, state = end.get("status", 0), end.get("state")
     if state is not None and state != "COMPLETED":
         message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {sanitize(state, 40) or 'unknown'}"
@@ -160,11 +164,11 @@ def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
 
 
 def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str]) -> list[Finding]:
-    """Compare the nodes asked for with those that run.sub started the training on."""
+    """Compare the requested nodes with the nodes on which run.sub started the training."""
     started = len(set(output.nodes))
     if started in (0, len(asked_nodes)):
         return []
-    # By their number alone, because the nodes choose these names themselves.
+    # Only by their number, because the nodes choose these names themselves.
     message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were asked for"
     return [_finding("wrong_nodes", Verdict.UNPROVEN, message)]
 

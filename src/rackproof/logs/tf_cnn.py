@@ -1,16 +1,16 @@
-"""tf_cnn_benchmarks: a table of steps and ``total images/sec: 2544.13``.
+"""Read the output of tf_cnn_benchmarks: a table of steps and ``total images/sec: 2544.13``.
 
-A unix time may follow the last column. The memory allocator of TensorFlow writes of running out of
-memory when it only retries, so such text beside a good total is a remark.
+The last column may be followed by a Unix time. TensorFlow's memory allocator writes of running out
+of memory even if it only retries, so such text together with a good total is a remark.
 
-The total has to fit the steps, each of which states its worker's mean speed until then: a total that is far
-from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it is
-that of all.
+The total must match the steps, each of which states its worker's mean speed so far: a total that is
+far from all of them was not measured by this run. With several workers (Horovod's ranks,
+``/job:worker``), the total is the total of all.
 
-Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
-in pieces, those of other ranks between them: they are put together again by rank and stream. A rank states
-the total of all with Horovod, and where its batch is that of as many workers as there are ranks; the lowest
-counts, and each rank must state one. An evaluation prints
+Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI
+writes a line in pieces, mixed with those of other ranks: they are joined by rank and stream. A rank
+states the total of all ranks with Horovod, and also if its batch is that of as many workers as
+there are ranks; the lowest total counts, and each rank must state one. An evaluation prints
 ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``.
 """
 
@@ -35,26 +35,28 @@ _FACT = re.compile(
 _BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9})(?:\.0)? per device)")
 _ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[(\d{1,12}) examples\]\s*$")
 _RANK = re.compile(r"^\s*(\d{1,6}): ")
-# Open MPI puts it before every piece that a rank writes, also where that begins within a line.
+# Open MPI puts this tag before every piece that a rank writes, even within a line.
 _TAG = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(out|err)>: ?")
 _MOST_PIECES, _MOST_PIECE = 10_000, 1000
-"""The number of unfinished lines to keep, and the characters of each."""
+"""Largest number of unfinished lines that are stored, and of characters of each."""
 _MOST_RANKS = 100_000
 _AGREE = 0.05
 _ABOVE_STEPS, _BELOW_STEPS = 1.05, 0.95
-"""A total may be so far from the last step's speed: in published logs it is within 0.1 %."""
+"""Limits for the ratio of the total to the last step's speed; in published logs they differ by at
+most 0.1 %."""
 _ROUNDED = 0.05
-"""Steps state one digit after the point, and the total two."""
+"""Rounding tolerance: steps state one decimal, and the total two."""
 _ABOVE_CLOCK, _BELOW_CLOCK = 1.25, 0.5
 _PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
-"""Shows work between the steps, which lowers the total alone, by half at most."""
+"""Pattern of work between the steps, which lowers only the total, by at most half."""
 _HEADING = frozenset({"model", "global_batch_size"})
-"""The program states these above its first step."""
+"""Values that the program states above its first step."""
 _CLOCK_S = 10
-"""Times of steps are whole seconds: over less they tell no speed."""
+"""Smallest difference of step times that gives a speed: the times are whole seconds."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
-# Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server trains nothing.
+# Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server does
+# not train.
 _CREATED = re.compile(
     r"Created (?:TensorFlow )?device \(?"
     r"(/job:(?!ps/)\w{1,20}/replica:\d{1,6}/task:\d{1,6}/device:GPU:\d{1,3})\b"
@@ -63,7 +65,7 @@ _HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
 
 
 class TfCnnParser(LogParser):
-    """Reads steps, total, facts of the header."""
+    """The parser of steps, total, and facts of the header."""
 
     format: ClassVar[str] = "tf_cnn"
     description: ClassVar[str] = "tf_cnn_benchmarks"
@@ -86,7 +88,7 @@ class TfCnnParser(LogParser):
         self.pauses = False
         """True if the run did other work between its steps."""
         self.clock: tuple[float, float, float, float] | None = None
-        """Step and unix time of the first and of the last step that states one."""
+        """Step and Unix time of the first and of the last step that states a time."""
         self.loss: tuple[float, int] | None = None
         self.speed = Curve("images_per_second", "images/s", "step")
         self.losses = Curve("train_loss", "", "step")
@@ -95,14 +97,14 @@ class TfCnnParser(LogParser):
         self.last_line = 0
         self.accuracy: tuple[float, float, int] | None = None
         self.rank: int | None = None
-        """The rank of the present line, where a launcher wrote it."""
+        """Rank of the current line, if a launcher wrote it."""
         self.ranks: dict[int, tuple[float, int] | None] = {}
-        """Each rank that trains, with its total and the line of it."""
+        """Each training rank, with its total and the total's line."""
         self.first_rank: int | None = None
         self.gpus: set[tuple[int | None, str]] = set()
-        """GPUs that TensorFlow took, by rank and its name for them."""
+        """GPUs that TensorFlow uses, by rank and TensorFlow's name."""
         self.pieces: dict[tuple[str, str], str] = {}
-        """The text of unfinished lines, by rank and stream."""
+        """Text of unfinished lines, by rank and stream."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
@@ -118,7 +120,7 @@ class TfCnnParser(LogParser):
             self._take_message(at, text)
 
     def _take_message(self, at: int, text: str) -> None:
-        """Take TensorFlow's own messages about GPUs and memory."""
+        """Read TensorFlow's own messages about GPUs and memory."""
         if (created := _CREATED.search(text)) and len(self.gpus) < _MOST_RANKS:
             self.gpus.add((self.rank, created[1]))
         elif _MEMORY.search(text):
@@ -127,7 +129,7 @@ class TfCnnParser(LogParser):
                 self.memory = (at, text)
 
     def _take_fact(self, text: str) -> bool:
-        """Take a fact of the header; return whether the line states one."""
+        """Read a fact of the header; return whether the line states one."""
         if fact := _FACT.match(text):
             self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
         elif batch := _BATCH.match(text):
@@ -140,9 +142,9 @@ class TfCnnParser(LogParser):
         return True
 
     def take_rank(self, text: str) -> str:
-        """Take the rank that a launcher wrote before a line, and return the line without it."""
+        """Record the rank that a launcher wrote before a line, and return the line without it."""
         self.rank = None
-        # The first character decides for most lines, which spares them the patterns.
+        # For most lines the first character decides, so the patterns are not needed.
         if text[:1] == "[" and (tag := _TAG.match(text)):
             return self.join_pieces(text, tag)
         if text[:1] not in " 0123456789" or not (prefix := _RANK.match(text)):
@@ -151,7 +153,7 @@ class TfCnnParser(LogParser):
         return text[prefix.end() :]
 
     def join_pieces(self, text: str, tag: re.Match[str]) -> str:
-        """Keep the pieces whose line goes on; return the line that ends here."""
+        """Store the pieces of an unfinished line; return the line that ends here."""
         while following := _TAG.search(text, tag.end()):
             if len(self.pieces) < _MOST_PIECES:
                 began = self.pieces.get((tag[1], tag[2]), "")
@@ -161,7 +163,7 @@ class TfCnnParser(LogParser):
         return self.pieces.pop((tag[1], tag[2]), "") + text[tag.end() :]
 
     def note_rank(self) -> None:
-        """Note that the present line's rank trains: it has to state a total."""
+        """Record that the current line's rank trains: it must state a total."""
         if self.rank is not None and len(self.ranks) < _MOST_RANKS:
             self.ranks.setdefault(self.rank, None)
             self.first_rank = self.rank if self.first_rank is None else self.first_rank
@@ -173,13 +175,13 @@ class TfCnnParser(LogParser):
         elif total := _TOTAL.match(text):
             self._read_total(at, text, total[1])
         elif _HALF_STEP.match(text):
-            # A step is nothing to be judged by; its loss might have been NaN, though.
+            # A step alone decides nothing, but its loss might have been NaN.
             self.log.find(
                 "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
             )
 
     def _take_step(self, at: int, text: str, found: re.Match[str]) -> None:
-        """Take speed and loss of a step."""
+        """Record speed and loss of a step."""
         step, speed, loss = float(found[1]), number(found[2]), number(found[3])
         if loss is None or speed is None:
             self.log.find(
@@ -189,7 +191,7 @@ class TfCnnParser(LogParser):
         if not math.isfinite(loss):
             message = f"the loss is {loss} at step {found[1]}"
             self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
-        # One rank's curve is enough; those of several would be mixed into one.
+        # One rank's curve is enough; several would be mixed into one.
         if self.rank == self.first_rank:
             self.last_step_at = at
             self.steps.take(step, at)
@@ -219,16 +221,16 @@ class TfCnnParser(LogParser):
         self.take_total(value, at)
 
     def take_total(self, value: float, at: int) -> None:
-        """Note a total, and whose it is."""
+        """Record a total, with its rank."""
         self.total = (value, at)
         if self.rank in self.ranks:
             self.ranks[self.rank] = (value, at)
 
     def take_accuracy(self, at: int, text: str) -> None:
-        """Read what an evaluation found."""
+        """Read the result of an evaluation."""
         found = _ACCURACY.match(text)
         both = (number(found[1]), number(found[2])) if found else (None, None)
-        # A right first guess is always among the five.
+        # A right first guess is always among the top five.
         ordered = (both[0] or 0.0) <= (both[1] or 0.0)
         if found is None or not ordered or not all(one is not None and 0 <= one <= 1 for one in both):
             message = "an accuracy that cannot be read, or is none"
@@ -239,7 +241,7 @@ class TfCnnParser(LogParser):
             self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)
 
     def join_ranks(self) -> None:
-        """Make one total of those of several ranks, or note why that cannot be done."""
+        """Combine the totals of several ranks into one, or record why that is impossible."""
         stated = {rank: total for rank, total in self.ranks.items() if total is not None}
         if len(self.ranks) < 2 or not stated:
             return
@@ -261,8 +263,8 @@ class TfCnnParser(LogParser):
         self.totals = 1
 
     def _is_of_all(self) -> bool:
-        """Return whether the total of one rank is that of all: its header has the number of workers that
-        exist.
+        """Return whether one rank's total covers all ranks: its header states the actual number of
+        workers.
         """
         tags = self.log.tags
         return tags.get("variables") == "horovod" or (
@@ -270,9 +272,9 @@ class TfCnnParser(LogParser):
         )
 
     def _tag_devices_and_clock(self) -> None:
-        """Keep how many GPUs TensorFlow created, and when the last step ended."""
+        """Store the number of GPUs that TensorFlow created, and the end of the last step."""
         if self.gpus:
-            # Horovod gives each rank one GPU, which all ranks call by the same name.
+            # Horovod gives each rank one GPU, and all ranks use the same name for it.
             ranks = {rank for rank, _ in self.gpus}
             of_horovod = self.log.tags.get("variables") == "horovod"
             self.log.tag("gpus_created", len(ranks if of_horovod else self.gpus))
@@ -280,7 +282,7 @@ class TfCnnParser(LogParser):
             self.log.tag("last_step_time", int(self.clock[3]))
 
     def _find_other_runs(self) -> None:
-        """Note further totals, and steps of a run that did not end."""
+        """Record further totals, and steps of a run that did not end."""
         if self.totals > 1:
             self.log.find("several_runs", f"{self.totals} totals in one log; the last one counts")
         if self.total and len(self.ranks) < 2 and self.last_step_at > self.total[1]:
@@ -288,7 +290,7 @@ class TfCnnParser(LogParser):
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.last_step_at)
 
     def finish(self) -> ParsedLog:
-        """Judge by the total."""
+        """Judge the log by its total."""
         log = self.log
         self._tag_devices_and_clock()
         self.join_ranks()
@@ -303,14 +305,14 @@ class TfCnnParser(LogParser):
             log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
         self._measure_quality(measurements)
         self._judge_heading_and_losses()
-        # A loss or an accuracy shows that there was any work; a total alone may be of no step at all.
+        # A loss or an accuracy proves that work was done; a total alone may be of no step at all.
         if proven and self.loss is None and self.accuracy is None:
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, [self.speed, self.losses])
 
     def _judge_heading_and_losses(self) -> None:
-        """Find a log without its heading, and a training that has no loss."""
+        """Find a log without its heading, and a training without a loss."""
         if lacking := _HEADING - self.log.tags.keys():
             message = f"the log's heading does not state {' and '.join(sorted(lacking))}: lines are missing"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
@@ -320,7 +322,7 @@ class TfCnnParser(LogParser):
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.loss[1])
 
     def _judge_total(self, measurements: list[Measurement]) -> bool:
-        """Find out whether the total proves a run that ended well; adds ``images_per_second``."""
+        """Return whether the total proves a run that ended well; add ``images_per_second``."""
         log = self.log
         if self.total is None:
             message = "no total images/sec: the run did not end"
@@ -328,7 +330,7 @@ class TfCnnParser(LogParser):
             return False
         value, at = self.total
         if log.ends_in_line and at == self.last_line:
-            # Half a number still looks like a number.
+            # Half of a number still looks like a number.
             log.find("cut_off", "the log ends inside the line of the total", Verdict.UNPROVEN, line=at)
             return False
         measurements.append(self.measure("images_per_second", value, "images/s", Direction.HIGHER, at))
@@ -339,13 +341,13 @@ class TfCnnParser(LogParser):
         return True
 
     def _judge_steps(self, at: int) -> None:
-        """Find steps that are missing, or that are not those that were asked for."""
+        """Find steps that are missing or were not requested."""
         if (self.totals > 1 and len(self.ranks) < 2) or "damaged_line" in self.log.findings:
-            return  # several runs, whose steps begin again; or a step is known to be lost
+            return  # several runs, whose steps restart; or a step is known to be lost
         if problem := self.steps.problem("steps"):
             self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
         if len(self.ranks) < 2 and (self.first_step or 0) > max(1.0, self.steps.usual):
-            # The program prints its first step, however seldom it prints the others.
+            # The program prints its first step, even if it rarely prints the others.
             message = f"the first step is {self.first_step:g}: those before it are missing"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
         asked, last = number(self.log.tags.get("num_batches")), self.steps.last
@@ -354,7 +356,9 @@ class TfCnnParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _compare_with_steps(self, total: float, at: int) -> None:
-        """Find a total that the steps contradict, by the speeds that they state and by their clock."""
+        """Find a total that contradicts the steps, according to their stated speeds and their
+        clock.
+        """
         if not {"several_totals", "ranks_disagree"}.isdisjoint(self.log.findings):
             return
         stated, rounded, workers = self.last_speed, _ROUNDED * (self.last_speed > 0), self._workers()
@@ -372,7 +376,7 @@ class TfCnnParser(LogParser):
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
 
     def _workers(self) -> float:
-        """Return of how many workers the total is: each has its share of the global batch."""
+        """Return the number of workers in the total: each has its share of the global batch."""
         tags = self.log.tags
         batch, share = number(tags.get("global_batch_size")), number(tags.get("batch_size_per_device"))
         # Horovod lists the devices of all ranks, each of which has one.
@@ -380,7 +384,9 @@ class TfCnnParser(LogParser):
         return max(1.0, batch / share / devices) if batch and share else 1.0
 
     def _speed_by_clock(self) -> float | None:
-        """Return images per second by the unix times of the steps, or None if they do not tell."""
+        """Return images per second from the Unix times of the steps, or None if these are not
+        sufficient.
+        """
         batch = number(self.log.tags.get("global_batch_size"))
         if self.clock is None or not batch or self._workers() > 1:
             return None
@@ -390,7 +396,7 @@ class TfCnnParser(LogParser):
         return batch * (last - first) / (ended - began)
 
     def _measure_quality(self, measurements: list[Measurement]) -> None:
-        """Add the accuracies of an evaluation and the last loss."""
+        """Add the accuracies of an evaluation, and the last loss."""
         if self.accuracy is not None:
             top_1, top_5, at = self.accuracy
             for name, value in (("top_1_accuracy", top_1), ("top_5_accuracy", top_5)):

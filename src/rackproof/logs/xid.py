@@ -1,4 +1,6 @@
-"""Kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and PCIe."""
+"""Read a kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and
+PCIe.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +19,30 @@ _HEAD = re.compile(
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
 _RING = re.compile(rb"\s*(?:(?:<\d{1,3}>|kern *:\w+ *: )?\[ *\d{1,9}\.\d{6}\] [^\n]*\n){3}")
-"""The form of dmesg's lines, which identifies a kernel's log without any fault."""
+"""Pattern of dmesg's lines, which identifies a kernel log even without a fault."""
 _START = re.compile(
     rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] )Linux version \d"
 )
-"""The first line that a kernel writes when it starts."""
+"""Pattern of the first line that a kernel writes when it starts."""
 _LINE = re.compile(
     r"^\[\s*(?:\d+\.\d+|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |\bkernel: |"
     r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 )
-"""The beginnings of lines of dmesg, journalctl and syslog."""
+"""Pattern of the prefixes of lines of dmesg, journalctl and syslog."""
 _MOMENT = re.compile(
     r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] |^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
 )
-"""The date of a line of `dmesg -T` and of journalctl; those of syslog and of plain dmesg have no year."""
+"""Pattern of the date in lines of `dmesg -T` and of journalctl; lines of syslog and plain dmesg
+have no year."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
-"""The kernel's own messages; those about a node's programs are not a fault of the node."""
+"""Pattern of the kernel's own messages; messages about a node's programs are no fault of the
+node."""
 _LOST_LINES = re.compile(
     r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
 )
-"""journald's message when the kernel was faster than it."""
+"""Pattern of journald's message that the kernel logged faster than it could read."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -60,17 +64,18 @@ _MESSAGES = {
 
 
 class XidParser(LogParser):
-    """Reads the driver's lines."""
+    """The parser of the driver's lines in a kernel log."""
 
     format: ClassVar[str] = "xid"
     description: ClassVar[str] = "kernel log with XIDs of GPUs and SXids of switches"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes hold a line about an XID, or begin as a kernel's log does."""
+        """Return whether the bytes contain a line about an XID, or start like a kernel log."""
         if _HEAD.search(head) is not None or _RING.match(head) is not None:
             return True
-        # Each block of a log of no known format is asked: the words alone are found far faster.
+        # Every block of a log without a known format is tested: the plain words are found much
+        # faster.
         return b"Linux version " in head and _START.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -81,10 +86,10 @@ class XidParser(LogParser):
         self.details: dict[tuple[str, int | None], int] = {}
         self.kernel_lines = 0
         self.moment: re.Match[str] | None = None
-        """The date of the last line that has one."""
+        """Date of the last line that has one."""
 
     def line(self, at: int, text: str) -> None:
-        """Read one line of the kernel's log."""
+        """Read one line of the kernel log."""
         if moment := _MOMENT.match(text):
             self.moment = moment
         if _LOST_LINES.search(text):
@@ -103,8 +108,8 @@ class XidParser(LogParser):
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=text)
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
-        """Return whether a line only adds registers to an SXid; the line that states its
-        severity may follow.
+        """Return whether a line only adds registers to an SXid; the line with its severity may
+        follow.
         """
         key = (event.bus_id, event.code)
         if is_detail(text):
@@ -115,7 +120,9 @@ class XidParser(LogParser):
         return False
 
     def count(self, kind: str, code: str, at: int) -> None:
-        """Count an XID; of absurdly many different ones only the first are kept apart."""
+        """Count an XID; if there are absurdly many different ones, only the first are counted
+        separately.
+        """
         key = (kind, code)
         if key in self.xids or len(self.xids) < 1000:
             self.xids[key] += 1
@@ -124,7 +131,7 @@ class XidParser(LogParser):
             self.log.find("more_xids", "more kinds of XID than are listed", Verdict.FAIL, line=at)
 
     def _tag_moment(self) -> None:
-        """Keep when the log ends, where its lines state that."""
+        """Store the time of the log's end, if its lines state it."""
         if self.moment is None:
             return
         of_dmesg, day, time = self.moment.groups()
@@ -139,7 +146,9 @@ class XidParser(LogParser):
         self.log.tags["ended"] = moment.replace(tzinfo=UTC).isoformat()
 
     def finish(self) -> ParsedLog:
-        """Return how often each XID occurs; a kernel log without any is a pass, other text is not."""
+        """Return the number of occurrences of each XID; a kernel log without any passes, other text
+        does not.
+        """
         measurements = [
             self.measure(
                 f"{kind}_count",

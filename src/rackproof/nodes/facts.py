@@ -1,4 +1,6 @@
-"""From a node's raw facts (module ``rackproof_facts``, subset ``record``) to the record of a node. No I/O."""
+"""Turn a node's raw facts (module ``rackproof_facts``, subset ``record``) into the record of a
+node. No I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from rackproof.logs import read_gpus
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.nvidia_smi import lines_beside
 
-# Placeholders of board makers in fields that they did not fill in. As a serial number it would make one
-# machine of a whole fleet.
+# Placeholders of board makers in fields that they did not fill in. As a serial number, one would
+# turn a whole fleet into a single machine.
 _FILLER = re.compile(
     r"(?:|0+|x+|n/?a|none|null|unknown|default string|not (?:specified|available|applicable|present|provided)"
     r"|to be filled by o\.?e\.?m\.?|(?:(?:system|chassis|base ?board|board) )?serial(?: number)?"
@@ -35,9 +37,9 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
     Missing or damaged facts are empty in the record; :func:`findings_from_facts` reports them.
 
     Args:
-        name: Name of the node in the inventory.
-        raw: The module's ``facts``.
-        sku: Node model as the inventory expects it.
+        name: The name of the node in the inventory.
+        raw: The ``facts`` that the module returned.
+        sku: The node model that the inventory expects.
     """
     files, dmi = mapping_at(raw, "files"), mapping_at(raw, "dmi")
     return Node(
@@ -59,20 +61,22 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def _machine_id(files: Mapping[str, Any]) -> str:
-    """Return the id of the installed system, or "" if it is not one: an image has `uninitialized`."""
+    """Return the id of the installed system, or "" if it is not a valid id: an image has
+    `uninitialized`.
+    """
     text = text_at(files, "machine_id").strip()
     is_one = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
     return text if is_one else ""
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    # lscpu knows the names of Arm's cores; their /proc/cpuinfo has numbers only.
+    # lscpu knows the names of Arm's cores; their /proc/cpuinfo has only numbers.
     by_lscpu = _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")).get("model name")
     return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
 
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    """Return the node's GPUs, none where ``nvidia-smi`` is absent or has no whole answer."""
+    """Return the node's GPUs, or none if ``nvidia-smi`` is absent or its answer is incomplete."""
     answer = mapping_at(mapping_at(raw, "tools"), "nvidia_smi_xml")
     if answer.get("status") != "ok" or answer.get("truncated"):
         return ()
@@ -85,12 +89,12 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
     """Return findings from the facts of a node: tools that hang or fail, a driver that does not answer.
 
-    An absent ``nvidia-smi`` is not a finding where no GPUs are expected: not every node has them.
+    An absent ``nvidia-smi`` is no finding if no GPUs are expected: not every node has them.
 
     Args:
-        name: Name of the node.
-        raw: The module's ``facts``.
-        expected_gpus: GPUs that the node's SKU has, or 0 if that is not known.
+        name: The name of the node.
+        raw: The ``facts`` that the module returned.
+        expected_gpus: The number of GPUs in the node's SKU, or 0 if unknown.
     """
     tools = mapping_at(raw, "tools")
     findings = [
@@ -113,14 +117,15 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 def sku_findings(
     name: str, gpus: Sequence[Gpu], *, sku: str, gpu_name: str = "", expected_gpus: int = 0
 ) -> tuple[Finding, ...]:
-    """Return evidence that a node is not of its SKU: other or more GPUs, or too little known of the SKU.
+    """Return evidence that a node does not match its SKU: other or more GPUs, or an incomplete SKU.
 
     Args:
-        name: Name of the node.
-        gpus: Its GPUs; without any the model cannot be checked, which other findings report.
-        sku: Its SKU in the inventory; if it has none, nothing is expected.
-        gpu_name: The required part of its GPUs' product name; empty for the SKU's own name.
-        expected_gpus: GPUs that the SKU has, or 0 if that is not known.
+        name: The name of the node.
+        gpus: The GPUs of the node; without any, the model cannot be checked, which other findings
+            report.
+        sku: The SKU of the node in the inventory; without one, nothing is expected.
+        gpu_name: The text that its GPUs' product name must contain; empty for the SKU's own name.
+        expected_gpus: The number of GPUs in the SKU, or 0 if unknown.
     """
     if not sku and not gpu_name:
         return ()
@@ -164,7 +169,8 @@ def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[
     is_gpu = tool == "nvidia_smi_xml"
     code, text, verdict = "", "", Verdict.UNPROVEN
     if status == "hung":
-        # A driver that hangs is a fault of the node; all else proves nothing, neither good nor bad.
+        # A driver that hangs is a fault of the node; other problems prove nothing, neither good nor
+        # bad.
         code, text, verdict = "tool_hung", f"{label} gave no answer in time", Verdict.FAIL
     elif status == "no_driver":
         code, text = "no_driver", f"{label} does not reach the driver or finds no GPU"
@@ -183,12 +189,13 @@ def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, sou
 
 
 def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and version of installed software; empty if it is not installed."""
+    """Yield name and version of software; the version is empty if it is not installed."""
     tools = mapping_at(raw, "tools")
     yield from _system_software(raw, files)
     smi = stdout_of(tools, "nvidia_smi_xml")
     yield "driver", _tag(smi, "driver_version") or _first_version(text_at(files, "nvidia_driver"))
-    # Two different versions: the newest that the driver supports, and the installed toolkit's.
+    # These are two different versions: the newest that the driver supports, and the installed
+    # toolkit's.
     yield "cuda_driver", _tag(smi, "cuda_version")
     toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", stdout_of(tools, "nvcc"))
     yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
@@ -212,7 +219,7 @@ def _system_software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterat
 
 
 def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield versions of libraries, of the names of the files that their links lead to."""
+    """Yield the versions of libraries, from the names of the files that their links point to."""
     for library, path in sorted(libraries.items()):
         version = _LIBRARY_VERSION.search(str(path))
         if version is None:
@@ -223,7 +230,9 @@ def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield an interpreter's report: its version, its packages, and the build of its torch."""
+    """Yield the contents of an interpreter's report: its version, its packages, and its torch
+    build.
+    """
     yield f"python.{name}", sanitize(report.get("version") or "", 40)
     for package, version in sorted(mapping_at(report, "packages").items()):
         yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
@@ -233,10 +242,10 @@ def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how the host is tuned: the requested profile, and the kernel's actual settings."""
+    """Yield the tuning of the host: the requested profile, and the kernel's actual settings."""
     yield "tuning.profile", _tuning_profile(text_at(files, "tuning"))
     yield "tuning.governor", sanitize(text_at(files, "governor").strip(), 40)
-    # The kernel lists every choice, the one in force in brackets: "always [madvise] never".
+    # The kernel lists every choice, with the active one in brackets: "always [madvise] never".
     pages = re.search(r"\[(\w+)\]", text_at(files, "transparent_hugepages"))
     yield "tuning.transparent_hugepages", pages[1] if pages else ""
     huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", text_at(files, "meminfo"), re.MULTILINE)
@@ -267,13 +276,15 @@ def _excerpt(answer: Mapping[str, Any]) -> str:
 
 
 def _serial(dmi: Mapping[str, Any], key: str) -> str:
-    """Return a DMI entry, or "" if it holds only a placeholder."""
+    """Return a DMI entry, or "" if it is only a placeholder."""
     text = sanitize(text_at(dmi, key), 100)
     return "" if _FILLER.fullmatch(text) else text
 
 
 def _colons(text: str) -> dict[str, str]:
-    """Return ``Key: value`` lines with lower-case keys, the first of each."""
+    """Return ``Key: value`` lines as a mapping with lower-case keys; the first of each key
+    counts.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines()[:500]:
         key, colon, value = line.partition(":")
@@ -292,7 +303,7 @@ def _count(value: object) -> int:
 
 
 def _tag(xml: str, name: str) -> str:
-    """Return the text of the first element of that name."""
+    """Return the text of the first element with the name."""
     match = re.search(rf"<{name}>([^<]{{1,100}})</{name}>", xml)
     text = sanitize(match[1], 60) if match else ""
     return "" if _FILLER.fullmatch(text) else text

@@ -1,11 +1,13 @@
-"""From a node's snapshot to findings: which part, what is wrong, what to do, and how sure that is. No I/O.
+"""Turn a node's snapshot into findings: the affected part, the fault, the next action and the
+confidence. No I/O.
 
 To add a check, write a function that takes a :class:`NodeSubject`, a :class:`GpuSubject` or a
-:class:`PortSubject` and yields findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at
-the end of this file. ``subject.finding(...)`` makes a finding on the right part.
+:class:`PortSubject` and yields findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or
+``PORT_CHECKS`` at the end of this file. ``subject.finding(...)`` creates a finding on the right
+part.
 
-A question that a tool did not answer is unproven, never healthy. A finding stays until the next snapshot
-lacks it.
+If a tool did not answer a question, the result is unproven, never healthy. A finding remains until
+the next snapshot no longer shows it.
 """
 
 from __future__ import annotations
@@ -46,15 +48,16 @@ from rackproof.nodes.night_evidence import (
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
-"""The largest number of findings of a node that are listed, the worst first."""
+"""Largest number of findings of a node that are listed; the worst come first."""
 REBOOTS_UNTIL_INSPECTION = 2
-"""The number of reboots for one XID of one GPU after which the hardware must be inspected."""
+"""Number of reboots for one XID of one GPU after which the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
-"""These are built for one driver and refuse, or misbehave with, any other."""
+"""Components that are built for one driver version and refuse to work, or misbehave, with any
+other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
-"""Reasons that a healthy GPU under load has, too."""
+"""Reasons for throttling that a healthy GPU under load also has."""
 
 _COUNTER_LIMITS: Mapping[str, int] = {
     "symbol_error": 0,
@@ -68,14 +71,15 @@ _COUNTER_LIMITS: Mapping[str, int] = {
     "port_xmit_discards": 1000,
     "PortXmitDiscards": 1000,
 }
-"""The largest number in a day that does not fail; names of /sys and of perfquery."""
+"""Largest growth per day that does not fail, by the counter's name in /sys or perfquery."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
-    """Find GPUs of another model than the SKU's, more of them, and a SKU whose number or model is not known.
+    """Find GPUs that differ from the SKU's in model or number, and a SKU whose number or model is
+    unknown.
 
-    A node with more GPUs than its SKU is of another one, which may expect more of each GPU: of a slice with
-    one GPU no NVLink is expected, of the whole machine each.
+    A node with more GPUs than its SKU belongs to another SKU, which may require more of each GPU: a
+    slice with one GPU needs no NVLink, but the whole machine needs all of them.
     """
     node, sku = NodeSubject(snapshot, None, expected, {}, Limits(), False), snapshot.sku
     if expected.skeleton:
@@ -109,15 +113,15 @@ def check_node(
     limits: Limits | None = None,
     idle: bool = False,
 ) -> tuple[HealthFinding, ...]:
-    """Return what is wrong with a node, the worst first.
+    """Return the findings of a node, the worst first.
 
     Args:
-        snapshot: Tonight's.
-        previous: Last night's, to find changes and the growth of counters.
+        snapshot: The node's snapshot of tonight.
+        previous: The snapshot of last night, to find changes and the growth of counters.
         expected: The requirements of the SKU.
-        majority: Versions that most nodes of the SKU have (:func:`majority_versions`).
-        limits: Bounds for any node.
-        idle: Whether no job runs, so that used GPU memory is a leftover.
+        majority: The versions that most nodes of the SKU have (:func:`majority_versions`).
+        limits: The limits that apply to every node.
+        idle: Whether no job runs; used GPU memory is then a leftover.
     """
     node = NodeSubject(
         snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
@@ -129,8 +133,8 @@ def check_node(
 
 
 def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[HealthFinding]:
-    """Return as many findings as are listed of one node, and that there are more."""
-    # A value that was not read must not be lost among a thousand ports.
+    """Return the findings that are listed for one node, with a remark if there are more."""
+    # A missing reading must remain visible even among findings on a thousand ports.
     cut = [*_truncated_answers(node)]
     listed = [*(one for one in findings if one.code != "answer_cut")][: MOST_FINDINGS - 1 - len(cut)] + cut
     more = f"{len(findings) - len(listed)} more findings are not listed: no node has so many faults"
@@ -138,9 +142,7 @@ def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[He
 
 
 def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
-    """Return by SKU the version of each component that more than half of its nodes have; three nodes at
-    least.
-    """
+    """Return, by SKU, each component's version that more than half of at least three nodes have."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     for snapshot in snapshots:
         for name, version in snapshot.versions.items():
@@ -158,15 +160,15 @@ def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict
 def mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, *, share: float = 0.15, least: int = 3
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
-    """Return a fleet's findings, those on too many nodes marked, and remarks about them.
+    """Return a fleet's findings, marked if they affect too many nodes, and remarks about them.
 
-    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is a fault of the tool or the
-    fabric until proven otherwise: it is unproven, and no node is drained for it.
+    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is treated as a fault
+    of the tool or the fabric until the opposite is proven: it is unproven, and it drains no node.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
         nodes_by_code.setdefault(finding.code, set()).add(finding.node)
-    # A share alone would take two nodes of a small rack for the whole fleet.
+    # With a share alone, two nodes of a small rack would count as the whole fleet.
     most = max(share * nodes, least - 1)
     fleetwide = {code: len(names) for code, names in nodes_by_code.items() if len(names) > most}
     marked = tuple(_as_fleetwide(finding) if finding.code in fleetwide else finding for finding in findings)
@@ -188,11 +190,11 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
     )
 
 
-# Tools: whether they answered, whole and in time.
+# Tools: whether each answered, completely and in time.
 
 
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find the missing evidence of a night's judgement, before any check looks at it."""
+    """Find missing evidence for the night's verdict, before any other check."""
     of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
     for lacking in _alike(of_node):
         yield node.finding(*_lacking_finding(lacking))
@@ -206,7 +208,9 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
-    """Return evidence of one code and verdict together: one finding, however many readings lack."""
+    """Return evidence of the same code and verdict together: one finding for any number of missing
+    readings.
+    """
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
     for one in found:
         code = "tool_hung" if one.state is EvidenceState.HUNG else one.code
@@ -232,7 +236,9 @@ def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, 
 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find tools that hung though a night does not rest on them: other gatherers ask more."""
+    """Find tools that hung although the night does not depend on them: other gatherers need more
+    tools.
+    """
     asked = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
         if status != "hung" or tool in asked or tool.startswith("statfs "):
@@ -264,7 +270,7 @@ def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
-# Identity: whether it is the node that the inventory and earlier nights mean.
+# Identity: whether this is the node that the inventory and earlier nights refer to.
 
 _ACCEPT = "-e validate_accept_identity=true accepts it"
 
@@ -293,14 +299,14 @@ def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
-    """Return the finding on a GPU that was not there before; it is unproven until an operator accepts it."""
+    """Return the finding on a GPU that is new; it is unproven until an operator accepts the GPU."""
     subject = GpuSubject(node, gpu)
     if gpu.uuid in node.snapshot.identity_gpus:
         return subject.finding(code, Verdict.DEGRADED, "watch", evidence)
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs. If no GPU can be read, that is a finding, and no GPU counts as missing.
+# Presence of GPUs. If no GPU can be read, that is one finding, and no GPU counts as missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -327,7 +333,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     for gpu in changes.new:
         if gpu.uuid not in successors:
             yield _changed_gpu(node, gpu, "gpu_new", "was not there last night")
-    # An identity that was not accepted stays unknown, even if it was there last night.
+    # A GPU whose identity was not accepted stays unknown, even if it was present last night.
     identity, new = node.snapshot.identity_gpus, {gpu.uuid for gpu in changes.new}
     for uuid, gpu in gpus_by_uuid(node.snapshot.gpus).items():
         if identity and uuid not in identity and uuid not in new:
@@ -345,14 +351,14 @@ def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
 def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
     count = len({gpu.uuid for gpu in node.snapshot.gpus})
     lacking = node.expected.gpus - count
-    # Not where each that lacks has a finding of its own.
+    # Skip this if each missing GPU has a finding of its own.
     if count and lacking > 0 and len(node.gpu_changes.gone) < lacking:
         evidence = f"{count} of {node.expected.gpus} GPUs"
         yield node.finding("gpus_missing", Verdict.FAIL, "reboot", evidence)
 
 
 def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find a list of GPUs that has lost some, or has more than the driver counts."""
+    """Find a list of GPUs that has lost some, or that has more GPUs than the driver counts."""
     attached, listed = node.snapshot.attached_gpus, len(node.snapshot.gpus)
     if attached is not None and attached != listed:
         evidence = f"nvidia-smi counts {attached} GPUs and lists {listed}"
@@ -364,7 +370,7 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find the warnings of nvidia-smi beside its answer."""
+    """Find the warnings that nvidia-smi prints in addition to its answer."""
     by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
     for remark in node.snapshot.smi_remarks:
         address = inforom_address(remark)
@@ -378,7 +384,7 @@ def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
         yield subject.finding("inforom_corrupted", Verdict.FAIL, "inspect", evidence, "likely")
 
 
-# A GPU.
+# Checks of a GPU.
 
 
 def _each_gpu(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -417,7 +423,7 @@ def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding(
             "ecc_sram_uncorrectable",
             Verdict.FAIL,
-            # SRAM cannot be remapped: beyond the vendor's threshold the GPU is to be returned.
+            # SRAM cannot be remapped: above the vendor's threshold the GPU must be returned.
             "rma" if gpu.sram_threshold else "reset",
             f"{gpu.sram_uncorrectable or 0} uncorrectable errors in SRAM{exceeded}",
         )
@@ -432,7 +438,7 @@ def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
         evidence = "a row of its memory waits for a reset to be remapped"
         yield subject.finding("remap_pending", Verdict.FAIL, "reset", evidence)
     elif gpu.dram_uncorrectable:
-        # The row was remapped: the error is over.
+        # The row has been remapped, so the error is resolved.
         evidence = f"{gpu.dram_uncorrectable} uncorrectable errors in DRAM"
         yield subject.finding("ecc_dram_uncorrectable", Verdict.DEGRADED, "watch", evidence)
 
@@ -474,16 +480,16 @@ def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _gpus_alike(subject: GpuSubject) -> list[GpuSnapshot]:
-    """Return the node's GPUs of the same name, itself among them."""
+    """Return the node's GPUs of the same name, including this one."""
     return [gpu for gpu in subject.node.snapshot.gpus if gpu.name == subject.gpu.name]
 
 
 def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU that has less memory than last night, or than its neighbours of the same name."""
+    """Find a GPU with less memory than last night, or less than other GPUs of the same name."""
     now = subject.gpu.memory_total_bytes
     others = [*_gpus_alike(subject), subject.before or subject.gpu]
     most = max((gpu.memory_total_bytes or 0 for gpu in others), default=0)
-    # The driver's share differs between versions by less.
+    # The driver's share of memory varies less than this between versions.
     if now is not None and now < 0.98 * most:
         evidence = f"{size(now)} of memory, where {size(most)} were or are beside it"
         yield subject.finding("gpu_memory", Verdict.FAIL, "rma", evidence, "likely")
@@ -502,12 +508,12 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
-    # A slot may have fewer lanes than the card by design. A worn contact lowers the maximum as well.
+    # A slot may have fewer lanes than the card by design. A worn contact also lowers the maximum.
     usual = subject.before.pcie_width_max if subject.before else None
     wanted = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
     if gpu.pcie_width is not None and wanted and gpu.pcie_width < wanted:
         evidence = f"PCIe x{gpu.pcie_width} of x{wanted}, generation {gpu.pcie_generation}"
-        # One fault, one finding: a link that lost lanes is often slow, too.
+        # Report one finding per fault: a link that lost lanes is often slow, too.
         yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
         return
     yield from _pcie_generation(subject)
@@ -531,7 +537,9 @@ def _lower_pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a width above the GPU's own maximum, and one below its neighbours' that no SKU declares."""
+    """Find a width above the GPU's own maximum, and a width below its neighbours' that no SKU
+    declares.
+    """
     gpu = subject.gpu
     if subject.node.expected.pcie_width or not gpu.pcie_width or not gpu.pcie_width_max:
         return
@@ -545,7 +553,7 @@ def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _is_loaded(subject: GpuSubject) -> bool:
-    # A resting link is slow on purpose, on some models.
+    # On some models an idle link is slow by design.
     busy = (subject.gpu.utilisation or 0) >= subject.node.limits.loaded_percent
     return subject.node.snapshot.loaded or busy
 
@@ -580,7 +588,7 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
         before_s = subject.before.slowdown_s.get(reason)
         if before_s is None:
             continue
-        # The counters begin again when the driver is loaded: after a boot all of it is since.
+        # The counters restart when the driver is loaded: after a boot the whole value is new.
         is_same_count = now_s >= before_s and not _was_booted(subject.node)
         slowed_s = now_s - before_s if is_same_count else now_s
         if slowed_s > limit_s:
@@ -588,7 +596,9 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find the causes of slowdowns of a GPU that no night has seen, on an average day since the boot."""
+    """Find causes of slowdowns of a GPU without an earlier night, averaged per day since the
+    boot.
+    """
     booted, epoch = subject.node.snapshot.booted, subject.node.snapshot.epoch
     if subject.before is not None or not any(subject.gpu.slowdown_s.values()):
         return
@@ -629,7 +639,9 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU outside every model's specified temperature, for any margin that its driver reports."""
+    """Find a GPU outside the temperature range of all models, whatever margin its driver
+    reports.
+    """
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
@@ -645,7 +657,7 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 ALIKE_CLOCK = 0.98
-"""GPUs of one product name have the same highest clock."""
+"""Minimum ratio of the highest clocks of two GPUs of one product name."""
 
 
 def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -686,7 +698,7 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find NVLinks that are down or missing: one fault, one finding."""
+    """Find NVLinks that are down or missing; report one finding per fault."""
     checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
     found = (one for check in checks for one in check(subject))
     yield from islice(found, 1)
@@ -720,7 +732,8 @@ def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
     links, down = subject.gpu.links, _links_down(subject.gpu)
     if down and not subject.node.expected.nvlinks:
-        # Bridges leave links unused by design; without the SKU's number these look like broken ones.
+        # Bridges leave links unused by design; unless the SKU gives the number, these look like
+        # broken links.
         evidence = (
             f"NVLink {', '.join(down)} of {len(links)} inactive; `nvlinks` of validate_expect is not set"
         )
@@ -728,14 +741,18 @@ def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _links_beside(subject: GpuSubject) -> int:
-    """Return the most NVLinks that are up of a GPU of its name, or 0 if they could not be read."""
+    """Return the largest number of active NVLinks among GPUs of the same name, or 0 if
+    unreadable.
+    """
     if subject.node.snapshot.tools.get("nvlink_status") != "ok":
         return 0
     return max((sum(gpu.links.values()) for gpu in _gpus_alike(subject)), default=0)
 
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find NVLinks that are up and slower than any of the model, of its neighbours, or its own last night."""
+    """Find active NVLinks that are slower than the model's, than its neighbours' or than last
+    night.
+    """
     now, known = subject.gpu.link_gb_s, [*_gpus_alike(subject), *filter(None, (subject.before,))]
     least = least_link_gb_s(subject.gpu.name)
     fastest = max([least, *(speed for gpu in known for speed in gpu.link_gb_s.values())])
@@ -761,14 +778,16 @@ def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     elif in_domain and (lacking := _lacks_of_domain(gpu)):
         evidence = f"it is in no NVLink domain of several nodes: {lacking}"
         yield subject.finding("fabric_no_domain", Verdict.FAIL, "configure", evidence, "likely")
-    # Links that are down make the fabric unhealthy, and have a finding of their own.
+    # Inactive links make the fabric unhealthy and have a finding of their own.
     if is_fabric_unhealthy(gpu.fabric_health) and not _links_down(gpu):
         evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
         yield subject.finding("fabric_unhealthy", Verdict.FAIL, "reset", evidence, "likely")
 
 
 def _lacks_of_domain(gpu: GpuSnapshot) -> str:
-    """Return the fields that show a GPU in no NVLink domain; an unread field counts as missing evidence."""
+    """Return the fields that show a GPU outside any NVLink domain; an unread field is missing
+    evidence.
+    """
     zeros = {"clique": gpu.fabric_clique, "cluster UUID": gpu.fabric_cluster}
     return ", ".join(f"its {name} is 0" for name, value in zeros.items() if value and not value.strip("0-"))
 
@@ -796,7 +815,7 @@ def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("memory_in_use", Verdict.FAIL, "reset", evidence, "likely")
 
 
-# XIDs of the kernel's log.
+# XIDs in the kernel log.
 
 
 def _xids(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -810,7 +829,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
     verdict = verdict_of(event.xid, event.text)
     if action in ("reset", "reboot", "isolate", "inspect"):
         verdict = Verdict.FAIL
-    # A fault that a boot has fixed is over, unless boots have not helped so far.
+    # A fault is resolved by a boot, unless earlier boots did not help.
     if resolved_by_boot(event) and action != "inspect":
         verdict, action = Verdict.DEGRADED, "watch"
     times = f", {event.times} times" if event.times > 1 else ""
@@ -822,7 +841,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
         node=snapshot.node,
         code=f"xid_{event.xid}",
         part="gpu",
-        # The log names the bus alone: which GPU sat there is not known where no night has seen it.
+        # The log names only the bus: which GPU was there is unknown if no night has recorded it.
         name=event.uuid or f"PCI {event.bus_id}",
         place=next(places, event.bus_id),
         verdict=verdict,
@@ -847,11 +866,11 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
     known: dict[str, Action] = {"watch": "watch", "reset": "reset", "reboot": "reboot", "isolate": "isolate"}
     if event.action not in known:
         return "watch", "hint"
-    # A program can cause what only asks to be watched.
+    # An XID that only needs watching can be caused by a program.
     return known[event.action], "hint" if event.action == "watch" else "likely"
 
 
-# Other reports of the kernel's log about hardware.
+# Other hardware reports in the kernel log.
 
 _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "gpu_lost": "reboot",
@@ -862,7 +881,8 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "memory_error": "inspect",
     "pcie_error": "inspect",
 }
-"""The action after a failure, by its code; an SXid needs a reboot, and an unproven finding is watched."""
+"""The action after a failure, by its code; an SXid requires a reboot, and an unproven finding is
+watched."""
 
 
 _UNKNOWN_SHOWN = 5
@@ -883,7 +903,7 @@ def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:
     verdict, action = event.verdict, _hardware_action(event)
-    # A boot resets GPUs and switches; what calls for an inspection is as broken after it.
+    # A boot resets GPUs and switches; a fault that requires an inspection persists.
     if verdict is Verdict.FAIL and event.rebooted and action == "reboot":
         verdict, action = Verdict.DEGRADED, "watch"
     times = f"{event.times} times: " if event.times > 1 else ""
@@ -916,7 +936,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
     for device, port in sorted(node.known_ports.keys() - present):
         recent = (device, port) in last_night
         if not recent and (complete or len(present) >= len(node.known_ports)):
-            continue  # It was taken out, or has another name now.
+            continue  # It was removed, or has another name now.
         yield HealthFinding(
             node=node.snapshot.node,
             code="port_missing",
@@ -931,7 +951,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
     present = {(port.device, port.port) for port in node.snapshot.ports}
     lacking = node.expected.ports - len(present)
-    # Not where each that lacks has a finding of its own.
+    # Skip this if each missing port has a finding of its own.
     if lacking > 0 and len(node.known_ports.keys() - present) < lacking:
         evidence = f"{len(present)} of {node.expected.ports} HCA ports"
         yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
@@ -960,7 +980,7 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # If nothing is expected, the port's own past is the measure.
+    # Without an expectation, the port is compared with its own past.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
@@ -978,7 +998,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         now, before = subject.port.counters.get(name), subject.before.counters.get(name)
         if now is None or before is None:
             continue
-        # A counter that went back was cleared, or began again with a boot: its value is all since.
+        # A counter that decreased was cleared or restarted at a boot: its whole value is new.
         growth = now - before if now >= before else now
         if growth > limit * days:
             evidence = f"{name}: {growth} more in {days * 24:.1f} h"
@@ -986,9 +1006,9 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
-    """Return the days between two snapshots, at least an hour; a day where a moment is not known."""
+    """Return the days between two snapshots, at least an hour; one day if a time is unknown."""
     if previous and previous.epoch and snapshot.epoch and snapshot.epoch > previous.epoch:
-        # Two snapshots in a row: a bound near 0 would make any event a failure.
+        # For two snapshots in quick succession, a limit near 0 would turn any event into a failure.
         return max((snapshot.epoch - previous.epoch) / 86_400, 1 / 24)
     return 1.0
 
@@ -1068,7 +1088,7 @@ def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
     memory_bytes, wanted = node.snapshot.memory_bytes, node.expected.memory_bytes
-    # Firmware and kernel keep a share for themselves.
+    # Firmware and kernel reserve a share for themselves.
     if wanted and 0 < memory_bytes < node.limits.memory_share * wanted:
         evidence = f"{size(memory_bytes)} of {size(wanted)}: a module is missing?"
         yield node.finding("memory", Verdict.FAIL, "inspect", evidence, "likely")
@@ -1084,7 +1104,7 @@ def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
-    """Return the required mounts; a path alone may be any mount."""
+    """Return the required mounts; an entry that gives only a path accepts any mount there."""
     return tuple(ExpectedMount(one) if isinstance(one, str) else one for one in expected.mounts)
 
 
@@ -1115,7 +1135,7 @@ _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
 def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find file systems of disks that can only be read by an error, or since last night."""
+    """Find disk file systems that are read-only because of an error, or since last night."""
     known = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
     before = node.previous.mount_table if node.previous else {}
     for path, mount in node.snapshot.mount_table.items():
@@ -1123,7 +1143,7 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
             continue
         system, here = mount["super_options"].split(","), mount["options"].split(",")
         was = before.get(path, {}).get("options", "").split(",")
-        # On an error the kernel takes the file system's right to write, not the mount's.
+        # On an error, the kernel makes the file system read-only, but not the mount.
         if "ro" in system and "rw" in here:
             evidence = f"{path} can only be read: the kernel has met an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
@@ -1148,7 +1168,7 @@ def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _inodes_free(disk: Mapping[str, float]) -> float:
-    """Return the share of free inodes; all are free where a file system makes them as it needs them."""
+    """Return the share of free inodes; 1 if the file system creates inodes on demand."""
     total = disk.get("total_inodes", 0)
     return disk["free_inodes"] / total if total > 0 else 1.0
 
@@ -1183,7 +1203,7 @@ def _services(node: NodeSubject) -> Iterator[HealthFinding]:
         names = service_units(wanted)
         states = [(services or {}).get(name, "unknown") for name in names]
         if wanted.endswith("?"):
-            # Absent, or with nothing to do on such a node.
+            # The unit is absent, or its condition does not hold on such a node.
             states = [state for state in states if state not in ("not-found", "condition")]
         if states and not any(state in _SERVICE_RUNS for state in states):
             yield _service_finding(node, names, states)
@@ -1215,7 +1235,7 @@ def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[s
 
 
 def service_units(wanted: str) -> tuple[str, ...]:
-    """Return the units of an expected service: ``docker|podman?`` has two."""
+    """Return the alternative units of an expected service: ``docker|podman?`` has two."""
     names = (name.strip() for name in wanted.removesuffix("?").split("|"))
     return tuple(name if "." in name else f"{name}.service" for name in names)
 
@@ -1233,7 +1253,9 @@ def _snake(name: str) -> str:
 
 
 def _leading(text: str) -> float:
-    """Return a link's speed or width: ``32.0 GT/s PCIe`` is 32; an unreadable one is 0."""
+    """Return the number of a link's speed or width: 32 for ``32.0 GT/s PCIe``, 0 for unreadable
+    text.
+    """
     return leading_number(text) or 0.0
 
 
@@ -1273,7 +1295,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_name,
     _units,
 )
-"""Findings of one verdict are shown in this order: the most informative first."""
+"""Checks of a node; findings of one verdict are shown in this order, the most informative first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
     _unknown_values,

@@ -1,4 +1,4 @@
-"""Define the checked parts of a node, the values that they are compared with, and findings. No I/O."""
+"""Define the checked parts of a node, the values to compare them with, and findings. No I/O."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _MOST_EVIDENCE = 1000
 
 
 class HealthFinding(Record):
-    """Something wrong with a part of a node.
+    """A fault of a part of a node.
 
-    It is not a :class:`rackproof.core.records.Finding`, which is about a place in a log, and may be a remark.
-    This one always names a part and an action, and is stored in ``night.json`` with these keys.
+    Unlike :class:`rackproof.core.records.Finding`, which is about a place in a log and may be a
+    remark, it always names a part and an action. It is stored in ``night.json`` with these keys.
 
-    ``part`` is node, gpu, port or link; ``name`` a GPU's UUID, ``DEVICE/PORT`` of a network card, a PCIe
-    address, and empty for the node itself; ``place`` where the part sits. ``confidence`` says how surely
-    this part is at fault.
+    ``part`` is node, gpu, port or link. ``name`` is a GPU's UUID, a network card's ``DEVICE/PORT``
+    or a PCIe address, and empty for the node itself. ``place`` is the part's location.
+    ``confidence`` is the certainty that this part is at fault.
     """
 
     node: str
@@ -87,10 +87,10 @@ def part_finding(
 
 @dataclass(frozen=True)
 class ExpectedMount:
-    """A mount that a path must have; an empty value matches any. It is writable unless ``options``
-    have ``ro``.
+    """A mount that must exist at a path; an empty value matches any. It must be writable unless
+    ``options`` contain ``ro``.
 
-    ``fstype`` is how the type begins: ``nfs`` is any version of it.
+    ``fstype`` is the beginning of the type: ``nfs`` matches all versions of NFS.
     """
 
     path: str
@@ -101,18 +101,24 @@ class ExpectedMount:
 
 @dataclass(frozen=True)
 class Expectation:
-    """The properties that a node must have; 0, None and empty are not checked.
+    """The properties that a node must have; a value of 0, None or empty is not checked.
 
-    ``gpu_name`` is the required part of each GPU's product name; empty for the SKU's name. ``hostname`` is
-    the node's own name, without its domain; an address is not a name. ``versions`` names versions as
-    :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate. ``nvlinks`` is the number of a GPU's
-    NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the lanes of a GPU's and a network card's
-    slot, where these have fewer than the device. ``gpu_readings`` names the readings that each GPU's driver
-    has to report (:data:`GPU_READINGS`) if a number of GPUs is expected; a missing one is unproven. With
-    ``fabric``, GPUs have to be members of an NVLink fabric, and with ``nvlink_domain`` of one that spans
-    several nodes (NVL72); without ``mig`` they may not be shared out. ``slurm`` is whether a cluster of
-    Slurm, where there is one, has to know the node. Of ``services`` each has to run: ``a|b`` is one of both,
-    and ``a?`` only where it is installed. A ``skeleton`` is a SKU that was not completed yet: no node of
+    Attributes:
+        gpu_name: Text that each GPU's product name must contain; empty for the SKU's name.
+        hostname: The node's own name, without its domain; an address is not a name.
+        versions: The required versions, named as in :attr:`NodeSnapshot.versions`.
+        port_gbps: The rate of a port.
+        nvlinks: The number of a GPU's NVLinks that are up.
+        pcie_width: The lanes of a GPU's slot, if the slot has fewer than the GPU.
+        card_pcie_width: The lanes of a network card's slot, if the slot has fewer than the card.
+        gpu_readings: The readings that each GPU's driver must report (:data:`GPU_READINGS`) if a
+            number of GPUs is expected; a missing one is unproven.
+        fabric: Whether the GPUs must be members of an NVLink fabric.
+        nvlink_domain: Whether that fabric must span several nodes (NVL72).
+        mig: Whether the GPUs may be divided (MIG).
+        slurm: Whether Slurm, if there is a cluster of it, must know the node.
+        services: The services that must run: ``a|b`` is either of the two, and ``a?`` must run only
+            if it is installed. A ``skeleton`` is a SKU that was not completed yet: no node of
     it passes.
     """
 
@@ -148,48 +154,48 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that hold on any node, as public health checks of fleets have them."""
+    """Limits that apply to every node, as in public health checks of fleets."""
 
     tool_seconds: float = 5
-    """Seconds that a tool of the GPUs may take to answer."""
+    """Seconds that a GPU's tool may take to answer."""
     memlock_bytes: int = 32 * GIB
-    """The least memory that a job may lock."""
+    """Least value of a job's limit on locked memory, in bytes."""
     shm_bytes: int = 8 * GIB
-    """The least shared memory (`/dev/shm`)."""
+    """Least size of shared memory (`/dev/shm`), in bytes."""
     foreign_memory_bytes: int = 2 * GIB
-    """GPU memory in use on an idle node."""
+    """GPU memory in use, in bytes, from which an idle node fails."""
     disk_free: float = 0.05
-    """The least share of a file system that is free."""
+    """Least share of a file system that must be free."""
     inodes_free: float = 0.02
-    """The least share of its inodes that is free."""
+    """Least share of a file system's inodes that must be free."""
     clock_s: float = 2
-    """Seconds that the clock may differ."""
+    """Seconds by which a node's clock may be wrong."""
     margin_c: float = LEAST_MARGIN_C
-    """Degrees between a GPU and its slowdown temperature; 0 fails."""
+    """Distance to a GPU's slowdown temperature, in °C, up to which it is degraded; 0 fails."""
     gpu_c: float = HOTTEST_GPU_C
-    """Temperature of a GPU, in °C."""
+    """Temperature of a GPU, in °C, from which it is reported."""
     memory_c: float = HOTTEST_MEMORY_C
-    """Temperature of its memory, in °C; 10 more fails."""
+    """Temperature of its memory, in °C, from which it is degraded; 10 °C above that it fails."""
     memory_share: float = 0.95
-    """The least share of the expected memory of the node."""
+    """Least share of the expected memory that the node must have."""
     loaded_percent: float = 10
     """Use of a GPU, in percent, from which its links have to run at full width and generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED
-    """Corrected errors of SRAM since the driver was loaded."""
+    """Corrected SRAM errors that are allowed since the driver was loaded."""
     dram_correctable: int = MOST_DRAM_CORRECTED
-    """Corrected errors of DRAM since the driver was loaded."""
+    """Corrected DRAM errors that are allowed since the driver was loaded."""
     pcie_replays: int = 100
-    """PCIe replays between two nights."""
+    """PCIe replays that are allowed between two nights."""
     slowdown_s: float = MOST_SLOWDOWN_S
-    """Seconds of thermal slow-down a day."""
+    """Seconds of thermal slowdown that are allowed per day."""
 
 
 class Subject(ABC):
-    """The subject that a check reads: a node, or a part of it."""
+    """The subject of a check: a node, or a part of it."""
 
     @abstractmethod
     def where(self) -> tuple[NodeSnapshot, Part]:
-        """Return the node's snapshot, and the part of it that findings name."""
+        """Return the node's snapshot, and its part to use in findings."""
 
     def finding(
         self,
@@ -206,7 +212,7 @@ class Subject(ABC):
 
 @dataclass(frozen=True)
 class NodeSubject(Subject):
-    """A node to be checked: tonight's snapshot and the data that it is compared with."""
+    """A node to check: tonight's snapshot and the data for comparison."""
 
     snapshot: NodeSnapshot
     previous: NodeSnapshot | None
@@ -234,13 +240,13 @@ class NodeSubject(Subject):
 
     @cached_property
     def gpu_changes(self) -> GpuChanges:
-        """Return the GPUs that came and went since earlier nights."""
+        """Return the GPUs that were added and removed since earlier nights."""
         return _gpu_changes(self.snapshot, self.previous, self.expected)
 
 
 @dataclass(frozen=True)
 class GpuSubject(Subject):
-    """A GPU to be checked; ``before`` is the same GPU in the last night."""
+    """A GPU to check; ``before`` is the same GPU in the last night."""
 
     node: NodeSubject
     gpu: GpuSnapshot
@@ -253,21 +259,21 @@ class GpuSubject(Subject):
 
 @dataclass(frozen=True)
 class PortSubject:
-    """A port of a network card to be checked; ``before`` is the same port in an earlier night."""
+    """A port of a network card to check; ``before`` is the same port in an earlier night."""
 
     node: NodeSubject
     port: PortSnapshot
     before: PortSnapshot | None
 
     def finding(self, code: str, verdict: Verdict, evidence: str) -> HealthFinding:
-        """Return a finding on this port: cable, cage and switch are to be inspected."""
+        """Return a finding on this port; its action is to inspect cable, cage and switch."""
         part = Part("port", f"{self.port.device}/{self.port.port}")
         return part_finding(self.node.snapshot, code, verdict, "inspect", evidence, "likely", part)
 
 
 @dataclass(frozen=True)
 class GpuChanges:
-    """GPUs that came and went: ``replaced`` maps the UUID of one that is gone to the one in its place."""
+    """GPUs that came and went: ``replaced`` maps a removed GPU's UUID to the GPU in its place."""
 
     known: Mapping[str, GpuSnapshot]
     gone: tuple[GpuSnapshot, ...]
@@ -284,9 +290,9 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
     known = gpus_by_uuid((*previous.gone_gpus, *previous.gpus))
     gone = [known[uuid] for uuid in known if uuid not in present]
     if expected.gpus and len(present) >= expected.gpus:
-        # As many as there have to be: what was missing for longer than a night was taken out.
+        # The node has all its GPUs, so one that is missing for more than a night was taken out.
         gone = [gpu for gpu in gone if gpu.uuid in last_night]
-    # Nor does a night that could read no GPU make all of them new.
+    # If no earlier night could read a GPU, none of them counts as new.
     new = [present[uuid] for uuid in present if uuid not in known] if known else []
     return GpuChanges(known, tuple(gone), tuple(new), _replacements(gone, new), last_night)
 
@@ -297,7 +303,7 @@ def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
 
 
 def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
-    """Return by UUID of a GPU that is gone the new one on the same bus: an exchange, and no loss."""
+    """Map the UUID of each removed GPU to the new one on the same bus: an exchange, not a loss."""
     new_by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in new}
     replaced = {}
     for gpu in gone:

@@ -1,4 +1,6 @@
-"""Read the faults of a node's hardware from its kernel's log: XIDs by GPU, and all others. No I/O."""
+"""Read the faults of a node's hardware from its kernel log: XIDs by GPU, and all other faults. No
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ from rackproof.logs.known_kernel_lines import shape_of
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
 MOST_DECLARED_LINES = 50
-"""Bounds for data of a damaged or hostile node; a log that reaches one counts as cut off."""
+"""Limit for the data of a damaged or hostile node; a log that reaches one counts as truncated."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
 class XidEvent(Record):
-    """An XID since the last snapshot, or one still open from before (``carried``).
+    """An XID since the last snapshot, or one that is still open from before (``carried``).
 
-    Of one that was ``rebooted`` the node was booted after it was logged, and it has not come again since.
+    ``rebooted`` means that the node was booted after it was logged, and that it has not occurred
+    again since.
     """
 
     bus_id: str
@@ -35,9 +38,11 @@ class XidEvent(Record):
 
 
 class HardwareEvent(Record):
-    """Any other report of faulty hardware, by the named part: a switch's SXid, a lost GPU, memory, PCIe.
+    """Any other report of faulty hardware, with the part: a switch's SXid, a lost GPU, memory,
+    PCIe.
 
-    ``code`` is that of its finding; ``carried`` and ``rebooted`` are those of an XID.
+    ``code`` is the code of its finding; ``carried`` and ``rebooted`` have the same meaning as for
+    an XID.
     """
 
     code: str
@@ -52,17 +57,19 @@ class HardwareEvent(Record):
 
 @dataclass(frozen=True)
 class KernelLogReading:
-    """The contents of a log; one that ``is_cut`` had more than is kept."""
+    """The contents of a log; ``is_cut`` means that it had more than was stored."""
 
     xids: tuple[XidEvent, ...] = ()
     hardware: tuple[HardwareEvent, ...] = ()
     declared: tuple[str, ...] = ()
-    """Lines that were declared harmless, each with why."""
+    """Lines that were declared harmless, each with the reason."""
     is_cut: bool = False
 
 
 def normalize_bus_id(address: str) -> str:
-    """Return a bus address in one form (``0008:06:00``): the driver's, the kernel's and the log's differ."""
+    """Return a bus address in one form (``0008:06:00``): the driver, the kernel and the log write
+    it differently.
+    """
     parts = address.lower().split(".")[0].split(":")
     if len(parts) == 3:
         # nvidia-smi writes the domain with eight digits, the kernel with four.
@@ -77,20 +84,20 @@ def read_kernel_log(
     errors: str | None = None,
     declared: DeclaredLines | None = None,
 ) -> KernelLogReading:
-    """Return the events in a kernel's log, one per part, code and requested action.
+    """Return the events in a kernel log, one per part, code and requested action.
 
     Args:
-        log: Its lines.
+        log: The lines of the log.
         booted: The time of the boot, in seconds since 1970.
-        uuids: GPUs by bus id, as :func:`normalize_bus_id` writes it.
-        errors: Those of its lines that have the level error or worse, or None if levels are not known: then a
-            line that no rule knows is taken for an error by its words.
+        uuids: The GPUs by bus id, in the form of :func:`normalize_bus_id`.
+        errors: The lines with the level error or worse, or None if levels are unknown: then the
+            words of a line that no rule recognizes decide whether it is an error.
         declared: The operator's harmless lines.
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
-    # A line without the words by which a node filters its log comes only from the errors.
+    # A line without the words by which a node filters its log is only among the errors.
     for line in (*lines, *(line for line in bad if line not in in_log)):
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
@@ -100,7 +107,7 @@ def read_kernel_log(
 
 
 def resolved_by_boot(event: XidEvent) -> bool:
-    """Return whether a boot has already done the action of an XID."""
+    """Return whether a boot has already performed the action that an XID requires."""
     return event.rebooted and event.action in ("reset", "reboot")
 
 
@@ -136,7 +143,7 @@ class _Reader:
         bus_id = normalize_bus_id(event.bus_id)
         key = (bus_id, event.code or 0, event.action)
         if known := self.xids.get(key):
-            # Once more after the boot, and the boot has not helped.
+            # It occurred again after the boot, so the boot has not helped.
             update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
             self.xids[key] = known.model_copy(update=update)
         # A broken GPU can fill a log.
@@ -176,7 +183,7 @@ class _Reader:
     def result(self) -> KernelLogReading:
         reported = {(code, bus_id) for code, bus_id, _ in self.hardware}
         for key, (event, before_boot) in self.details.items():
-            # Registers without the line that states the severity.
+            # Registers without the line that states their severity.
             if key not in reported:
                 self._add_hardware(event, before_boot)
         declared = tuple(self.declared.values())
@@ -186,6 +193,6 @@ class _Reader:
 
 
 def _is_before_boot(line: str, booted: float) -> bool:
-    # Seconds since 1970; dmesg, which counts from the boot, has no line of an earlier one.
+    # In seconds since 1970; dmesg, which counts from the boot, has no lines of an earlier boot.
     stamp = _MOMENT.match(line)
     return stamp is not None and float(stamp[1]) < booted

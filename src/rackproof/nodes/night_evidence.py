@@ -1,9 +1,10 @@
-"""List the evidence of the judgement "night of a node" in tables: of the node, its GPUs, its ports,
+"""List, in tables, the evidence for judging a node's night: of the node, its GPUs, its ports and
 its tools.
 
-``health_checks.check_node`` walks them before any check runs. A row is named after the field of the snapshot,
-or the tool of the gatherer, that it is about; a test compares rows with fields and tools. Evidence that a
-machine legitimately does not have is not needed, or harmless for the reason in its row. No I/O.
+``health_checks.check_node`` evaluates the tables before any check runs. A row is named after the
+field of the snapshot, or the tool of the gatherer, that it concerns; a test compares rows with
+fields and tools. Evidence that a machine legitimately lacks is not needed, or it is harmless for
+the reason in its row. No I/O.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _SYSFS_PORT = "/sys/class/infiniband"
 _ASK_AGAIN = "ask by hand, then let the node be judged again"
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
-"""Tools that ask the driver: one that hangs in it cannot be killed, and only a reboot ends it."""
+"""Tools that query the driver: if one hangs in it, it cannot be killed, and only a reboot ends
+it."""
 
 GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "ecc": (
@@ -49,20 +51,20 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
     "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
-"""The readings that a driver can report of a GPU, to the fields that hold them. A SKU names those
-that its GPUs have.
+"""Fields for each reading that a driver can report of a GPU. A SKU lists the readings that its GPUs
+have.
 """
 
 
 def _state(value: Any) -> EvidenceState:
-    """Return the state of a plain value; a number is not a value where it is negative."""
+    """Return the state of a plain value; a negative number is not a value."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         return EvidenceState.DAMAGED
     return state_of_value(value)
 
 
 def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
-    """Return the state of several values, each of which has to be a number."""
+    """Return the state of several values, each of which must be a number."""
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
@@ -70,17 +72,21 @@ def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
     return EvidenceState.THERE if is_whole else EvidenceState.DAMAGED
 
 
-# The node.
+# Evidence of the node.
 
 
 def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
-    """Return the state of a tool's answer; that one was cut is a finding of its own (``truncated``)."""
+    """Return the state of a tool's answer; a truncated answer has a finding of its own
+    (``truncated``).
+    """
     status = snapshot.tools.get(tool, "")
     return EvidenceState.NOT_ASKED if status == "not_asked" else state_of_tool(status)
 
 
 def is_driver_hung(snapshot: NodeSnapshot) -> bool:
-    """Return whether a tool hung in the driver: the others were not asked then, and need no finding each."""
+    """Return whether a tool hung in the driver: the other tools were then not called and need no
+    findings.
+    """
     return any(snapshot.tools.get(tool) == "hung" for tool in DRIVER_TOOLS)
 
 
@@ -93,17 +99,21 @@ def _has_gpus(node: NodeSubject) -> bool:
 
 
 def _is_judged(node: NodeSubject) -> bool:
-    """Return whether it is a node of a SKU with GPUs, whose system has to be known as well."""
+    """Return whether the node belongs to a SKU with GPUs, so that its system must be known as
+    well.
+    """
     return bool(node.expected.gpus)
 
 
 def _is_host(node: NodeSubject) -> bool:
-    """Return whether its clock and its services are its own; of a container they may be its host's."""
+    """Return whether the clock and services are the node's own; a container's may belong to its
+    host.
+    """
     return _is_judged(node) and not node.snapshot.container
 
 
 def _has_systemd(node: NodeSubject) -> bool:
-    """Return whether systemd runs: in a container whose units can be shown, its failed ones can be, too."""
+    """Return whether systemd runs: a container that can show units can also show failed ones."""
     tools = node.snapshot.tools
     runs = tools.get("units") == "ok" and tools.get("failed_units", "") not in ("", "absent")
     return _is_host(node) or (_is_judged(node) and runs)
@@ -114,7 +124,7 @@ def _always(node: NodeSubject) -> bool:
 
 
 def _smi_fails(node: NodeSubject) -> bool:
-    """Return whether nvidia-smi gave no answer; that it reaches no driver has a check of its own."""
+    """Return whether nvidia-smi gave no answer; a check of its own covers an unreachable driver."""
     return node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") != "no_driver"
 
 
@@ -124,7 +134,7 @@ def _smi_answers(node: NodeSubject) -> bool:
 
 def _has_links(node: NodeSubject) -> bool:
     known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
-    # A SKU without a number of links needs no query for them; a failed query is another case.
+    # A SKU without a number of links needs no query for them; a failed query is different.
     unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
     return bool(node.expected.nvlinks) or known or (_is_judged(node) and not unasked)
 
@@ -134,7 +144,7 @@ def _has_links_up(node: NodeSubject) -> bool:
 
 
 def _unless_stuck(needed: Callable[[NodeSubject], bool]) -> Callable[[NodeSubject], bool]:
-    """Return whether a tool of the driver is needed: after one that hangs the others are not asked."""
+    """Return whether a driver tool is needed: after one that hangs, the others are not called."""
     return lambda node: needed(node) and not is_driver_hung(node.snapshot)
 
 
@@ -158,7 +168,7 @@ def _needs_hostname(node: NodeSubject) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Return whether a name is an address, which no machine calls itself."""
+    """Return whether a name is an address, which no machine has as its own name."""
     try:
         ip_address(name)
     except ValueError:
@@ -192,13 +202,13 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the driver's version is known, and all versions that were known
-    before and are compared.
+    """Return whether the driver's version is known, and all compared versions that were known
+    before.
     """
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
-    # The check that compares the SKU's list reports what is missing from it.
+    # The check that compares with the SKU's list reports missing versions.
     missed = (name for name in _OF_DRIVER if name not in node.expected.versions)
     lost = any(before.get(name) and not versions.get(name) for name in missed)
     return EvidenceState.CUT if lost else EvidenceState.THERE
@@ -214,8 +224,8 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return whether each network card's link reports both its present and its maximum value, or neither, as
-    in a VM.
+    """Return whether each card's link reports both its current and maximum value, or neither, as in
+    a VM.
     """
     links, before = node.snapshot.links, node.previous.links if node.previous else {}
     if not links:
@@ -231,7 +241,7 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the worst of the answers of all paths whose file system was queried."""
+    """Return the worst state of the answers of all paths whose file system was queried."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:
@@ -356,19 +366,20 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _by_tool("clock_synchronized", "clock"),
 )
-"""Fields of :class:`NodeSnapshot`."""
+"""Rows for fields of :class:`NodeSnapshot`."""
 
 _NOT_EVERYWHERE = "not every node has it, and a version that the SKU lists is missed where it is compared"
 _COMPARED: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.DEGRADED,
     EvidenceState.HUNG: Verdict.DEGRADED,
 }
-"""Another version than other nodes have degrades: no answer at all does so, too."""
+"""Verdict for a missing version that is compared with other nodes: like a different one, it
+degrades."""
 _BOUND: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.UNPROVEN,
     EvidenceState.HUNG: Verdict.UNPROVEN,
 }
-"""Another version than the driver's fails."""
+"""Verdict for a missing version that must equal the driver's: like a different one, it fails."""
 _HUNG_FAILS: Mapping[EvidenceState, Verdict] = {EvidenceState.HUNG: Verdict.FAIL}
 
 
@@ -382,10 +393,12 @@ def _tool(
     verdicts: Mapping[EvidenceState, Verdict] | None = None,
     harmless: str = "",
 ) -> RequiredEvidence[NodeSubject]:
-    """Return a tool's row; where it is read into one ``value``, the value itself shows that it answered."""
+    """Return a tool's row; if it is read into a single ``value``, that value proves that the tool
+    answered.
+    """
 
     def is_needed(node: NodeSubject) -> bool:
-        # One that hangs is looked at wherever it was asked: something is wrong with the node.
+        # A tool that hangs is considered wherever it was called: something is wrong with the node.
         return needed(node) or node.snapshot.tools.get(name) == "hung"
 
     def state(node: NodeSubject) -> EvidenceState:
@@ -453,25 +466,27 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         )
     ),
 )
-"""Tools that the gatherer asks (``rackproof_facts``, subset ``health``)."""
+"""Rows for tools that the gatherer calls (``rackproof_facts``, subset ``health``)."""
 
 
-# A GPU.
+# Evidence of a GPU.
 
 _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
 
 
 def can_report(gpu: GpuSnapshot, reading: str) -> bool:
-    """Return whether a GPU's model is not among those known to lack a reading."""
+    """Return whether a GPU's model is not known to lack a reading."""
     return reading != "row_remapping" or not is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS)
 
 
 def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
-    """Return which fields of some readings (:data:`GPU_READINGS`) the driver did not report of a GPU."""
+    """Return the fields of some readings (:data:`GPU_READINGS`) that the driver did not report of a
+    GPU.
+    """
     readings = [reading for reading in readings if can_report(gpu, reading)]
     fields = [name for reading in readings for name in GPU_READINGS[reading]]
     if gpu.ecc_enabled is False:
-        # Counters of errors are not kept while ECC is off.
+        # Error counters are not maintained while ECC is off.
         fields = [name for name in fields if name not in GPU_READINGS["ecc"]]
     zero_is_none = ("temperature_c",)
     return [
@@ -482,11 +497,13 @@ def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
 
 
 def _is_reported(subject: GpuSubject, name: str) -> bool:
-    """Return whether the driver reported a field last night, or reports it of a GPU of the same name."""
+    """Return whether the driver reported a field last night, or reports it for a GPU of the same
+    name.
+    """
     node, now = subject.node, subject.gpu
     alike = [gpu for gpu in node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid]
     driver = node.snapshot.versions.get("driver")
-    # Another driver may report more.
+    # Another driver version may report more.
     if subject.before and node.previous and node.previous.versions.get("driver") in (driver, None):
         alike.append(subject.before)
     return any(getattr(gpu, name) not in (None, "", {}) for gpu in alike)
@@ -496,7 +513,7 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
     expected, reading = subject.node.expected, _READING_OF.get(name)
     if not expected.gpus or reading is None or not can_report(subject.gpu, reading):
         return False
-    # Counters of errors are not kept while ECC is off.
+    # Error counters are not maintained while ECC is off.
     if reading == "ecc" and subject.gpu.ecc_enabled is False:
         return False
     wanted = {"fabric": expected.fabric, "nvlink_domain": expected.nvlink_domain}
@@ -505,14 +522,16 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
 
 def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:
     driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
-    # A driver whose version is not known has to report what the newest does.
+    # A driver of unknown version must report everything that the newest reports.
     is_older = driver is not None and driver < since_driver
     of_model = any(model in subject.gpu.name for model in models)
     return bool(subject.node.expected.gpus) and of_model and not is_older
 
 
 def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU has to report a field: by its SKU, its model, or its driver's other readings."""
+    """Return whether a GPU must report a field because of its SKU, its model, or its driver's other
+    readings.
+    """
     by_model = _is_of_model(subject, models, since_driver)
     return _is_asked_of_sku(subject, name) or by_model or _is_reported(subject, name)
 
@@ -528,7 +547,7 @@ def _gpu_row(
     since_driver: float = 0,
     harmless: str = "",
 ) -> RequiredEvidence[GpuSubject]:
-    """Return the row of a field. A value that cannot be one counts, whether or not it is needed."""
+    """Return the row of a field. An impossible value counts even if the field is not needed."""
 
     def is_needed(subject: GpuSubject) -> bool:
         wanted = needed(subject) if needed else _is_wanted(subject, name, models, since_driver)
@@ -546,12 +565,12 @@ def _gpu_row(
 
 
 def _known_state(value: Any) -> EvidenceState:
-    """Return the state of a list that may be empty: None is unknown."""
+    """Return the state of a list that may be empty; None means unknown."""
     return EvidenceState.ABSENT if value is None else EvidenceState.THERE
 
 
 def _warm_state(value: Any) -> EvidenceState:
-    """Return the state of a temperature: a sensor that shows 0 °C shows nothing."""
+    """Return the state of a temperature: a sensor that shows 0 °C does not work."""
     found = _state(value)
     return EvidenceState.DAMAGED if found is EvidenceState.THERE and value == 0 else found
 
@@ -561,20 +580,20 @@ def _counts_state(counts: Mapping[str, float]) -> EvidenceState:
 
 
 def _lost_reasons(subject: GpuSubject) -> bool:
-    """Return whether last night's driver counted slow-downs that tonight's does not."""
+    """Return whether last night's driver counted slowdowns and tonight's does not."""
     before = subject.before.slowdown_s if subject.before else {}
     return bool(before.keys() - subject.gpu.slowdown_s.keys())
 
 
 def _reads_links(subject: GpuSubject) -> bool:
-    # If the SKU has a number of links, fewer links fail.
+    # If the SKU gives a number of links, fewer links fail.
     node = subject.node
     answered = tool_state(node.snapshot, "nvlink_status") is EvidenceState.THERE
     return answered and not node.expected.nvlinks and _is_reported(subject, "links")
 
 
 def _lacks_speeds(subject: GpuSubject) -> bool:
-    """Return whether a link is up without a speed."""
+    """Return whether an active link has no speed."""
     links, speeds = subject.gpu.links, subject.gpu.link_gb_s
     return any(up and link not in speeds for link, up in links.items())
 
@@ -585,7 +604,7 @@ def _counts_link_errors(subject: GpuSubject) -> bool:
 
 
 def _may_be_shared(subject: GpuSubject) -> bool:
-    # Of a GPU that is shared out the driver shows no utilisation.
+    # The driver shows no utilisation of a GPU that is divided (MIG).
     return not subject.gpu.mig and _is_wanted(subject, "utilisation", ())
 
 
@@ -646,10 +665,10 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("errors", harmless=_EMPTY_IS_WELL),
     _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
 )
-"""Fields of :class:`GpuSnapshot`."""
+"""Rows for fields of :class:`GpuSnapshot`."""
 
 
-# A port.
+# Evidence of a port.
 
 
 def _port_row(
@@ -672,7 +691,7 @@ def _port_row(
 
 
 def _counters_state(subject: PortSubject) -> EvidenceState:
-    """Return whether every counter that was there last night is there."""
+    """Return whether every counter that existed last night still exists."""
     before = subject.before.counters if subject.before else {}
     lost = before.keys() - subject.port.counters.keys()
     return EvidenceState.CUT if lost else EvidenceState.THERE
@@ -688,4 +707,4 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("layer", "link_layer", harmless="no check reads it"),
     _port_row("counters", "counters", state=_counters_state),
 )
-"""Fields of :class:`PortSnapshot`."""
+"""Rows for fields of :class:`PortSnapshot`."""

@@ -1,4 +1,5 @@
-"""Choose how a GPU and a network card share memory: one table of methods and their requirements.
+"""Choose how a GPU and a network card share memory, from one table of methods and their
+requirements.
 
 The conditions are NVIDIA's: "Common Prerequisites" in the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF:
 open kernel module, branch 535, kernel 5.12, any network driver; nvidia-peermem: branch 470, MLNX_OFED or
@@ -22,7 +23,7 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """A method, and its requirements. None and an empty set need nothing."""
+    """A method with its requirements. None and an empty set mean no requirement."""
 
     method: str
     driver_from: int | None = None
@@ -37,12 +38,12 @@ METHODS = (
     TransferMethod("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
     TransferMethod("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
 )
-"""In NVIDIA's order of preference: the first whose needs are met is taken."""
+"""Methods in NVIDIA's order of preference: the first one whose needs are met is chosen."""
 
 
 @dataclass(frozen=True)
 class PeerMemoryNode:
-    """The facts that decide. An empty driver means that none was found."""
+    """The facts of a node that determine the method. An empty driver means that none was found."""
 
     kernel: str
     driver: str
@@ -52,7 +53,7 @@ class PeerMemoryNode:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """The chosen method; ``unmet`` lists by method the needs that are not met."""
+    """The chosen method; ``unmet`` lists, by method, the needs that are not met."""
 
     method: str
     reason: str
@@ -60,31 +61,33 @@ class MethodChoice:
 
 
 OPEN_FROM = 560
-"""Branch from which on NVIDIA's packages install the open kernel module by default."""
+"""First branch for which NVIDIA's packages install the open kernel module by default."""
 
 DRIVER_PACKAGE = re.compile(
     r"(?:nvidia-(?:\d{3}|open|driver|dkms|kernel-dkms|kernel-open-dkms|open-kernel-dkms)"
     r"|nvidia-(?:driver|dkms|open|headless)-\d{3}|linux-modules-nvidia-\d{3})"
     r"(?:-server)?(?:-open)?(?:-\d+\.\d.*|-generic.*)?"
 )
-"""The names in Ubuntu, Debian and NVIDIA's repository of packages with the kernel module."""
+"""Pattern of the names of packages with the kernel module in Ubuntu, Debian and NVIDIA's
+repository."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: (6, 8, 0) of 6.8.0-48-generic."""
+    """Return the leading numbers of a version: (6, 8, 0) for 6.8.0-48-generic."""
     found = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
 def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
-    """Return the facts of a node that decide the method.
+    """Return the facts of a node that determine the method.
 
     Args:
-        facts: The fact rackproof_node.
+        facts: The value of the fact rackproof_node.
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    # The running driver counts before the installed one: the two differ until the node has been rebooted.
+    # The running driver has precedence over the installed one: they differ until the node is
+    # rebooted.
     versions = [facts["modules"].get("nvidia", "")]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
@@ -94,7 +97,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
     return PeerMemoryNode(
         kernel=facts["kernel"],
         driver=next((version for version in versions if version_numbers(version)), ""),
-        # The module itself knows; not every vendor's package has it in its name.
+        # The module's licence is reliable; not every vendor's package has it in its name.
         open_module="MIT" in license_of_module if license_of_module else named_open,
         ofed=_installed_ofed(packages, _output_of(facts, "ofed_info")),
     )
@@ -108,21 +111,23 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
     """Return a node's network drivers, from its packages and the output of ofed_info."""
     if any(name.startswith("doca-ofed") for name in packages):
         return "doca"
-    # DOCA's own ofed_info prints OFED-internal; a MLNX_OFED prints its name.
+    # DOCA's own ofed_info prints OFED-internal; MLNX_OFED prints its name.
     if "MLNX_OFED" in reported:
         return "mlnx"
     return "doca" if "OFED-internal" in reported else "inbox"
 
 
 def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
-    """Return a node as it will be when it has that driver; one that has a driver stays as it is."""
+    """Return a node as it will be with a driver; a node that already has one is returned
+    unchanged.
+    """
     if version_numbers(node.driver) or not driver:
         return node
     return replace(node, driver=driver, open_module=version_numbers(driver)[:1] >= (OPEN_FROM,))
 
 
 def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]:
-    """Return which needs of a method a node does not meet, in words."""
+    """Describe the needs of a method that a node does not meet."""
     needs = _unmet_driver_needs(method, node)
     if method.kernel_from is not None and version_numbers(node.kernel) < version_numbers(method.kernel_from):
         needs.append(f"it needs kernel {method.kernel_from} or newer, the node runs {node.kernel}")
@@ -133,7 +138,7 @@ def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]
 
 
 def _unmet_driver_needs(method: TransferMethod, node: PeerMemoryNode) -> list[str]:
-    # NVIDIA's conditions name branches: the first number of a version alone is compared.
+    # NVIDIA's conditions name branches: only the first number of a version is compared.
     branch = version_numbers(node.driver)[:1]
     needs = []
     if method.driver_from is not None and branch < (method.driver_from,):
@@ -149,11 +154,11 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
     """Choose the method for a node.
 
     Args:
-        node: The node's facts.
-        method: A method that is requested by name, without a check of its needs; "auto" takes the first whose
-            needs are met; "none" takes none.
-        dmabuf_kernel: Kernel from which on DMA-BUF is used, where the platform needs a newer one than the
-            method's own row has.
+        node: The facts of the node.
+        method: The name of a requested method, whose needs are not checked; "auto" chooses the
+            first whose needs are met; "none" chooses none.
+        dmabuf_kernel: The first kernel for DMA-BUF, if the platform needs a newer one than the
+            method's own row.
 
     Returns:
         The choice; its method is empty if there is no driver, or no method is possible.
@@ -175,7 +180,9 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
 
 def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> None:
-    """Raise ValueError for a setting that does not exist: a typing error must not choose for the operator."""
+    """Raise ValueError for a setting that does not exist, because a typing error must not
+    decide.
+    """
     names = [row.method for row in METHODS]
     if method not in {"auto", "none", *names}:
         raise ValueError(f"unknown method {method!r}: auto, none, {', '.join(names)}")
@@ -186,7 +193,7 @@ def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> No
 
 
 def _unmet_by_method(node: PeerMemoryNode, dmabuf_kernel: str) -> dict[str, tuple[str, ...]]:
-    """Return by method the needs that a node does not meet; methods whose needs are met are absent."""
+    """Return the needs that a node does not meet, by method; methods that it meets are left out."""
     unmet: dict[str, tuple[str, ...]] = {}
     for row in METHODS:
         if row.method == "dmabuf" and dmabuf_kernel:

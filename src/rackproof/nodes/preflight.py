@@ -21,7 +21,7 @@ _DRIVER_PACKAGE = re.compile(
 
 @dataclass(frozen=True)
 class Expected:
-    """The expectations of a node; those that are 0 or empty are not checked."""
+    """The expectations of a node; an expectation that is 0 or empty is not checked."""
 
     os: tuple[str, ...] = ()
     gpus: int = 0
@@ -37,7 +37,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something that is not as expected."""
+    """A difference from the expectations."""
 
     code: str
     what: str
@@ -47,19 +47,19 @@ class Remark:
     fatal: bool = True
 
     def line(self) -> str:
-        """Return it on one line."""
+        """Return the remark on one line."""
         return f"{self.what}: expected {self.expected}, found {self.found}. {self.remedy}"
 
 
 def preflight_remarks(
     node: Mapping[str, Any], expected: Expected, answered_at: float = 0
 ) -> tuple[Remark, ...]:
-    """Return everything that is not as expected, not only the first.
+    """Return all differences from the expectations, not only the first.
 
     Args:
-        node: The fact ``rackproof_node``.
-        expected: The expectations.
-        answered_at: The controller's clock when the answer was there, or 0 if it is not known.
+        node: The value of the fact ``rackproof_node``.
+        expected: The expectations of the node.
+        answered_at: The time on the controller's clock when the answer arrived, or 0 if unknown.
     """
     all_remarks = [
         *_system(node, expected),
@@ -90,7 +90,7 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
     yield from _gpus(node, expected.gpus)
     memory = node["memory_bytes"] / GIB
-    # The firmware and the kernel keep some for themselves.
+    # Firmware and kernel reserve some memory for themselves.
     if expected.memory_gib and memory < 0.95 * expected.memory_gib:
         yield Remark(
             "memory",
@@ -110,7 +110,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
-    # The bus is read, not the driver: a node that will be provisioned has no driver yet.
+    # Read the bus, not the driver: a node that will be provisioned has no driver yet.
     gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected and len(gpus) != expected:
         slots = ", ".join(sanitize(gpu["slot"]) for gpu in gpus)
@@ -181,7 +181,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    # None of these is fatal: provisioning fixes them.
+    # None of these is fatal: provisioning corrects them.
     if expected.kernel and node["kernel"] != expected.kernel:
         yield Remark(
             "kernel",
@@ -206,7 +206,7 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _pending_reboot(node: Mapping[str, Any]) -> Remark:
-    # A kernel that is installed and does not run waits for the reboot, too.
+    # An installed kernel that is not running also waits for the reboot.
     pending = sorted(set(node["kernels"]) - {node["kernel"]})
     packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
     return Remark(
@@ -220,8 +220,8 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
-    """Return the version of the installed NVIDIA driver: the running one, else by its packages, or '' if
-    none.
+    """Return the version of the installed NVIDIA driver, running or else from its packages, or
+    ''.
     """
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:

@@ -1,9 +1,10 @@
-"""Write the scripts of a night's measuring jobs, and run them through Slurm's host within bounds.
+"""Write the scripts of a night's measuring jobs, and run them through Slurm's host within limits.
 
-Never more of a partition at once than allowed, and only while the longest that a job may take still fits
-into the night's GPU-minutes. A job carries its programs along and needs no shared storage; Slurm gives it
-nodes at once or not at all, ends it in time, and knows it by one name, so that an interrupted night leaves
-nothing. Requests to Slurm's host go through a function: nothing here uses ssh.
+Never more than the allowed share of a partition is used at once, and a job is started only if its
+maximum duration still fits into the night's GPU-minutes. A job contains its programs and needs no
+shared storage; Slurm allocates its nodes at once or refuses, ends it in time, and knows all jobs by
+one name, so an interrupted night leaves none behind. Requests to Slurm's host go through a
+function: this module does not use ssh.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of the night's jobs: jobs of an interrupted night are found and ended by it."""
+"""Name of the night's jobs, by which the jobs of an interrupted night are found and ended."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
-"""So long Slurm may take to give nodes that stood idle a moment ago."""
+"""Seconds that Slurm may take to allocate nodes that were idle a moment ago."""
 _BEGIN_S = 20
-"""After so long the srun of a job has written something, or it was never started."""
+"""Seconds after which srun of a job has written something unless it was never started."""
 _GRACE_S = 60.0
 _POLL_S = 3.0
 _LARGEST = 4 << 20
@@ -40,26 +41,31 @@ _LOST_POLLS = 20
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""Slurm gives no nodes because others have them. Any other refusal of Slurm is a mistake, and proves nothing.
+"""Slurm refuses the nodes because others use them. Any other refusal is a mistake and proves
+nothing.
 """
 OUT_OF_TIME = (None, 124, 137)
-"""Statuses of a program that did not end, or was ended."""
+"""Exit statuses of a program that did not end or was ended."""
 
 Shell = Callable[[str], tuple[int, str, str]]
-"""Runs a command line on Slurm's host: exit status, output, errors."""
+"""A function that runs a command line on Slurm's host and returns exit status, output, errors."""
 
 
 class ProbeError(RackproofError):
-    """Slurm's host does not do what measuring needs; the message names what and what to do."""
+    """A request that Slurm's host does not fulfil; the message gives the request and the remedy."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A program under workloads/, the benchmark whose rules hold for it, and its arguments by device.
+    """A program under workloads/, the benchmark whose rules apply to it, and its arguments by
+    device.
 
-    ``files`` are others that it needs there. An ``optional`` one runs only where it is named, on the nights
-    that ``optional_tests`` of ``jobs.validate.fleet`` plans for a node; ``adds_s`` are the seconds by which
-    a job with it may take longer. ``takes_device`` is whether it has the option ``--device``.
+    Attributes:
+        files: Other files that the program needs there.
+        optional: Whether it runs only if it is named, on the nights that ``optional_tests`` of
+            ``jobs.validate.fleet`` plans for a node.
+        adds_s: The number of seconds by which a job with it may take longer.
+        takes_device: Whether it has the option ``--device``.
     """
 
     name: str
@@ -113,7 +119,7 @@ PROBES = (
         optional=True,
         adds_s=900,
     ),
-    # Each GPU by itself, on the same data: a loss that differs is named by GPU, and so is a slow one.
+    # Each GPU runs alone on the same data, so a deviating loss or a slow GPU can be attributed.
     Probe(
         "llm", "llm_torch.py", "llm",
         ("--gpus", "all", "--parallel", "replicas"),
@@ -124,10 +130,11 @@ PROBES = (
         takes_device=False,
     ),
 )  # fmt: skip
-"""The probes of a node, one after the other in one job. None: not on such a device.
+"""The probes of a node, run one after another in one job. None means not available on such a
+device.
 
-Products in bf16 alone: measured nine times on one H100 they repeat to 0.4 %, those in fp8 to 2 % with
-outliers of 4 %, which nights would take for drift.
+Only bf16 products: measured nine times on one H100, they repeat to 0.4 %, but fp8 products to 2 %
+with outliers of 4 %, which nights would take for drift.
 """
 FABRIC_PROBE = Probe(
     FABRIC, "probe_all_reduce.py", "",
@@ -135,7 +142,7 @@ FABRIC_PROBE = Probe(
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
 DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
-"""The same of nodes of one NVLink domain: network cards alone are not a pass."""
+"""The same probe for nodes of one NVLink domain: network cards alone are not enough for a pass."""
 
 SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
 
@@ -145,15 +152,16 @@ class ProbePlan:
     """The plan of a night's measurements.
 
     Args:
-        minutes: GPU-minutes that may be spent; a node without GPU counts as one.
-        share: Largest share of a partition that is measured at once; one node always is.
-        python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
-        workloads: Folder of the programs.
-        benchmarks: Folder of the definitions, whose rules define the judged metrics.
-        chosen: Names of :data:`PROBES`; those between nodes are ``fabric``.
-        node_limit_s: Seconds that the job of a node may take.
-        pair_limit_s: Seconds that the job of a pair may take.
-        srun: More options for srun, such as an account.
+        minutes: The GPU-minutes that may be used; a node without a GPU counts as one GPU.
+        share: The largest share of a partition that is measured at once, but always at least one
+            node.
+        python: The interpreter on the nodes that provides PyTorch and mlperf-logging.
+        workloads: The folder with the programs.
+        benchmarks: The folder with the definitions, whose rules define the judged metrics.
+        chosen: The names of :data:`PROBES` to run; the probes between nodes are ``fabric``.
+        node_limit_s: The number of seconds that a node's job may take.
+        pair_limit_s: The number of seconds that a pair's job may take.
+        srun: Additional options for srun, such as an account.
     """
 
     minutes: float
@@ -168,18 +176,18 @@ class ProbePlan:
     srun: tuple[str, ...] = ()
 
     def job_limit_s(self, probes: Iterable[Probe]) -> int:
-        """Return the seconds that the job of a node may take with these programs."""
+        """Return the number of seconds that a node's job may take with these programs."""
         return self.node_limit_s + sum(one.adds_s for one in probes)
 
     @property
     def longest_job_s(self) -> int:
-        """Return the seconds that the job of a node may take with every chosen program."""
+        """Return the number of seconds that a node's job may take with all chosen programs."""
         return self.job_limit_s(one for one in PROBES if one.name in self.chosen)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Some nodes, and the script that runs on them; ``gpus`` is of each node."""
+    """A set of nodes and the script that runs on them; ``gpus`` is the number per node."""
 
     nodes: tuple[str, ...]
     script: str
@@ -188,13 +196,15 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """Return the most GPU-minutes that it costs: Slurm ends it later than asked, in whole minutes."""
+        """Return the maximum GPU-minutes of the job: Slurm ends it later than requested, in whole
+        minutes.
+        """
         return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Output of one program of a job. ``status`` is None if it did not end."""
+    """The output of one program of a job. ``status`` is None if it did not end."""
 
     name: str
     status: int | None
@@ -203,7 +213,9 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never began), left."""
+    """The end of a job: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never
+    started), left.
+    """
 
     how: str
     text: str = ""
@@ -213,10 +225,10 @@ class JobResult:
 
 @lru_cache(maxsize=32)
 def pack_files(folder: Path, names: tuple[str, ...]) -> str:
-    """Return files as the text that a script unpacks: a job needs no shared storage.
+    """Return files as a text that a script unpacks, so that a job needs no shared storage.
 
     Raises:
-        ProbeError: One cannot be read.
+        ProbeError: A file cannot be read.
     """
     packed = BytesIO()
     try:
@@ -232,18 +244,18 @@ def pack_files(folder: Path, names: tuple[str, ...]) -> str:
 
 
 def probe_arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
-    """Return a program's arguments on such a device, or None if it has nothing to measure there."""
+    """Return a program's arguments for a device, or None if it has nothing to measure there."""
     return probe.gpu if device == "gpu" else probe.cpu
 
 
 def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: int) -> str:
-    """Return the script that a job runs on each of its nodes, through bash's standard input.
+    """Return the script that a job runs on each of its nodes through bash's standard input.
 
     Args:
         plan: The plan of the measurement.
-        probes: Programs, one after the other.
-        nodes: The nodes of the job; with several, the programs run together.
-        limit_s: Seconds of the job.
+        probes: The programs, in the order in which they run.
+        nodes: The nodes of the job; with several nodes, the programs run on all of them together.
+        limit_s: The time limit of the job in seconds.
     """
     lines = [
         "set -u",
@@ -259,13 +271,13 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
     if len(nodes) > 1:
         lines += _rank_lines(nodes)
         rendezvous = f" --nodes {len(nodes)} --node-rank $rank --rendezvous {shlex.quote(nodes[0])}:{_PORT}"
-    # A node without PyTorch shows in a section of its own, and not as a probe that failed.
+    # A node without PyTorch appears in a section of its own, not as a failed probe.
     lines.append(f'[ $rank = 0 ] && echo "{MARK}begin python"')
-    # Standard input is this very script: a program that reads it would swallow the rest.
+    # Standard input is this script: a program that reads it would consume the rest.
     lines.append("\"$python\" -c 'import torch, mlperf_logging.mllog' </dev/null 2>&1; status=$?")
     lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"; [ $status = 0 ] || exit 98')
     if plan.device == "cpu":
-        # Names of hosts may lead gloo to an address that others do not see.
+        # Hostnames may lead gloo to an address that other nodes cannot reach.
         lines.append("export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-}")
         lines.append('[ -n "$GLOO_SOCKET_IFNAME" ] || unset GLOO_SOCKET_IFNAME')
     for probe in probes:
@@ -295,13 +307,15 @@ def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> li
 
 
 def split_sections(text: str) -> tuple[Section, ...]:
-    """Return the output of each program of a job; text of programs that imitate the marks ends up in none."""
+    """Return the output of each program of a job; program text that imitates the marks starts no
+    section.
+    """
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
         word, rest = _mark(line)
         if word == "begin":
-            # The one before had no end: the job was ended in it.
+            # The previous section had no end: the job was ended during it.
             if name:
                 sections.append(Section(name, None, "\n".join(lines)))
             name, lines = rest, []
@@ -317,7 +331,7 @@ def split_sections(text: str) -> tuple[Section, ...]:
 
 
 def _mark(line: str) -> tuple[str, str]:
-    """Return word and rest of a line that marks a section, both empty for any other."""
+    """Return word and rest of a line that marks a section, or two empty texts for other lines."""
     if not line.startswith(MARK):
         return "", ""
     word, _, rest = line[len(MARK) :].partition(" ")
@@ -326,7 +340,9 @@ def _mark(line: str) -> tuple[str, str]:
 
 @dataclass
 class JobRunner:
-    """Runs jobs through Slurm's host, within the budget and the share; keeps count of both."""
+    """A runner of jobs through Slurm's host, within the budget and the share; it counts the use of
+    both.
+    """
 
     shell: Shell
     plan: ProbePlan
@@ -341,10 +357,10 @@ class JobRunner:
     _scripts: dict[str, str] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Make a folder for the jobs' output.
+        """Create a folder for the jobs' output.
 
         Raises:
-            ProbeError: The host does not let us.
+            ProbeError: The host refuses to create it.
         """
         self._ask("command -v srun || { echo 'it has no srun' >&2; false; }")
         self._spool = self._ask("mktemp -d --tmpdir rackproof-night.XXXXXX").strip()
@@ -352,7 +368,9 @@ class JobRunner:
             raise ProbeError("Slurm's host made no temporary folder")
 
     def end(self) -> None:
-        """End running jobs, remove the folder; if the host no longer answers, nothing is lost."""
+        """End running jobs and remove the folder; if the host no longer answers, nothing is
+        lost.
+        """
         for number, (job, _) in list(self._running.items()):
             self._cancel(job)
             del self._running[number]
@@ -360,10 +378,10 @@ class JobRunner:
             self.shell(f"rm -rf {shlex.quote(self._spool)}")
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """Run jobs, in their order where there is room; return how each ended.
+        """Run jobs in order as soon as there is room; return how each ended.
 
         Raises:
-            ProbeError: Slurm's host does not answer any more.
+            ProbeError: Slurm's host no longer answers.
         """
         waiting = list(enumerate(jobs))
         done: dict[int, JobResult] = {}
@@ -372,15 +390,15 @@ class JobRunner:
         while waiting or mine:
             self._start_waiting(waiting, mine, done)
             if not mine:
-                # Nothing runs, so no room will come.
+                # No job runs, so no room will become free.
                 done.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
                 break
-            # Soon after a start, for a job that dies at once; then less often.
+            # Poll soon after a start, to find a job that fails at once; then less often.
             self.sleep(min(_POLL_S, 0.5 * 2**idle))
             try:
                 ended = self._ended(mine)
             except ProbeError:
-                # Jobs run on while the host does not answer: a lost poll costs nothing yet.
+                # Jobs continue while the host does not answer: a single lost poll does no harm.
                 lost += 1
                 if lost >= _LOST_POLLS:
                     raise
@@ -393,8 +411,8 @@ class JobRunner:
     def _start_waiting(
         self, waiting: list[tuple[int, Job]], mine: dict[str, int], done: dict[int, JobResult]
     ) -> None:
-        """Start the jobs that there is room for; those that cannot be started are done."""
-        # A copy: what is started leaves the list.
+        """Start the jobs for which there is room; those that cannot be started are done."""
+        # Iterate over a copy: started jobs are removed from the list.
         for index, job in list(waiting):
             if not self._room(job):
                 continue
@@ -411,11 +429,13 @@ class JobRunner:
         return out
 
     def _room(self, job: Job) -> bool:
-        """Return whether a job fits now: into the budget, on its nodes, and into its partitions' shares."""
+        """Return whether a job fits now: into the budget, onto its nodes, and into its partitions'
+        shares.
+        """
         running = [other for other, _ in self._running.values()]
-        # The longest that each may take: minutes are known to be free only once a job has ended.
+        # Reserve each job's maximum: its real minutes are known only after it has ended.
         reserved = sum(other.minutes for other in running)
-        # Sums of fractions may miss by a rounding what they were to reach exactly.
+        # Rounding may make sums of fractions miss a limit that they should reach exactly.
         if self.spent + reserved + job.minutes > self.plan.minutes + 1e-9:
             return False
         used_nodes = [name for other in running for name in other.nodes]
@@ -425,7 +445,7 @@ class JobRunner:
         return all(used[part] + count <= self._allowed(part) for part, count in asked.items())
 
     def _partition_counts(self, nodes: Iterable[str]) -> Counter[str]:
-        """Return how many of the nodes each partition has; a node may be in several."""
+        """Return the number of the nodes in each partition; a node may be in several."""
         return Counter(part for name in nodes for part in self.partitions.get(name, ()))
 
     def _allowed(self, partition: str) -> int:
@@ -446,7 +466,7 @@ class JobRunner:
         self._number += 1
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
-        # --immediate: if a user's job was quicker, it runs and ours does not.
+        # --immediate: if a user's job was faster, it runs and ours does not.
         words = [
             "srun", f"--job-name={JOB_NAME}", f"--nodelist={','.join(job.nodes)}", "--exclusive", "--mem=0",
             f"--nodes={len(job.nodes)}", f"--ntasks={len(job.nodes)}", "--ntasks-per-node=1",
@@ -459,16 +479,19 @@ class JobRunner:
         source = self._written(job.script)
         inner = f"{shlex.join(words)} < {source} > {place}.out 2>&1; echo $? > {place}.new"
         inner += f"; mv {place}.new {place}.rc"
-        # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
+        # Ansible's ssh allocates a terminal; when it closes, it hangs up on processes that still
+        # use it.
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
         self._running[number] = (job, begin)
         return number
 
     def _written(self, text: str) -> str:
-        """Return where a script lies on Slurm's host; nodes that are measured alike share one."""
+        """Return the path of a script on Slurm's host; nodes with the same measurements share
+        one.
+        """
         if text not in self._scripts:
             place = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
-            # In pieces: one argument of a command may have no more than 128 KiB.
+            # Written in pieces: one command argument is limited to 128 KiB.
             for at in range(0, len(text), 60_000):
                 self._ask(f"printf %s {shlex.quote(text[at : at + 60_000])} >> {place}")
             self._scripts[text] = place
@@ -476,7 +499,7 @@ class JobRunner:
 
     def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
         place = shlex.quote(self._spool)
-        # One question for all jobs: each costs a connection to Slurm's host.
+        # One request for all jobs: each request needs a connection to Slurm's host.
         listed = self._ask(
             f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
             'for one in *.out; do echo "$one"; done'
@@ -491,21 +514,23 @@ class JobRunner:
         return results
 
     def _result(self, number: str, status: str | None, begun: bool) -> JobResult | None:
-        """Return how a job ended, or None if it runs; a job beyond its time is ended here."""
+        """Return how a job ended, or None if it is running; a job beyond its time limit is ended
+        here.
+        """
         job, begin = self._running[number]
         took = self.clock() - begin
         if status is None:
             if not begun and took > _BEGIN_S:
                 del self._running[number]
                 return JobResult("lost", "its srun never began on Slurm's host")
-            # Slurm ends a job in time itself: this is for a Slurm that does not.
+            # Slurm ends a job in time by itself: this is for the case that it does not.
             if took <= job.limit_s + _START_S + _GRACE_S:
                 return None
             self._cancel(job)
         place = shlex.quote(self._spool)
         output = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
         del self._running[number]
-        # Never more than was reserved for it, whatever the wait for nodes has added.
+        # Never count more than was reserved for it, even if waiting for nodes took longer.
         minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
         result = classify_exit(output, status or "", minutes)
         self.spent += result.minutes
@@ -516,13 +541,13 @@ class JobRunner:
 
 
 def classify_exit(output: str, status: str, minutes: float) -> JobResult:
-    """Return how a job ended, by the output of srun and its programs."""
+    """Return how a job ended, according to the output of srun and its programs."""
     sections = split_sections(output)
     if not sections:
-        # Nothing ran: nothing was used.
+        # Nothing ran, so no minutes were used.
         outcome = "busy" if _BUSY.search(output) else "lost"
         return JobResult(outcome, _end_of_output(output) or "srun printed nothing")
-    # Before "failed": a program that was ended does not set its own status.
+    # This precedes "failed": a program that was ended does not set its own status.
     if any(section.status in OUT_OF_TIME for section in sections):
         return JobResult("hung", "did not end in time", sections, minutes)
     failed = next((section for section in sections if section.status), None)
@@ -540,8 +565,8 @@ def _end_of_output(text: str) -> str:
 
 
 def last_lines(text: str) -> str:
-    """Return the end of a program's output, its measurements left out."""
+    """Return the end of a program's output without its measurements."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
-    # srun's line about a program that failed is not news where the program printed the reason.
+    # srun's line about a failed program adds nothing if the program printed the reason.
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
     return sanitize(" | ".join((own or lines)[-2:]), 300)

@@ -1,7 +1,7 @@
 """Read Slurm's own state of a node, and the partitions as Slurm lists them. No I/O.
 
-Texts of 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the
-symbols with which sinfo ends a state.
+The texts are those of 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``,
+``IDLE+DRAIN+INVALID_REG``, and the symbols with which sinfo ends a state.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ _FAILED = {
     "INVAL": "what it registered with is not what slurm.conf has",
     "INVALID_REG": "what it registered with is not what slurm.conf has",
 }
-"""States in which Slurm counts a node as broken, the most informative first."""
+"""States in which Slurm considers a node broken, the most informative first."""
 _BASES = frozenset(
     (
         *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND"),
         *("RESERVED", "RESV", "RES", "MAINT", "MAINTENANCE", "BLOCKED", "PERFCTRS", "NPC"),
     )
 )
-"""States of a node that takes work, or would without a reservation, as scontrol and sinfo write them."""
+"""States of a node that accepts work, or would without a reservation, as scontrol and sinfo write
+them."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
-"""These states, and flags that mean nothing alone."""
+"""These states, and flags without a meaning of their own."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
@@ -65,9 +66,9 @@ _REASONS_OF_SLURM = (
         "Reboot ",
     ),
 )
-"""The beginnings of reasons that Slurm or one of its checks writes, not a person."""
+"""Prefixes of reasons that Slurm or one of its checks writes, as opposed to a person."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
-"""Drains of jobs that prove the node themselves before they end the drain."""
+"""Prefixes of drains by jobs that prove the node themselves before they end the drain."""
 _OWNERS = {
     "rackproof-night:": "a night of Rackproof",
     "rackproof-reimage:": "reimage.yml",
@@ -76,12 +77,12 @@ _OWNERS = {
 
 
 def drain_owner(reason: str) -> str:
-    """Return the owner of a drain, by the beginning of its reason in Slurm."""
+    """Return the owner of a drain, from the prefix of its reason in Slurm."""
     return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "somebody else")
 
 
 def state_words(state: str) -> tuple[str, ...]:
-    """Return the words of a state: ``DOWN*+DRAIN`` is DOWN, NOT_RESPONDING and DRAIN."""
+    """Return the words of a state: DOWN, NOT_RESPONDING and DRAIN for ``DOWN*+DRAIN``."""
     words: list[str] = []
     for word in state.upper().replace(",", "+").split("+"):
         base = word.strip().rstrip("".join(_SYMBOLS))
@@ -94,16 +95,16 @@ def check_slurm_state(
 ) -> Iterator[HealthFinding]:
     """Find Slurm's objections to a node.
 
-    A hint each: slurmd, the network and the controller may be at fault as well as the node, and Slurm gives
-    it no job anyway, so that no night has to drain it.
+    Each is only a hint: slurmd, the network and the controller may be at fault as well as the node.
+    Slurm gives the node no job anyway, so no night has to drain it.
 
     Args:
-        node: Name in the inventory.
-        state: As Slurm has it.
-        known: Whether Slurm knows a node of this name.
-        reason: The reason that Slurm keeps.
-        set_by: The user who set it, and when.
-        member: Whether it has to be a node of the cluster.
+        node: The name in the inventory.
+        state: The state that Slurm reports.
+        known: Whether Slurm has a node with this name.
+        reason: The reason that Slurm stores.
+        set_by: The user that set the reason, and the time.
+        member: Whether it must be a node of the cluster.
     """
     if not known:
         if member:
@@ -157,7 +158,7 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
 
 
 def missing_state(node: str, why: str) -> HealthFinding:
-    """Return the finding on a node whose state Slurm did not report."""
+    """Return the finding about a node whose state Slurm did not report."""
     evidence = f"its state in Slurm is not known: {why}"
     return _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", evidence)
 
@@ -169,7 +170,8 @@ def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: s
 
 
 def read_partitions(listed: str) -> dict[str, dict[str, str]]:
-    """Return the partitions: node to the reason why it is out of service, ``none`` where it is in service.
+    """Return, by partition, each node with the reason why it is out of service (``none`` if in
+    service).
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.

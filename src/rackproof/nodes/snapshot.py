@@ -1,4 +1,5 @@
-"""Turn the data gathered on a node into a snapshot: its state in one night, compared with the next. No I/O.
+"""Turn the data gathered on a node into a snapshot: its state in one night, for comparison with the
+next. No I/O.
 
 The gathered data is a mapping of three parts, each of which may be absent:
 
@@ -21,9 +22,11 @@ The gathered data is a mapping of three parts, each of which may be absent:
                   ``max_link_width`` of /sys/bus/pci/devices/ADDRESS, of network cards;
     ``disk``      path to ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes``, ``read_only``.
 
-Subset ``health`` gathers all of it in one call, the mounts as ``mountinfo`` among ``facts.files``.
+Subset ``health`` gathers all of this in one call; the mounts are in ``mountinfo`` among
+``facts.files``.
 
-A node's text is hostile until it is sanitized; an absent value is empty or None, never a good value.
+Text from a node is hostile until it is sanitized; an absent value is empty or None, never a good
+value.
 """
 
 from __future__ import annotations
@@ -78,20 +81,24 @@ _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 MOST_CARDS = 64
 MOST_GONE = 64
 MOST_LINKS = 64
-"""NVLinks of a GPU: three times as many as any has."""
+"""Largest number of NVLinks of a GPU that are read; no GPU has more than a third of it."""
 MOST_UNLISTED = 8
-"""The largest number of unlisted GPUs that are shown: more would explain nothing more."""
+"""Largest number of unlisted GPUs that are shown; more would add no information."""
 MOST_LINES = 100_000
-"""Bounds for data of a damaged or hostile node."""
+"""Limit for the data of a damaged or hostile node."""
 
 
 class GpuSnapshot(Record):
-    """A GPU; numbers are None and texts empty where ``nvidia-smi`` has no value.
+    """A GPU; a number is None and a text is empty if ``nvidia-smi`` has no value.
 
-    Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` are the degrees until it
-    slows down. ``throttled`` names the active reasons other than idling, or None if they are unknown;
-    ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters, or
-    None if those of one that is up cannot be read.
+    Temperatures are in °C, power in W, clocks in MHz, memory in bytes.
+
+    Attributes:
+        margin_c: The distance to the temperature at which the GPU slows down, in degrees.
+        throttled: The active reasons for throttling other than idling, or None if they are unknown.
+        links: The NVLinks: number to whether the link is up.
+        link_errors: The sum of all error counters of the links, or None if the counters of an
+            active link cannot be read.
     """
 
     uuid: str
@@ -112,9 +119,9 @@ class GpuSnapshot(Record):
     remap_failure: bool | None = None
     memory_unrepairable: bool | None = None
     repairs_pending: tuple[str, ...] | None = None
-    """The parts that a reset will repair: channels, TPCs, or None if that is not known."""
+    """Parts that a reset will repair (channels, TPCs), or None if unknown."""
     ecc_enabled_next: bool | None = None
-    """True if ECC is on after the next reset."""
+    """True if ECC will be on after the next reset."""
     mig: bool | None = None
     memory_total_bytes: int | None = None
     recovery_action: str = ""
@@ -126,7 +133,7 @@ class GpuSnapshot(Record):
     utilisation: float | None = None
     throttled: tuple[str, ...] | None = ()
     slowdown_s: dict[str, float] = Field(default={})
-    """Seconds that it was slowed down since the driver was loaded, by reason."""
+    """Seconds of slowdown since the driver was loaded, by reason."""
     temperature_c: float | None = None
     margin_c: float | None = None
     memory_c: float | None = None
@@ -135,7 +142,7 @@ class GpuSnapshot(Record):
     clock_max_mhz: float | None = None
     compute_mode: str = ""
     spent_banks: int | None = None
-    """Banks of memory without a spare row."""
+    """Number of memory banks without a spare row."""
     remapped_rows: int | None = None
     memory_used_bytes: int | None = None
     fabric_state: str = ""
@@ -145,16 +152,16 @@ class GpuSnapshot(Record):
     fabric_cluster: str = ""
     links: dict[str, bool] = Field(default={})
     link_gb_s: dict[str, float] = Field(default={})
-    """Speed of each NVLink that is up, in GB/s of one direction."""
+    """Speed of each active NVLink, in GB/s per direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """Error texts of the driver in place of a value: they are not a value, and no "N/A" either."""
+    """Error texts that the driver gives in place of a value: neither a value nor "N/A"."""
     unknown_values: tuple[str, ...] = ()
-    """Values in words that no check knows, as ``path: words``."""
+    """Textual values that no check recognizes, as ``path: words``."""
 
     @property
     def place(self) -> str:
-        """Return where it sits: index, bus and module."""
+        """Return the GPU's place: index, bus and module."""
         module = f", module {self.module}" if self.module else ""
         return f"GPU {self.index}, {self.bus_id}{module}"
 
@@ -162,7 +169,7 @@ class GpuSnapshot(Record):
 class PortSnapshot(Record):
     """A port of a network card; ``rate_gbps`` is its signalling rate, or None if unknown.
 
-    ``usual_gbps`` is the highest rate that it was ever seen with.
+    ``usual_gbps`` is the highest rate ever observed on the port.
     """
 
     device: str
@@ -176,10 +183,12 @@ class PortSnapshot(Record):
 
 
 class NodeSnapshot(Record):
-    """A node as it was in one night. ``answered`` names the tools that answered, the others have a status.
+    """The state of a node in one night. ``answered`` names the tools that answered; the others have
+    a status.
 
-    ``reboots`` counts, by ``GPU/XID``, the reboots that were meant to end that XID. ``gone_gpus`` and
-    ``gone_ports`` were there in an earlier night: a part stays missing until it is back.
+    ``reboots`` counts, by ``GPU/XID``, the reboots that were meant to resolve that XID.
+    ``gone_gpus`` and ``gone_ports`` were present in an earlier night; a part stays missing until it
+    is back.
     """
 
     node: str
@@ -189,10 +198,12 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """The identity of the node: the serial and the GPUs' UUIDs, of its first night or as accepted."""
+    """Identity of the node: the serial number and the GPUs' UUIDs, from its first night or as
+    accepted."""
     identity_accepted: bool = False
     foreign_parts: tuple[str, ...] = ()
-    """Serials and UUIDs that it named, and that another node is known by; they are nowhere else in here."""
+    """Serial numbers and UUIDs that the node reported but that identify another node; no other
+    field has them."""
     epoch: float | None = None
     booted: float | None = None
     boot_id: str = ""
@@ -200,23 +211,24 @@ class NodeSnapshot(Record):
     asked_as_root: bool | None = None
     """False if another user asked, for whom the kernel's log and serial numbers may be hidden."""
     container: bool = False
-    """True if the node is a container: its clock and its services may be its host's."""
+    """True if the node is a container: its clock and services may belong to its host."""
     gpus: tuple[GpuSnapshot, ...] = ()
     attached_gpus: int | None = None
-    """The number of GPUs that the driver counts, besides the list of them."""
+    """Number of GPUs that the driver counts, independently of their list."""
     unlisted_gpus: tuple[str, ...] = ()
-    """UUIDs that other calls of nvidia-smi name and its list lacks."""
+    """UUIDs that other nvidia-smi calls report but its list lacks."""
     smi_remarks: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed beside its answers: it warns so, and still ends well."""
+    """Lines that nvidia-smi printed in addition to its answers: it prints warnings there and still
+    succeeds."""
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()
     links: dict[str, dict[str, str]] = Field(default={})
-    """PCIe of network cards: address to current and maximum speed and width."""
+    """PCIe links of network cards: address to current and maximum speed and width."""
     xids: tuple[XidEvent, ...] = ()
     hardware_events: tuple[HardwareEvent, ...] = ()
     declared_lines: tuple[str, ...] = ()
-    """Lines of the kernel's log that an operator declared harmless, each with why."""
+    """Lines of the kernel log that an operator declared harmless, each with the reason."""
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -225,15 +237,16 @@ class NodeSnapshot(Record):
     mounts: tuple[str, ...] | None = None
     failed_units: tuple[str, ...] | None = None
     idle_units: tuple[str, ...] = ()
-    """Units that are enabled, and do not run."""
+    """Units that are enabled but not running."""
     services: dict[str, str] | None = None
-    """A unit is active, inactive, masked, not-found or similar; condition means that it need not run."""
+    """State of each unit (active, inactive, masked, not-found, …); condition means that it need not
+    run."""
     reaches_slurm: bool | None = None
-    """True if a controller of Slurm answers the node, or None if that is not known."""
+    """True if a Slurm controller answers the node, or None if unknown."""
     slurm_name: str | None = None
     """The name under which the node's slurmd answers Slurm, or None if that is not known."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
-    """A path has source, type, options of the mount and super_options of its file system."""
+    """Source, type and options of each mount, and super_options of its file system, by path."""
     disk: dict[str, dict[str, float]] = Field(default={})
     memory_bytes: int = 0
     memlock_bytes: int | None = None
@@ -256,18 +269,20 @@ def build_snapshot(
     """Return the state of a node.
 
     Args:
-        name: Name in the inventory.
-        gathered: As the module's text describes.
-        sku: Model as the inventory expects it.
-        previous: The last snapshot: XIDs that were not acted upon stay open, reboots are counted on.
-        about: The node's record where it was read already: reading it is most of the cost of a snapshot.
+        name: The node's name in the inventory.
+        gathered: The gathered data, in the shape that the module's docstring describes.
+        sku: The model that the inventory expects.
+        previous: The last snapshot; XIDs without action stay open, and the counts of reboots
+            continue.
+        about: The node's record if it has already been read: reading it is most of a snapshot's
+            cost.
         whole: Whether the answer is complete: an incomplete one proves nothing.
-        accept_identity: Whether tonight's machine and GPUs become the node's from now on.
-        declared: Lines of the kernel's log that an operator has declared harmless.
+        accept_identity: Whether tonight's machine and GPUs become the node's identity.
+        declared: The kernel log lines that an operator declared harmless.
     """
     gathered, cut = bounded(gathered)
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
-    # Of several gatherers the last one that asked a tool counts.
+    # If several gatherers called a tool, the last answer counts.
     tools = _with_whole_answer(
         _without_texts_failed(
             {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
@@ -357,7 +372,7 @@ def build_snapshot(
 
 def _boot_time(health: Mapping[str, Any], epoch: float | None) -> float | None:
     booted = as_float(health.get("booted"))
-    # A boot that is still to come would fix every fault.
+    # A boot in the future would resolve every fault.
     return booted if booted and epoch is not None and booted <= epoch else None
 
 
@@ -387,14 +402,18 @@ def _truncated_tools(tools: Mapping[str, Any], overflowed: set[str]) -> tuple[st
 
 
 def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """Return GPUs that can be named by their bus: those that are missing, too, for however many nights."""
+    """Return all GPUs that can be identified by their bus, including GPUs missing for any number of
+    nights.
+    """
     present = {normalize_bus_id(gpu.bus_id) for gpu in gpus}
     before = (*previous.gone_gpus, *previous.gpus) if previous else ()
     return (*gpus, *(gpu for gpu in before if normalize_bus_id(gpu.bus_id) not in present))
 
 
 def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """Return GPUs of earlier nights whose place is empty; where none can be read, that is all of them."""
+    """Return GPUs of earlier nights whose place is empty; if no GPU can be read, return all of
+    them.
+    """
     if previous is None:
         return ()
     present = {gpu.uuid for gpu in gpus}
@@ -409,7 +428,7 @@ def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> 
 
 
 def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
-    """Return ports of earlier nights that are missing, and that no port of another name has come for."""
+    """Return missing ports of earlier nights that no port of another name has replaced."""
     if previous is None:
         return ()
     present = {(port.device, port.port) for port in ports}
@@ -422,7 +441,9 @@ def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) 
 def _with_usual_rates(
     ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None
 ) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate each ever had: slow is slow for longer than a night."""
+    """Return the ports with the highest rate that each ever had, so that a slow port is found every
+    night.
+    """
     before = (*previous.gone_ports, *previous.ports) if previous else ()
     usual_gbps = {(port.device, port.port): port.usual_gbps or port.rate_gbps or 0.0 for port in before}
     updated = []
@@ -449,19 +470,21 @@ def _read_gpus(
 
 def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple[str, ...]:
     listed = {gpu.uuid for gpu in gpus}
-    # Without a list there is nothing to compare: that is a finding of its own.
+    # Without a list nothing can be compared; that is a finding of its own.
     return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
 
 
 _INFOROM_STATUS = 14
-"""Exit status of nvidia-smi whose answer is whole, and which warns of a corrupted infoROM."""
+"""Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
 _END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
-"""The beginnings of the names of tools that are calls of nvidia-smi."""
+"""Prefixes of the names of tools that call nvidia-smi."""
 
 
 def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tools' answers, one that ended well without a text as failed: it reads as no faults."""
+    """Return the tools' answers; mark one with status ok but without text as failed: it would read
+    as no faults.
+    """
     return {
         name: {**mapping_at(tools, name), "status": "failed"}
         if mapping_at(tools, name).get("status") == "ok" and not isinstance(tools[name].get("stdout"), str)
@@ -471,7 +494,7 @@ def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tools' answers with nvidia-smi's as one that ended well, where all it did was to warn."""
+    """Return the tools' answers; mark nvidia-smi's as successful if it only warned."""
     answer = mapping_at(tools, "nvidia_smi_xml")
     warned = answer.get("status") == "failed" and answer.get("rc") == _INFOROM_STATUS
     if not warned or _END_OF_XML not in text_at(answer, "stdout"):
@@ -480,7 +503,9 @@ def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return lines beside the XML, and of all answers of nvidia-smi, on stderr too, those on the infoROM."""
+    """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM
+    warnings.
+    """
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
     found = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
@@ -488,7 +513,7 @@ def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
             continue
         answer = mapping_at(tools, tool)
         printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
-        # Most answers are long, and none of their lines is looked at.
+        # Most answers are long, and none of their lines needs to be examined.
         lines = printed.splitlines() if " corrupt" in printed else []
         lines = [line for line in lines if inforom_address(line) is not None]
         if not lines and answer.get("rc") == _INFOROM_STATUS:
@@ -507,7 +532,7 @@ def _attached_gpus(xml: str) -> int | None:
 
 
 def _lost_journals(tools: Mapping[str, Any]) -> bool:
-    """Return whether journalctl left a file of the journal out, which it only reports on stderr, with exit
+    """Return whether journalctl skipped a journal file; it reports that only on stderr, with exit
     status 0.
     """
     stderr = mapping_at(tools, "kernel_log").get("stderr")
@@ -517,7 +542,9 @@ def _lost_journals(tools: Mapping[str, Any]) -> bool:
 def _read_gpu(
     gpu: Gpu, text: Callable[[str], str], link_speeds: dict[str, float], link_errors: dict[str, int]
 ) -> GpuSnapshot:
-    """Return a GPU; ``text`` returns the value of ``nvidia-smi -q -x`` at a path; empty if there is none."""
+    """Return a GPU; ``text`` returns the value of ``nvidia-smi -q -x`` at a path, or "" if there is
+    none.
+    """
     pcie = "pci/pci_gpu_link_info/"
     used_mib, total_mib = (_whole_sum(text, f"fb_memory_usage/{part}") for part in ("used", "total"))
     return GpuSnapshot(
@@ -529,7 +556,7 @@ def _read_gpu(
         name=gpu.name,
         vbios=gpu.vbios,
         gsp=text("gsp_firmware_version"),
-        # Drivers name these differently; what is absent adds nothing.
+        # Drivers name these values differently; an absent value adds nothing.
         sram_uncorrectable=_whole_sum(
             text,
             "ecc_errors/volatile/sram_uncorrectable",
@@ -580,39 +607,42 @@ def _read_gpu(
 
 
 def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return the repairs that wait for a reset; drivers before 575 do not report them."""
+    """Return the repairs that are waiting for a reset; drivers before 575 do not report them."""
     parts = ("channel", "tpc")
     pending = {part: _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No") for part in parts}
     waiting = tuple(part for part, state in pending.items() if state)
-    # If one of the two is unknown, it is also unknown whether anything waits.
+    # If one of the two is unknown, it is also unknown whether a repair is waiting.
     return None if not waiting and None in pending.values() else waiting
 
 
 def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
-    """Return the sum of the whole numbers at paths, or None if there are none."""
+    """Return the sum of the integers at the paths, or None if there are none."""
     numbers = [leading_number(text(path)) for path in paths]
     known = [int(number) for number in numbers if number is not None]
     return sum(known) if known else None
 
 
 def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | None:
-    """Return whether the word at a path is ``yes``, or None if it is neither that nor ``no``."""
+    """Return whether the word at a path is ``yes``, or None if it is neither ``yes`` nor ``no``."""
     value = text(path)
-    # An error text in place of a value ("Unknown Error") is not an answer, least of all a good one.
+    # An error text in place of a value ("Unknown Error") is not an answer, and certainly not a good
+    # one.
     return value == yes if value in (yes, no) else None
 
 
 def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return the reasons for which clocks are held down now, or None if the driver does not tell."""
+    """Return the reasons why clocks are held down now, or None if the driver does not report
+    them.
+    """
     known = {reason: _throttle_state(text, reason) for reason in _THROTTLES}
-    # Drivers of different ages list different reasons; these two have all.
+    # Driver versions list different reasons; all versions list these two.
     if known["hw_slowdown"] is None or known["sw_power_cap"] is None:
         return None
     return tuple(reason for reason, active in known.items() if active)
 
 
 def _throttle_state(text: Callable[[str], str], reason: str) -> bool | None:
-    # Until driver 535 "throttle" stood where later ones write "event".
+    # Before driver 535 the field was called "throttle"; later versions call it "event".
     for word in ("event", "throttle"):
         state = _flag(text, f"clocks_{word}_reasons/clocks_{word}_reason_{reason}", "Active", "Not Active")
         if state is not None:
@@ -621,7 +651,9 @@ def _throttle_state(text: Callable[[str], str], reason: str) -> bool | None:
 
 
 def _slowdown_seconds(text: Callable[[str], str]) -> dict[str, float]:
-    """Return for how long the driver has slowed the GPU down, by reason; drivers before 570 do not count."""
+    """Return the seconds for which the driver slowed the GPU down, by reason; drivers before 570 do
+    not count them.
+    """
     seconds = {}
     for reason in _SLOWDOWNS:
         path = f"clocks_event_reasons_counters/clocks_event_reasons_counters_{reason}"
@@ -632,7 +664,7 @@ def _slowdown_seconds(text: Callable[[str], str]) -> dict[str, float]:
 
 
 def _driver_errors(text: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the different error texts that the driver gives in place of values."""
+    """Return the distinct error texts that the driver gives in place of values."""
     values = (sanitize(text(path), 60) for path in _ERROR_PATHS)
     return tuple(dict.fromkeys(value for value in values if _ERROR.search(value)))
 
@@ -651,7 +683,7 @@ _ERROR_PATHS = (
     "gpu_power_readings/current_power_limit",
     "performance_state",
 )
-"""Values in whose place a faulty GPU has an error text."""
+"""Paths whose value a faulty GPU replaces with an error text."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
 
 _THROTTLES = (
@@ -668,27 +700,30 @@ _SLOWDOWNS = ("hw_therm_slowdown", "hw_power_brake", "sw_therm_slowdown")
 
 
 def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
-    """Return by GPU's UUID the GB/s of each NVLink, 0 of one that is down, from ``nvidia-smi nvlink -s``."""
+    """Return each NVLink's GB/s (0 if it is down) from ``nvidia-smi nvlink -s``, by UUID of the
+    GPU.
+    """
     speeds_by_gpu: dict[str, dict[str, float]] = {}
     speeds: dict[str, float] = {}
     for line in text.splitlines()[:MOST_LINES]:
         if heading := _HEADING.match(line):
             speeds = speeds_by_gpu.setdefault(heading[1], {})
         elif line.startswith("GPU "):
-            # Not the links of the GPU before it.
+            # Do not add the links to the previous GPU.
             speeds = {}
         elif len(speeds) < MOST_LINKS and (link := _LINK.match(line)):
             # "Link 0: 50 GB/s" is up; "<inactive>" and 0 are not.
             speed = leading_number(link[2]) if link[2].endswith("GB/s") else None
-            # Of a link that is named twice the worse counts.
+            # If a link is listed twice, the worse value counts.
             speeds[link[1]] = min(max(speed or 0.0, 0.0), speeds.get(link[1], inf))
     return speeds_by_gpu
 
 
 def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
-    """Return by GPU's UUID the errors that each NVLink has counted, from ``nvidia-smi nvlink -e``.
+    """Return the errors that each NVLink has counted, from ``nvidia-smi nvlink -e``, by UUID of the
+    GPU.
 
-    A link with an unreadable counter is left out.
+    A link with an unreadable counter is omitted.
     """
     errors_by_gpu: dict[str, dict[str, int]] = {}
     unread: set[tuple[str, str]] = set()
@@ -711,7 +746,9 @@ def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
 
 
 def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | None:
-    """Return the sum of the links' counters, or None if a link that is up has none, or no link has any."""
+    """Return the sum of the links' counters, or None if an active link has none or no link has
+    any.
+    """
     counts_all = errors and all(link in errors for link, speed in speeds.items() if speed > 0)
     return sum(errors.values()) if counts_all else None
 
@@ -719,15 +756,18 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs whose requested action is not done: they are repeated until it is."""
+    """Return last night's XIDs whose required action has not been taken; they are repeated until it
+    is.
+    """
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
-    # A reset leaves no trace but this.
+    # A reset leaves no other trace.
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
     carried = []
     for event in previous.xids:
-        # One that the log has again is reported from there: twice would be two findings.
+        # If the log contains the XID again, it is reported from there; otherwise there would be two
+        # findings.
         is_repeated = (event.bus_id, event.xid) in repeated
         if not is_repeated and _awaits_action(event, recovered):
             carried.append(event.model_copy(update={"carried": True}))
@@ -737,7 +777,9 @@ def _open_xids(
 def _open_hardware_events(
     new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[HardwareEvent]:
-    """Return last night's failures without a boot since: no other trace shows that they are fixed."""
+    """Return last night's failures if there was no boot since: nothing else shows that they are
+    fixed.
+    """
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.code, event.bus_id) for event in new}
@@ -749,7 +791,7 @@ def _open_hardware_events(
 
 
 def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
-    """Return whether a node was booted since; a boot that looks like the last one has fixed nothing."""
+    """Return whether the node was booted since, which a new boot ID proves."""
     return bool(boot_id and previous.boot_id and previous.boot_id != boot_id)
 
 
@@ -760,21 +802,23 @@ def _awaits_action(event: XidEvent, recovered: Collection[str]) -> bool:
 
 
 def _count_reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapshot | None) -> dict[str, int]:
-    """Return how often the node was rebooted for each XID that asks for it."""
+    """Return the number of reboots of the node for each XID that requires one."""
     if previous is None:
         return {}
     counts = dict(previous.reboots)
     resolved = [event for event in new if resolved_by_boot(event)]
     if _has_rebooted(boot_id, previous):
         resolved += [event for event in previous.xids if not resolved_by_boot(event)]
-    # A set: several events of one XID are one reason for one reboot.
+    # Use a set: several events of one XID are one reason for one reboot.
     for key in {reboot_counter_key(event) for event in resolved if event.action == "reboot"}:
         counts[key] = counts.get(key, 0) + 1
     return counts
 
 
 def reboot_counter_key(event: XidEvent) -> str:
-    """Return how reboots for an XID are counted: the GPU, wherever it sits, and the XID."""
+    """Return the key under which reboots for an XID are counted: the GPU, independent of its slot,
+    and the XID.
+    """
     return f"{event.uuid or event.bus_id}/{event.xid}"
 
 
@@ -783,7 +827,8 @@ def _versions(
 ) -> dict[str, str]:
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
-    # The GPUs of a node may differ: then the version is all of them, and unlike that of other nodes.
+    # The GPUs of a node may differ: then the version combines all of them and differs from other
+    # nodes'.
     for name, values in (("vbios", {gpu.vbios for gpu in gpus}), ("gsp", {gpu.gsp for gpu in gpus})):
         if any(values):
             versions[name] = " ".join(sorted(filter(None, values)))
@@ -791,7 +836,9 @@ def _versions(
 
 
 def _module_versions(modules: Mapping[str, Any]) -> dict[str, str]:
-    """Return versions of the modules that are loaded, which after an upgrade are not those installed."""
+    """Return the versions of the loaded modules; after an upgrade they differ from the installed
+    versions.
+    """
     loaded = [module for module in ("nvidia_peermem", "nvidia") if module in modules]
     return {f"module.{module}": sanitize(modules[module] or "", 60) for module in loaded}
 
@@ -813,7 +860,9 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return as of a failed tool the paths without a file system to show: they are not healthy disks."""
+    """Return a failed tool's status for each path that has no file system: it is not a healthy
+    disk.
+    """
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 
@@ -858,7 +907,7 @@ def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return the file systems of paths; those of ``whole`` need every value, or are not known."""
+    """Return the file systems of paths; a path in ``whole`` needs every value, or it is unknown."""
     disks = {}
     for path in sorted(paths)[:100]:
         values = mapping_at(paths, path)
@@ -878,7 +927,9 @@ def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, d
 
 
 def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
-    """Return the lines since the last snapshot, of a log that counts seconds since boot (``dmesg``)."""
+    """Return the lines since the last snapshot from a log that counts seconds since boot
+    (``dmesg``).
+    """
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     if not since or epoch is None or uptime_s is None:
@@ -889,24 +940,28 @@ def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
 
 
 def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: str) -> str | None:
-    """Return the log's lines of level error or worse, or None if the node could not ask for levels."""
+    """Return the log lines of level error or worse, or None if the node could not filter by
+    level.
+    """
     answer = mapping_at(tools, "kernel_log")
     errors = answer.get("errors")
     return _since(errors, health, uptime) if isinstance(errors, str) else None
 
 
 _START_S = 10.0
-"""A kernel's first message comes that soon after its start."""
+"""Time after the start of a kernel within which its first message is logged."""
 
 
 def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
-    """Return whether messages since the last snapshot, or since the boot, are gone from the kernel's ring.
+    """Return whether the kernel's ring buffer has lost messages since the last snapshot or the
+    boot.
 
-    ``dmesg`` begins with the kernel's first message until newer ones need its place, or it is cleared.
+    ``dmesg`` starts with the kernel's first message until newer messages overwrite it or it is
+    cleared.
     """
     first = _first_moment(log)
     if first is None or not (stamp := _DMESG.match(first)):
-        return False  # A journal's line; or none, which is not a log.
+        return False  # a journal's line, or no line, which is not a log
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     begin_s = since - (epoch - uptime_s) if since and epoch is not None and uptime_s is not None else 0.0
@@ -917,21 +972,24 @@ _JOURNAL_REMARK = re.compile(r"-- .* --\s*$")
 
 
 def _lacks_moments(log: str) -> bool:
-    """Return whether no message has the time of its logging: then it is unknown which are missing."""
-    # "-- No entries --" and its like are journalctl's own remarks: a quiet night lacks nothing.
+    """Return whether no message states its time: then it is unknown which messages are missing."""
+    # "-- No entries --" and similar lines are journalctl's own remarks: in a quiet night nothing is
+    # missing.
     messages = (line for line in log.splitlines() if line.strip() and not _JOURNAL_REMARK.match(line))
     return any(messages) and _first_moment(log) is None
 
 
 def _first_moment(log: str) -> str | None:
-    """Return the first line that states when it was logged."""
+    """Return the first line that states its time."""
     return next((line for line in log.splitlines() if _MOMENT.match(line)), None)
 
 
 def _identity(
     serial: str, gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None, accepted: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return serial and UUIDs that the node is known by; a night that reads nothing changes nothing."""
+    """Return the serial number and UUIDs that identify the node; a night without readings changes
+    neither.
+    """
     present = tuple(dict.fromkeys(gpu.uuid for gpu in gpus))
     if previous is None:
         return serial, present
@@ -939,7 +997,8 @@ def _identity(
     known_serial = previous.identity_serial or previous.serial
     if accepted:
         return serial or known_serial, present or known
-    # A GPU besides those that are known fills a place that was empty; instead of one it is another node's.
+    # A GPU in addition to the known ones fills an empty slot; a GPU in place of a known one is
+    # foreign.
     return known_serial or serial, present if set(known) <= set(present) else known
 
 
@@ -981,7 +1040,7 @@ _TABLE_LEAVES_OUT = frozenset(
         ),
     )
 )
-"""Mounts of the kernel's own; a node with containers has thousands."""
+"""Mounts that the kernel makes itself; a node with containers has thousands of them."""
 MOST_MOUNTS = 2000
 
 
@@ -1005,12 +1064,12 @@ def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
 
 
 def _unescape(path: str) -> str:
-    # The kernel writes a blank as \040.
+    # The kernel writes a space as \040.
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
 
 
 def _read_services(tools: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the states of the queried units, by each of their names, or None if that is not known."""
+    """Return the states of the queried units, by each of their names, or None if unknown."""
     if mapping_at(tools, "units").get("status") != "ok":
         return None
     services = {}
@@ -1026,9 +1085,11 @@ _CONTROLLER = re.compile(r"^Slurmctld\(.{1,300} (?:is|are) (\S{1,40})", re.MULTI
 
 
 def _reaches_slurm(tools: Mapping[str, Any]) -> bool | None:
-    """Return whether a controller of Slurm answers the node (``scontrol ping``), or None if unknown."""
+    """Return whether a Slurm controller answers the node (``scontrol ping``), or None if
+    unknown.
+    """
     states = _CONTROLLER.findall(text_at(mapping_at(tools, "slurm_controller"), "stdout"))
-    # Without a line scontrol has no configuration: slurmd may have one by other means.
+    # If scontrol prints no line it has no configuration, but slurmd may get one in another way.
     return any("UP" in state.split("/") for state in states) if states else None
 
 
@@ -1047,7 +1108,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
         return active
     if loaded != "loaded":
         return sanitize(loaded or "unknown", 20)
-    # A unit that was started and whose condition does not hold here has nothing to do here.
+    # A unit that was started and whose condition does not hold has nothing to do on this node.
     if unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0"):
         return "condition"
     restarts = active == "activating" and unit.get("SubState") == "auto-restart"
@@ -1055,7 +1116,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
 
 
 def _failed_units(tools: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the units that have failed, or None if that is not known."""
+    """Return the units that have failed, or None if unknown."""
     if mapping_at(tools, "failed_units").get("status") != "ok":
         return None
     # systemctl marks a failed unit with a bullet.
@@ -1064,7 +1125,9 @@ def _failed_units(tools: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _idle_units(shown: str, failed: Collection[str]) -> tuple[str, ...]:
-    """Return the units that are enabled and do not run, of ``systemctl show``, without the failed ones."""
+    """Return the enabled units of ``systemctl show`` that are not running, without the failed
+    ones.
+    """
     idle = []
     for block in re.split(r"\n\s*\n", shown):
         unit = dict(line.partition("=")[::2] for line in block.splitlines())

@@ -1,6 +1,6 @@
-"""Reports: HTML pages, Markdown, JUnit XML, JSON, and the table for a terminal.
+"""Write reports: HTML pages, Markdown, JUnit XML, JSON, and the table for a terminal.
 
-Matplotlib and Jinja2 are imported only where a page is written.
+Matplotlib and Jinja2 are imported only when a page is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
 
 
 def render_markdown(runs: Sequence[Run], title: str = "Runs") -> str:
-    """Return the Markdown of one run, or the plan's of several."""
+    """Return the Markdown of one run, or of a plan with several."""
     from rackproof.report.markdown import plan_markdown, run_markdown
 
     return run_markdown(runs[0]) if len(runs) == 1 else plan_markdown(runs, title)
@@ -41,14 +41,14 @@ def render(
     link: Callable[[Run], str] | None = None,
     folder: Path | None = None,
 ) -> bytes:
-    """Return a report of one run (its own page) or of several (the plan's).
+    """Return a report on one run (its own page) or on several (the plan's).
 
     Args:
         runs: One or more runs.
         form: One of :data:`FORMATS`.
-        title: Heading of a plan's report.
-        link: Gives the relative link from a plan's page to a run's.
-        folder: The folder of the one run, from which its page has the end of the log.
+        title: The heading of a plan's report.
+        link: Returns the relative link from a plan's page to a run's.
+        folder: The folder of a single run, from which its page takes the end of the log.
 
     Raises:
         ValueError: The form is unknown.
@@ -70,13 +70,16 @@ def render(
 
         if len(runs) == 1:
             return dump_run(runs[0])
-        # Each record as its own run.json has it: one way of writing NaN and moments, not two.
+        # Each record in the form of its own run.json, so that NaN and times are written in only one
+        # way.
         return b"[\n" + b",\n".join(dump_run(run).rstrip() for run in runs) + b"\n]\n"
     raise ValueError(f"no report format {form!r}; there are {', '.join(FORMATS)}")
 
 
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
-    """Return the last lines of the log of a run that did not pass, clean; nothing for a pass, or a night."""
+    """Return the cleaned last lines of the log of a run that did not pass; nothing for a pass or a
+    night.
+    """
     if (
         run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN)
         or not run.logs
@@ -85,7 +88,7 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
         return ()
     path = folder / run.logs[0].path
     try:
-        # A record may name any path; only what is kept with the run is shown.
+        # A record may give any path; only files stored with the run are shown.
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
             return ()
     except OSError:
@@ -97,7 +100,7 @@ def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
     """Write report.html, report.md and report.junit.xml of a run into its folder.
 
     Returns:
-        The files by form: ``html``, ``md``, ``junit``.
+        The paths of the files by form: ``html``, ``md``, ``junit``.
 
     Raises:
         OSError: The folder cannot be written.
@@ -116,18 +119,19 @@ def write_plan_reports(
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Write the reports of several runs: overall verdict, all runs, sweep table and curves.
+    """Write the reports on several runs: overall verdict, all runs, sweep table and curves.
 
     Args:
-        runs: The runs, in the plan's order; one or none are fine.
-        folder: The folder; made if absent.
-        title: Heading.
-        link: Gives the relative link from this page to a run's own.
-        missing: The requested runs that the plan did not get, in words; they make the whole unproven.
-        left_out: The benchmarks that its nodes cannot run, in words; that is not a fault.
+        runs: The runs in the plan's order; there may be one or none.
+        folder: The folder, which is created if it does not exist.
+        title: The heading.
+        link: Returns the relative link from this page to a run's own.
+        missing: Texts about requested runs that the plan did not get, which make the whole
+            unproven.
+        left_out: Texts about benchmarks that its nodes cannot run, which is no fault.
 
     Returns:
-        The files by form: ``html``, ``md``, ``junit``.
+        The paths of the files by form: ``html``, ``md``, ``junit``.
 
     Raises:
         OSError: The folder cannot be written.
@@ -146,8 +150,9 @@ def write_plan_reports(
 
 
 def _write(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all."""
-    # The process id is in the name: two commands that write the same page must not share a draft.
+    """Write a file completely or not at all."""
+    # The name contains the process id: two commands that write the same page must not share a
+    # draft.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)

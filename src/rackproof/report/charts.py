@@ -1,8 +1,8 @@
-"""Charts as inline SVG: from the curves of a run, its sweeps over message size, and a plan's matrix.
+"""Draw charts as inline SVG: a run's curves, its sweeps over message size, and a plan's matrix.
 
-Matplotlib draws; its output is then adapted to a page: colours become style sheet variables (so that dark
-mode and print follow the page), ids become unique, and a title and description are added. The same input
-gives the same bytes.
+Matplotlib draws, and its output is then adapted to a page: colours become style sheet variables (so
+that dark mode and print follow the page), ids become unique, and a title and description are added.
+The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rackproof.core.text import number, quantity, sanitize, unit_text
 from rackproof.report.view import label_text, value_of, words
 
 MAX_CHARTS = 12
-# As many as the style sheet has colours (--c0 to --c7) and DASHES has patterns.
+# The style sheet has this many colours (--c0 to --c7), and DASHES this many patterns.
 MAX_LINES = 8
-# A figure is 5.2 inches, 374 points, wide: more vertices would only make the page larger.
+# A figure is 5.2 inches (374 points) wide: more vertices would only make the page larger.
 MAX_POINTS = 400
-# Beyond this a float has no place on an axis (margins overflow); such a value counts as not a number.
+# Beyond this a float cannot be placed on an axis (margins overflow); such a value counts as NaN.
 _LARGEST = 1e300
 
-# Colours that no theme uses: each is replaced by the style sheet variable of its number.
+# Colours that no theme uses: each is replaced by the style sheet variable with its number.
 _INK, _GRID, _MUTED = "#01fe01", "#01fe02", "#01fe03"
 _LINES = tuple(f"#01fe1{digit}" for digit in range(MAX_LINES))
 _VARIABLES = {
@@ -42,19 +42,20 @@ _VARIABLES = {
     _MUTED: "var(--muted)",
     **{colour: f"var(--c{index})" for index, colour in enumerate(_LINES)},
 }
-# Colour is never the only sign: each line has its own dashes, and points their own marker.
+# Colour is never the only distinction: each line has its own dashes, and points have their own
+# marker.
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "12 4", "4 2", "9 3 2 3 2 3", "1 3")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-# The keys are matplotlib's own; hash salt and no date make the bytes repeat.
+# The keys are matplotlib's own; with a hash salt and without a date, the bytes are reproducible.
 _SETTINGS: dict[Any, Any] = {
-    # Text stays text: it can be searched and selected, and takes the page's font.
+    # Text remains text: it can be searched and selected, and uses the page's font.
     "svg.fonttype": "none",
     "svg.hashsalt": "rackproof",
-    # A "$" in a label or a file name would begin a formula.
+    # A "$" in a label or a file name would start a formula.
     "text.parse_math": False,
     "text.usetex": False,
     "font.size": 9,
-    # Curves are thinned before, by their extremes; matplotlib would thin by what a screen shows.
+    # Curves are thinned earlier, by their extremes; matplotlib would thin by screen resolution.
     "path.simplify": False,
     "axes.unicode_minus": True,
 }
@@ -64,7 +65,7 @@ _XLINK = "http://www.w3.org/1999/xlink"
 
 @dataclass(frozen=True)
 class Line:
-    """One curve. ``x`` and ``y`` have one length; a ``y`` that is not finite is a gap."""
+    """One curve. ``x`` and ``y`` have the same length; a ``y`` that is not finite is a gap."""
 
     label: str
     x: tuple[float, ...]
@@ -73,7 +74,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart before it is drawn. ``level`` is a horizontal line: a target or reference."""
+    """The data of a chart. ``level`` is a horizontal line: a target or reference."""
 
     title: str
     x_label: str
@@ -88,10 +89,10 @@ class Chart:
 
 
 RatioPoint = tuple[float | None, float | None, float | None]
-"""A ratio and the bounds of its interval, or ``None`` if there is no ratio or no interval."""
+"""A ratio and the bounds of its interval, or ``None`` in place of a missing ratio or interval."""
 
 RatioLine = tuple[str, tuple[RatioPoint, ...]]
-"""A label with, for every row of the chart, its point."""
+"""A label with its point in every row of the chart."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Ratios:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart as a page shows it."""
+    """A chart in the form in which a page shows it."""
 
     title: str
     svg: Markup
@@ -122,13 +123,13 @@ def _number(value: float) -> bool:
 
 
 def thin(line: Line, points: int = MAX_POINTS) -> Line:
-    """Thin a curve to at most about ``points`` points; of each stretch its extremes stay.
+    """Thin a curve to at most about ``points`` points; the extremes of each section remain.
 
-    A mean would hide the one slow step that matters.
+    A mean would hide a single slow step, which is what matters.
     """
     if len(line.x) <= points:
         return line
-    # Each bucket keeps two points, its lowest and its highest.
+    # Each bucket contributes two points, its lowest and its highest.
     buckets = max(points // 2, 1)
     keep = {0, len(line.x) - 1}
     for bucket in range(buckets):
@@ -140,7 +141,7 @@ def thin(line: Line, points: int = MAX_POINTS) -> Line:
 
 
 def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
-    """Return where a stretch has its lowest and highest value, and its first gap, so that it stays one."""
+    """Return the indices of the lowest and the highest value of a section, and of its first gap."""
     good = [index for index in range(start, stop) if _number(values[index])]
     keep = {min(good, key=values.__getitem__), max(good, key=values.__getitem__)} if good else set()
     if len(good) < stop - start:
@@ -149,7 +150,7 @@ def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
 
 
 def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Keep at most MAX_LINES lines; state what was left out and what cannot be drawn."""
+    """Limit the lines to MAX_LINES; describe omitted lines and values that cannot be drawn."""
     notes = []
     if len(lines) > MAX_LINES:
         notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; all stand in run.json.")
@@ -162,7 +163,7 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
 
 def _order(name: str) -> tuple[int, str]:
     low = name.lower()
-    # What the GPUs did comes after the throughput that it explains.
+    # GPU samples come after the throughput that they explain.
     needles = (
         *("second", "throughput", "soak_rate", "stalled_steps"),
         *("gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy"),
@@ -174,7 +175,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float | None, str]:
-    """Return the bound that the metric of a curve was judged against, where it has a single one."""
+    """Return the bound against which a curve's metric was judged, if there is a single one."""
     for judgement in judgements:
         reference = judgement.reference
         if judgement.metric != name or reference is None or reference.unit not in ("", unit):
@@ -186,34 +187,35 @@ def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float
 
 
 def _single_bound(reference: Reference) -> tuple[float | None, str]:
-    """Return the lower bound of a reference, else the upper, and its name."""
+    """Return the lower bound of a reference, or else the upper, and its name."""
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
-    # Of the amount, as in view.bounds_text: chart and table must show the same bound.
+    # Relative to the absolute value, as in view.bounds_text: chart and table must show the same
+    # bound.
     bound = reference.value + abs(reference.value) * fraction
     return bound, "at least" if reference.low is not None else "at most"
 
 
 def run_charts(run: Run) -> tuple[Chart, ...]:
-    """Return the charts of one run: its curves over time, and sweeps over message size."""
+    """Return the charts of one run: curves over time, and sweeps over message size."""
     groups = _curves(run)
     keys = sorted(groups, key=lambda key: (_order(key[0]), key))
     charts = [_curve_chart(run, *key, groups[key]) for key in keys]
-    # Cut after sorting: a run with dozens of curves still shows its throughput.
+    # Cut only after sorting: a run with dozens of curves still shows its throughput.
     return (*charts, *_size_charts(run))[:MAX_CHARTS]
 
 
 def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
-    """Return the curves of a run that can be drawn, by name, unit and unit of the horizontal axis."""
+    """Return the curves of a run that can be drawn, by name, unit and horizontal unit."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for one in run.series:
         if one.name == "gpu_throttle":
-            continue  # a set of bits: findings describe it in words
-        # Nothing in a record makes both of one length; what has no partner is not a point.
+            continue  # a set of bits: findings describe it as text
+        # A record does not guarantee equal lengths; a value without a partner is not a point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
-        # One point is not a curve, and is already among the measurements.
+        # One point is not a curve, and it is already among the measurements.
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
             line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
             groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)
@@ -229,7 +231,7 @@ def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[L
         x_label=sanitize("seconds" if x_unit == "s" else x_unit, 60),
         y_label=unit_text(unit) or words(name)[:60],
         lines=lines,
-        # On a long curve markers would cover one another.
+        # On a long curve, markers would overlap.
         markers=max(len(line.x) for line in lines) <= 40,
         level=level,
         level_label=level_label,
@@ -238,17 +240,21 @@ def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[L
 
 
 def _capitalized(title: str) -> str:
-    """Return a title with a capital first letter; unlike ``capitalize`` it leaves the rest (GPU) alone."""
+    """Return a title with a capital first letter; unlike ``capitalize``, leave the rest (GPU)
+    unchanged.
+    """
     return title[:1].upper() + title[1:]
 
 
 def _size_charts(run: Run) -> list[Chart]:
-    """Return a chart for every metric measured over message sizes (bus bandwidth of a collective)."""
+    """Return a chart for every metric measured over message sizes (a collective's bus
+    bandwidth).
+    """
     charts = []
     for (name, unit), points_by_label in sorted(_points_by_size(run).items()):
         lines = [_line_of_points(label, points) for label, points in points_by_label.items()]
         lines = [line for line in lines if len(line.x) >= 3 and any(map(_number, line.y))]
-        # A value that is the same everywhere (no wrong value at any size) needs no curve.
+        # A value that is constant (no wrong value at any size) needs no curve.
         if len({y for line in lines for y in line.y}) > 1:
             kept, notes = _bounded(lines)
             charts.append(
@@ -266,7 +272,9 @@ def _size_charts(run: Run) -> list[Chart]:
 
 
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
-    """Return values by message size, by label, by name and unit; of several at one size the first."""
+    """Return values by size and label, by name and unit; of several values at one size, the
+    first.
+    """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:
         size_bytes = _message_size(measured.labels)
@@ -279,9 +287,9 @@ def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, flo
 
 
 def _message_size(labels: Mapping[str, str]) -> float | None:
-    """Return the message size among labels; 0 has no place on a logarithmic axis."""
+    """Return the message size among labels; 0 cannot be shown on a logarithmic axis."""
     text = labels.get(SIZE_LABEL, "")
-    # isdigit() alone takes digits of other scripts and superscripts, which int() may refuse.
+    # isdigit() alone accepts digits of other scripts and superscripts, which int() may refuse.
     if not (text.isascii() and text.isdigit() and len(text) < 18):
         return None
     return float(int(text)) if int(text) > 0 else None
@@ -295,12 +303,14 @@ def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     """Return the curves of a sweep: throughput and accuracy over batch size, one line per GPU count.
 
-    Repeats of one point are averaged. Runs that did not measure the metric leave a gap, not a zero.
+    Repeats of one point are averaged. Runs that did not measure the metric leave a gap, not a zero
+    value.
     """
     charts: list[Chart] = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
         own = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
-        # Colours go by place: sorted, the legend ascends by GPUs whatever the order of the plan.
+        # Colours depend on position: sorted, the legend is in ascending order of GPUs for any order
+        # of the plan.
         charts += _sweep_charts_of(benchmark, sorted(own, key=_gpus))
     return tuple(charts[:MAX_CHARTS])
 
@@ -312,7 +322,7 @@ def _sweep_charts_of(benchmark: str, points: Sequence[Run]) -> Iterator[Chart]:
     )
     for title, names in metrics:
         lines, unit = _sweep_lines(points, names)
-        # One batch size is a column of points, and no curve.
+        # A single batch size is a column of points, not a curve.
         if len({x for line in lines for x in line.x}) >= 2:
             full_title = f"{title} over batch size: {sanitize(benchmark, 80)}"
             yield _sweep_chart(full_title, unit_text(unit) or title.lower(), lines)
@@ -333,7 +343,9 @@ def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
 
 
 def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line], str]:
-    """Return a metric's mean over the batch size, a line for each other point, and the unit of all."""
+    """Return a metric's mean over the batch size, with one line per other point, and the common
+    unit.
+    """
     varying = _varying(points)
     repeats: dict[str, dict[float, list[float]]] = {}
     unit = ""
@@ -342,7 +354,7 @@ def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line
         if measured is None or batch is None or not _number(measured.value):
             continue
         unit = unit or measured.unit
-        # One axis has one unit: a run in another is left out.
+        # One axis has one unit: a run with another unit is left out.
         if measured.unit == unit:
             by_batch = repeats.setdefault(_line_label(run, varying), {})
             by_batch.setdefault(batch, []).append(measured.value)
@@ -360,14 +372,14 @@ def _gpus(run: Run) -> int:
 
 def _batch(run: Run) -> float | None:
     raw = run.parameters.get("batch_size")
-    # A logarithmic axis has no place for 0, and none for what overflows it.
+    # A logarithmic axis cannot show 0 or values that overflow it.
     return float(raw) if isinstance(raw, int | float) and 0 < raw < _LARGEST else None
 
 
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
-    """Return the parameters that distinguish lines: those that are not the same in every run."""
+    """Return the parameters that distinguish lines: those that differ between runs."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
-    # By repr: True, 1 and 1.0 are equal in Python, but different settings of a workload.
+    # Compare by repr: True, 1 and 1.0 are equal in Python but different settings of a workload.
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
 
 
@@ -382,7 +394,7 @@ def _line_label(run: Run, varying: frozenset[str]) -> str:
 
 
 def describe(chart: Chart) -> str:
-    """Describe in words what a chart shows, for those who cannot see it."""
+    """Describe in words what a chart shows, for readers who cannot see it."""
     sentences = "; ".join(filter(None, map(_describe_line, chart.lines)))
     unit = f" in {chart.y_label}" if chart.y_label else ""
     level = f" Bound: {chart.level_label}." if chart.level is not None else ""
@@ -390,7 +402,7 @@ def describe(chart: Chart) -> str:
 
 
 def _describe_line(line: Line) -> str:
-    """Return the beginning, end and extremes of a curve, or "" if it has no point."""
+    """Return the start, end and extremes of a curve, or "" if it has no points."""
     good = [y for y in line.y if _number(y)]
     if not good:
         return ""
@@ -403,11 +415,12 @@ def draw(chart: Chart, ident: str) -> Drawn:
     """Draw a chart as inline SVG.
 
     Args:
-        chart: The chart; its texts are clean, yet escaped here nevertheless.
-        ident: Prefix of every id in the SVG, unique in the page.
+        chart: The chart; its texts are clean but are still escaped here.
+        ident: The prefix of every id in the SVG, unique in the page.
     """
     with _drawing():
-        # Matplotlib is slow to import: only a page with charts pays, and not before it was silenced.
+        # Matplotlib is slow to import: do it only for a page with charts, and after it was
+        # silenced.
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         figure, axes = _empty_figure(2.75, (0.125, 0.175, 0.85, 0.715), grid="y")
@@ -418,7 +431,8 @@ def draw(chart: Chart, ident: str) -> Drawn:
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
-        # The unit is above its axis, upright: read without turning the head, and no room lost.
+        # The unit is above its axis and upright: readable without turning the head, and no space is
+        # lost.
         axes.text(-0.13, 1.06, chart.y_label, transform=axes.transAxes, color=_MUTED, parse_math=False)
         raw = _svg_bytes(figure)
     description = describe(chart)
@@ -427,7 +441,9 @@ def draw(chart: Chart, ident: str) -> Drawn:
 
 
 def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
-    """Return number and label of each line; among several, one without a label is of everything."""
+    """Return number and label of each line; if there are several, one without a label is the
+    total.
+    """
     if len(chart.lines) > 1:
         return tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
     return tuple((index, line.label) for index, line in enumerate(chart.lines) if line.label)
@@ -435,12 +451,15 @@ def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """Apply our settings of matplotlib, ignoring a user's matplotlibrc, and keep it quiet."""
-    # Its remarks on font caches and folders do not concern the reader of a report.
+    """Apply our settings of matplotlib instead of a user's matplotlibrc, and suppress its
+    messages.
+    """
+    # Its messages on font caches and folders are irrelevant to the reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
 
-    # A glyph that the measuring font lacks only makes the layout a guess; the browser has it.
+    # If the measuring font lacks a glyph, only the layout is approximate; the browser has the
+    # glyph.
     with rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -449,13 +468,13 @@ def _drawing() -> Iterator[None]:
 def _empty_figure(
     height: float, place: tuple[float, float, float, float], grid: Literal["x", "y"]
 ) -> tuple[Any, Any]:
-    """Return a transparent figure of the page's width, and its axes without a frame."""
+    """Return a transparent figure with the page's width, and its axes without a frame."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    # Not through pyplot: that keeps every figure, and picks a backend by the display.
+    # Avoid pyplot: it retains every figure, and chooses a backend by the display.
     figure = Figure(figsize=(5.2, height))
-    # The page's own background shows through, dark or light.
+    # The page's own background remains visible, dark or light.
     figure.patch.set_alpha(0)
     FigureCanvasSVG(figure)
     axes = figure.add_axes(place)
@@ -477,7 +496,7 @@ def _svg_bytes(figure: Any) -> bytes:
 
 def _plot_lines(axes: Any, chart: Chart) -> None:
     for index, line in enumerate(chart.lines):
-        # NaN breaks a line, so that a gap is seen; infinity would stretch the axis.
+        # NaN breaks a line, so that a gap is visible; infinity would stretch the axis.
         heights = [value if _number(value) else math.nan for value in line.y]
         dashes = [float(part) for part in DASHES[index].split()]
         axes.plot(
@@ -485,7 +504,7 @@ def _plot_lines(axes: Any, chart: Chart) -> None:
             heights,
             color=_LINES[index],
             linewidth=1.8,
-            # Matplotlib counts dashes in line widths, the page's legend in pixels.
+            # Matplotlib measures dashes in line widths, the page's legend in pixels.
             linestyle=(0, [part / 1.8 for part in dashes]) if dashes else "solid",
             marker=_MARKERS[index] if chart.markers else "",
             markersize=4.5,
@@ -494,7 +513,7 @@ def _plot_lines(axes: Any, chart: Chart) -> None:
 
 
 def _set_x_axis(axes: Any, chart: Chart) -> None:
-    """Set scale, ticks and their texts of the horizontal axis."""
+    """Set the scale, the ticks and the tick labels of the horizontal axis."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     if not chart.log_x:
@@ -505,7 +524,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
     # Sizes of messages, batches and clusters double from point to point: base 2 spaces them evenly.
     axes.set_xscale("log", base=2)
     positions = sorted({x for line in chart.lines for x in line.x})
-    # Every size its own tick, and their texts would overlap.
+    # With a tick for every size, the labels would overlap.
     if not chart.ticks_are_points and len(positions) > 6:
         positions = positions[:: math.ceil(len(positions) / 6)]
     axes.xaxis.set_major_locator(FixedLocator(positions[:16]))
@@ -528,11 +547,11 @@ def describe_ratios(chart: Ratios) -> str:
 
 
 def draw_ratios(chart: Ratios, ident: str) -> Drawn:
-    """Draw ratios with their intervals as inline SVG, a dotted line at 1.
+    """Draw ratios with their intervals as inline SVG, with a dotted line at 1.
 
     Args:
         chart: The lines; at most MAX_LINES are drawn.
-        ident: Prefix of every id in the SVG, unique in the page.
+        ident: The prefix of every id in the SVG, unique in the page.
     """
     lines, rows = chart.lines[:MAX_LINES], len(chart.labels)
     with _drawing():
@@ -545,7 +564,7 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
             shift = (index - (len(lines) - 1) / 2) * 0.6 / max(len(lines), 1)
             _plot_ratios(axes, index, points, shift)
         axes.axvline(1, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
-        # Upside down: the first row is at the top, as in the table beside.
+        # Inverted, so that the first row is at the top, as in the table beside the chart.
         axes.set_ylim(rows - 0.5, -0.5)
         axes.yaxis.set_major_locator(FixedLocator(range(rows)))
         shown = [sanitize(label, 26) for label in chart.labels]
@@ -574,8 +593,8 @@ def _plot_ratios(axes: Any, index: int, points: Iterable[RatioPoint], shift: flo
 
 
 def _tick(value: float) -> str:
-    """Write a tick shortly: 1.2M, 40k, 0.991."""
-    # Four digits are read easily: thousands are shortened from 10,000 on.
+    """Format the number at a tick briefly: 1.2M, 40k, 0.991."""
+    # Four digits are easy to read: thousands are shortened only from 10,000.
     for factor, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if factor <= abs(value) < 1e15:
             scaled = value / (1e3 if suffix == "k" else factor)
@@ -586,12 +605,14 @@ def _tick(value: float) -> str:
 def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Markup:
     """Return matplotlib's SVG as a fragment for an HTML page.
 
-    Its ``<style>`` (a rule for ``*``) would leak into the page, its ids would repeat from chart to chart.
+    Otherwise its ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
+    from chart to chart.
     """
-    # Otherwise each tag would get a prefix (ns0:svg), and no HTML parser would recognise a drawing.
+    # Otherwise each tag would have a prefix (ns0:svg), and no HTML parser would recognize the
+    # drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
-    # matplotlib wrote it a moment ago.
+    # matplotlib has just written this.
     root = ElementTree.fromstring(raw)  # noqa: S314  # nosec B314
     for parent in list(root.iter()):
         for child in list(parent):
@@ -599,28 +620,28 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
                 parent.remove(child)
     for element in root.iter():
         _fit_attributes(element, ident)
-    # With a viewBox alone the drawing takes the width of its column, on a phone and on paper.
+    # With only a viewBox, the drawing fills the width of its column, on a phone and on paper.
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    # One picture with a text: without a role, screen readers read out every tick.
+    # The SVG is one picture with a text: without a role, screen readers would read every tick.
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
-    # Screen readers read these in place of the drawing; they have to come first.
+    # Screen readers read these instead of the drawing; they have to come first.
     for place, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
         root.insert(place, element)
-    # The serialiser escapes its text.
+    # The serialiser escapes the text.
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # nosec B704
 
 
 def _fit_attributes(element: ElementTree.Element, ident: str) -> None:
-    """Give an element's ids, and all that refers to ids, the prefix of the chart."""
+    """Add the chart's prefix to an element's ids and to all references to ids."""
     for name, value in list(element.attrib.items()):
         if name == "id":
             element.set(name, f"{ident}-{value}")
         elif name == f"{{{_XLINK}}}href":
-            # An SVG inside HTML needs no namespace for its links.
+            # An SVG inside HTML needs no namespace for links.
             del element.attrib[name]
             element.set("href", value.replace("#", f"#{ident}-", 1))
         elif name in ("style", "clip-path"):
@@ -630,5 +651,5 @@ def _fit_attributes(element: ElementTree.Element, ident: str) -> None:
 def _style(style: str, ident: str) -> str:
     style = re.sub(r"#01fe[01][0-9a-f]", lambda match: _VARIABLES.get(match[0], match[0]), style)
     style = style.replace("url(#", f"url(#{ident}-")
-    # Matplotlib names the font that it measured with; the reader need not have it.
+    # Matplotlib names the font that it used for measuring; the reader need not have it.
     return re.sub(r"'DejaVu Sans'[^;]*", "system-ui, sans-serif", style)

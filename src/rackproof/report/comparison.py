@@ -1,4 +1,6 @@
-"""A comparison of systems as page, Markdown and terminal text: the same tables in every form."""
+"""Write a comparison of systems as HTML page, Markdown and terminal text, with the same tables in
+every form.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,13 @@ def title(comparison: SystemComparison) -> str:
 
 
 def verdict(comparison: SystemComparison) -> Verdict | None:
-    """Return the worst verdict of the cells that were judged against a publication, if any were."""
+    """Return the worst verdict of the cells that were judged against a publication, or None."""
     found = [one.verdict for one in comparison.judgements]
     return worst(found) if found else None
 
 
 def lead(comparison: SystemComparison) -> str:
-    """Describe in a sentence what was judged."""
+    """Describe in one sentence what was judged."""
     judged = comparison.judgements
     if not judged:
         return "Nothing here was judged: no system has a published counterpart."
@@ -58,7 +60,7 @@ def lead(comparison: SystemComparison) -> str:
 
 
 def remarks(comparison: SystemComparison) -> tuple[str, ...]:
-    """Return remarks for the reader beside the tables."""
+    """Return remarks for the reader that accompany the tables."""
     remarks = []
     kinds = {row.kind for row in comparison.rows}
     if "minutes" in kinds:
@@ -86,7 +88,7 @@ def _benchmark(row: ComparedMetric) -> Cell:
 
 
 def _value(cell: Value) -> Cell:
-    """Return mean with unit, and how many runs it is of."""
+    """Return the cell of a mean, with its unit and the number of its runs."""
     runs = f"{len(cell.values)} run{'s' * (len(cell.values) != 1)}"
     if cell.published:
         runs = "published mean" if cell.value is not None else ""
@@ -110,7 +112,9 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
 
 
 def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
-    """Return one table: a column per system, and ratio, interval and conclusion of each but the first."""
+    """Return one table: a column per system and, for each except the first, ratio, interval and
+    conclusion.
+    """
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
     rows = []
@@ -118,7 +122,7 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
         if row.kind != kind:
             continue
         cells = [_benchmark(row)]
-        # The number of epochs depends on a run's seed: minutes without it would mislead.
+        # The number of epochs depends on a run's seed: minutes without it would be misleading.
         if kind == "minutes":
             cells += _values_with_epochs(row, epochs.get((row.benchmark, row.point)))
         else:
@@ -172,7 +176,7 @@ def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> l
 
 
 def judged(comparison: SystemComparison) -> Table:
-    """Return every judged cell with reference, deviation and verdict, worst first."""
+    """Return the table of judged cells with reference, deviation and verdict, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     judged_cells = []
     for row in comparison.rows:
@@ -219,7 +223,7 @@ def _judged_row(
 
 
 def left_out(comparison: SystemComparison) -> Table:
-    """Return the runs that enter no mean, with reason and line."""
+    """Return the table of runs that are part of no mean, with reason and line."""
     rows = [
         (
             view.verdict_cell(one.verdict),
@@ -237,7 +241,7 @@ def left_out(comparison: SystemComparison) -> Table:
 
 
 def counted(comparison: SystemComparison) -> Table:
-    """Return every run that enters a mean, with its own numbers."""
+    """Return the table of runs that are part of a mean, with their own numbers."""
     rows = [
         (
             Cell(sanitize(one.system, 80)),
@@ -256,7 +260,7 @@ def counted(comparison: SystemComparison) -> Table:
 
 
 def differences(runs: Comparison | None) -> Table:
-    """Return the other differences between two single runs."""
+    """Return the table of other differences between two single runs."""
     rows = [
         (
             Cell(sanitize(one.what, 100)),
@@ -271,7 +275,7 @@ def differences(runs: Comparison | None) -> Table:
 def sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables with rows as (id, heading, tables).
+    """Return all tables that have rows, as (id, heading, tables).
 
     Args:
         comparison: The comparison of the systems.
@@ -291,7 +295,9 @@ def sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return a chart per table: the ratio of every benchmark to the first system, with its interval."""
+    """Return one chart per table: the ratio of every benchmark to the first system, with its
+    interval.
+    """
     base = sanitize(comparison.systems[0], 40)
     made = []
     for kind, heading in _HEADINGS:
@@ -314,7 +320,9 @@ def _has_ratio(row: ComparedMetric) -> bool:
 
 
 def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
-    """Return a line for each system but the first: its ratios to that one, with their bounds."""
+    """Return a line for each system except the first: its ratios to the first, with their
+    bounds.
+    """
     lines = []
     for place, name in enumerate(systems):
         ratios = [row.ratios[place] for row in rows]
@@ -324,7 +332,7 @@ def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tupl
 
 
 def _better_side(rows: Sequence[ComparedMetric]) -> str:
-    """Return the better side of a chart, or "" if its rows do not agree."""
+    """Return the better side of a chart, or "" if its rows disagree."""
     directions = {row.direction for row in rows}
     if len(directions) != 1:
         return ""
@@ -347,7 +355,7 @@ def comparison_page(
     """Return the HTML page; ``runs`` adds what else differs between two single runs, ``several`` every
     measurement of more than two.
     """
-    # Jinja2 takes a tenth of a second to import, and a terminal needs none.
+    # Importing Jinja2 takes a tenth of a second, and a terminal does not need it.
     from rackproof.report.html import environment, style
 
     return (
@@ -376,11 +384,11 @@ def comparison_page(
 def comparison_markdown(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
-    """Return the same tables as GitHub-flavoured Markdown."""
+    """Return the tables as GitHub-flavoured Markdown."""
     parts = [f"# {escape(title(comparison))}", escape(lead(comparison))]
     parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
     for _, heading, tables in sections(comparison, runs, several):
-        # Column heads are our own words everywhere else; here they hold the systems' names.
+        # Elsewhere, column heads are our own words; here they contain the systems' names.
         safe = (replace(one, columns=tuple(map(escape, one.columns))) for one in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
     parts.append(f"{escape(comparison.method)}.")
@@ -390,13 +398,13 @@ def comparison_markdown(
 def comparison_terminal(
     comparison: SystemComparison, width: int = 100, several: SeveralRuns | None = None
 ) -> str:
-    """Return the same tables as text for a terminal of ``width`` cells."""
+    """Return the tables as text for a terminal of ``width`` cells."""
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
     if several:
         lines = [f"{len(several.runs)} runs", lead(comparison)]
     for ident, heading, tables in sections(comparison, several=several):
-        # Columns that only a page has room for, such as single runs and where they were published; --json has
-        # them, too.
+        # Columns for which only a page has room, such as single runs and their places of
+        # publication; --json has them, too.
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
@@ -411,7 +419,7 @@ _PAGE_COLUMNS = ("Published in", "Run")
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
-    """Format a table for a terminal without the columns that only a page has room for."""
+    """Format a table for a terminal, without the columns for which only a page has room."""
     kept = [place for place, name in enumerate(shown.columns) if name not in left_out]
     rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
     names = [shown.columns[place] for place in kept]
@@ -424,10 +432,10 @@ def _plain(cell: Cell) -> str:
 
 
 def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Path]:
-    """Write comparison.html and comparison.md into a folder, each whole or not at all.
+    """Write comparison.html and comparison.md into a folder, each completely or not at all.
 
     Returns:
-        The files by form: ``html``, ``md``.
+        The paths of the files by form: ``html``, ``md``.
 
     Raises:
         ResultsError: The folder cannot be written.
@@ -443,7 +451,7 @@ def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Pa
 
 
 def comparison_text(comparison: Comparison, width: int = 100) -> str:
-    """Return a comparison as text for a terminal of so many cells; everything in it is made harmless."""
+    """Return a comparison as harmless text for a terminal with this number of cells."""
     lines = [_side_line("first", comparison.first), _side_line("second", comparison.second)]
     for heading, columns, rows, flexible in (
         _measurement_section(comparison),
@@ -459,7 +467,7 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
 
 
 _Section = tuple[str, tuple[str, ...], list[tuple[str, ...]], tuple[int, ...]]
-"""Heading, columns, rows, and the columns that give way where a terminal is narrow."""
+"""Heading, columns, rows, and the columns that are dropped if a terminal is narrow."""
 
 
 def _side_line(name: str, side: Side) -> str:

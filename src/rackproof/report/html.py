@@ -1,6 +1,6 @@
-"""Self-contained HTML pages: of one run, and of a plan of several runs.
+"""Write self-contained HTML pages: on one run, and on a plan of several runs.
 
-A page makes no request and runs no script; its Content-Security-Policy would refuse both.
+A page makes no request and runs no script; its Content-Security-Policy would block both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rackproof.report.next_step import step_after_plan, step_after_run
 
 @cache
 def environment() -> Environment:
-    """Return the templates; whatever they show is escaped."""
+    """Return the templates; all values that they show are escaped."""
     made = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
-        # A misspelt name in a template is an error, and no gap in a page.
+        # A misspelt name in a template is an error instead of a gap in a page.
         undefined=StrictUndefined,
         trim_blocks=True,
     )
@@ -35,8 +35,8 @@ def environment() -> Environment:
 
 @cache
 def style() -> Markup:
-    """Return the style sheet, as every page has it."""
-    # Our own file, and free of "</style>": it must not be escaped, CSS knows no entities.
+    """Return the style sheet of all pages."""
+    # This is our own file without "</style>": it must not be escaped, because CSS has no entities.
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704  # nosec B704
 
 
@@ -49,8 +49,8 @@ def run_page(run: Run, log_end: Sequence[str] = ()) -> str:
     """Return the HTML page of one run.
 
     Args:
-        run: The run.
-        log_end: Last lines of its log, clean, where they explain a failure.
+        run: The run to show.
+        log_end: The cleaned last lines of its log, if they explain a failure.
     """
     return (
         environment()
@@ -90,7 +90,7 @@ def plan_page(
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
 ) -> str:
-    """Return the HTML page of several runs: overall verdict, runs, what was left out, tables and curves."""
+    """Return the HTML page of several runs: overall verdict, runs, omissions, tables and curves."""
     verdict = view.overall(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
@@ -98,7 +98,7 @@ def plan_page(
         .get_template("plan.html.j2")
         .render(
             kind="Plan report",
-            # Sorted by text: records may mix moments with and without a zone.
+            # Sorted as text: records may have times with and without a time zone.
             when=max((moment(end) for end in ends), default=""),
             style=style(),
             title=sanitize(title, 200),

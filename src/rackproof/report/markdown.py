@@ -1,4 +1,4 @@
-"""GitHub-flavoured Markdown with the same tables as the pages."""
+"""Write GitHub-flavoured Markdown with the same tables as the pages."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from rackproof.report import study, view
 from rackproof.report.next_step import step_after_plan, step_after_run
 from rackproof.report.view import Cell, Table
 
-# Everything that could start markup, HTML, a mention, an issue link or a table cell.
+# All characters that could start markup, HTML, a mention, an issue link or a table cell.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")
 
 
 def escape(text: str) -> str:
-    """Escape a text so that Markdown shows it literally, in a table cell too."""
+    """Escape a text so that Markdown shows it literally, even in a table cell."""
     # "<" as an entity, for renderers that pass raw HTML even after a backslash.
     parts = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
     parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
     # Mentions and bare links work without any markup: break them where they start.
     parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
-    # At the beginning of a line "1." and "-" make a list, and "=" a heading of the line above.
+    # At the start of a line, "1." and "-" make a list, and "=" turns the line above into a heading.
     return re.sub(r"^(\d+)\.(?=\s|$)", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
 
 
 def code(text: str) -> str:
-    """Return a code span that no backtick or pipe in the text can leave."""
-    # A code span knows no escape: a backtick must go. "\|" is resolved before, by GitHub's tables.
+    """Return a code span that no backtick or pipe in the text can end."""
+    # A code span has no escapes: backticks must be replaced. GitHub's tables resolve "\|" before
+    # that.
     shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
@@ -41,7 +42,7 @@ def cell_text(cell: Cell) -> str:
         text = code(cell.text)
     else:
         text = escape(cell.text)
-    # A bracket or a blank in a link would end it early: such a cell has none.
+    # A bracket or a blank in a link would end it early: such a cell gets no link.
     if cell.href and re.fullmatch(r"[A-Za-z0-9._~/%-]+", cell.href):
         text = f"[{text}]({cell.href})"
     if cell.note:
@@ -50,7 +51,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def table_text(table: Table) -> str:
-    """Return a table as Markdown, with its caption above; empty for a table without rows."""
+    """Return a table as Markdown, with its caption above, or "" for a table without rows."""
     if not table.rows:
         return ""
     lines = [f"{escape(table.caption)}", ""]
@@ -65,7 +66,7 @@ def table_text(table: Table) -> str:
 
 
 def run_markdown(run: Run, level: int = 1) -> str:
-    """Return the report of one run; ``level`` is that of its heading."""
+    """Return the report on one run; ``level`` is the level of its heading."""
     mark = "#" * level
     point = view.point_text(run)
     parts = [
@@ -109,7 +110,9 @@ def plan_markdown(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
 ) -> str:
-    """Return the report of several runs: overall verdict, all runs, the sweep table, a study's tables."""
+    """Return the report on several runs: overall verdict, all runs, the sweep table, a study's
+    tables.
+    """
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",

@@ -1,4 +1,4 @@
-"""The tables of a scaling study, for pages and Markdown: results, environment, experiments, causes."""
+"""Build the tables and charts of a scaling study: results, environment, experiments, causes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rackproof.report.view import Cell, Table, table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
-# The rows that the environment table always has, in order: the row, and its facts.
+# The rows that the environment table always has, in order: the title, and the software in the row.
 _STACK = (
     ("Firmware", ()),
     ("OS", ("os",)),
@@ -32,12 +32,14 @@ _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options
 
 
 def is_study(runs: Sequence[Run]) -> bool:
-    """Return whether runs measured a throughput at two sizes or more, so that a table makes sense."""
+    """Return whether runs measured a throughput at two or more sizes, so that a table makes
+    sense.
+    """
     return any(one.scales for one in studies(runs))
 
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return the tables of results, one for each benchmark: rate, efficiency, accuracy, logs, notes."""
+    """Return the tables of results, one per benchmark: rate, efficiency, accuracy, logs, notes."""
     every = studies(runs)
     tables = []
     for benchmark in dict.fromkeys(study.benchmark for study in every):
@@ -49,7 +51,7 @@ def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 
 
 def _scaling_caption(study: Study, varying: set[str]) -> str:
-    """Name the benchmark, and the parameters that all of its studies share."""
+    """Return a caption with the benchmark and the parameters that all of its studies share."""
     shared = " ".join(f"{name}={value}" for name, value in study.point.items() if name not in varying)
     caption = f"Scaling of {sanitize(study.benchmark, 100)}"
     return f"{caption} ({sanitize(shared, 300)})" if shared else caption
@@ -89,9 +91,9 @@ def _row(
 
 
 def _devices_text(row: StudyRow) -> str:
-    """Return how many devices a row has, on how many nodes."""
+    """Return the number of devices of a row, and of their nodes."""
     parameters = row.runs[0].parameters
-    # Only a parameter that is there and empty means no GPU: a run without it may have used any.
+    # Only an empty parameter means no GPU: a run without the parameter may have used any number.
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
     one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
     devices = f"{row.devices} {one if row.devices == 1 else many}"
@@ -99,7 +101,7 @@ def _devices_text(row: StudyRow) -> str:
 
 
 def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
-    """Return the first runs of a row, with their logs."""
+    """Return the first runs of a row, with links to their logs."""
     logs = dict.fromkeys(log.path for run in row.runs for log in run.logs)
     shown = ", ".join(run.run_id for run in row.runs[:3])
     if len(row.runs) > 3:
@@ -109,13 +111,13 @@ def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
 
 
 def _notes(row: StudyRow) -> list[str]:
-    """Return notes on left-out runs, causes of bad scaling, and remarks of the runs."""
+    """Return notes on omitted runs, causes of bad scaling, and remarks of the runs."""
     notes = [sanitize(reason, 200) for reason in row.left_out]
     notes += [_cause_note(cause) for cause in row.explanations]
     for run in row.runs:
         remarks = [finding for finding in run.findings if finding.verdict is None]
         notes += [sanitize(remark.message, 160) for remark in remarks]
-    # The name of a network is worth a note only where its links were measured.
+    # The network is named only if its links were measured.
     for run in row.runs:
         if any(measured.name == "link_bandwidth" for measured in run.measurements):
             notes.append(f"network: {sanitize(run.network, 160)}")
@@ -135,12 +137,12 @@ def _rate(row: StudyRow) -> str:
 
 
 def _efficiency(study: Study, row: StudyRow) -> Cell:
-    """Return the efficiency with its base, its interval and how often the size was measured."""
+    """Return the efficiency with its base, its interval and the number of repeats."""
     point = row.scaling
     if point is None:
-        return Cell(NOTHING, "number", note="no rate that counts")
+        return Cell(NOTHING, "number", note="no valid rate")
     repeats = f"{point.repeats} run{'' if point.repeats == 1 else 's'}"
-    # The base is 1 by definition: an interval would suggest that it was measured.
+    # The base is 1 by definition: an interval would suggest a measurement.
     if point.devices == point.base:
         return Cell(f"{point.efficiency:.3f}", "number", note=f"the base, {repeats}")
     base = f"of {point.base}"
@@ -151,7 +153,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """Return the stack that the runs ran on, each version once; what was not reported is named as unknown."""
+    """Return the software stack of the runs, each version once; a missing part is "not known"."""
     rows = []
     for title, shown in _stack_versions(runs):
         text = "; ".join(dict.fromkeys(shown)) or "not known"
@@ -168,7 +170,7 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
         if title == "Firmware":
             yield title, _firmware(runs)
             continue
-        # Several frameworks share the row: a bare version would not tell them apart.
+        # Several frameworks share the row: without names, their versions would be ambiguous.
         mark = "{name} {version}" if title == "Framework" else "{version}"
         shown = [mark.format(name=name, version=one) for name in names for one in versions.get(name, ())]
         yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
@@ -179,9 +181,9 @@ def _launched_with(runs: Sequence[Run]) -> list[str]:
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
-    """Return the versions of each piece of software in the order in which they were found.
+    """Return the versions of each piece of software, in the order in which they were found.
 
-    A workload's own libraries are marked: a container has others than its node.
+    The workload's own libraries are marked, because a container has other versions than its node.
     """
     versions: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -207,7 +209,7 @@ def _firmware(runs: Sequence[Run]) -> list[str]:
 
 
 def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> Table:
-    """Return one row per run with every field that an experiment is to be written down with."""
+    """Return a table with one row per run and every field of an experiment's record."""
     rows = [_experiment_row(run, link) for run in runs]
     columns = (
         "Verdict",
@@ -231,7 +233,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
 
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
     servers = str(len(run.nodes) or len(run.asked_nodes) or NOTHING)
-    # The network that was there and measured is worth more than the name of the one asked for.
+    # The network that was measured takes precedence over the one that was requested.
     network = run.network or str(run.parameters.get("network", ""))
     return (
         view.verdict_cell(run.verdict),
@@ -298,13 +300,13 @@ def _memory(amount: int) -> str:
 
 
 def _varying(own: Sequence[Study]) -> set[str]:
-    """Return the parameters in which studies differ."""
+    """Return the names of the parameters in which studies differ."""
     names = {name for one in own for name in one.point}
     return {name for name in names if len({one.point.get(name) for one in own}) > 1}
 
 
 def cause_table(runs: Sequence[Run]) -> Table:
-    """Return the causes in the samples of badly scaling points, with the evidence."""
+    """Return the causes of bad scaling that the samples show, with the evidence."""
     rows = [
         (
             Cell(sanitize(study.benchmark, 100), note=f"{row.devices} devices"),
@@ -320,7 +322,7 @@ def cause_table(runs: Sequence[Run]) -> Table:
 
 
 def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return every table of a study, none where runs are not a study."""
+    """Return all tables of a study, or none if the runs are not a study."""
     if not is_study(runs):
         return ()
     every = (
@@ -333,7 +335,9 @@ def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tup
 
 
 def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """Return the efficiency over the number of devices, one line for each study that scales."""
+    """Return charts of the efficiency over the number of devices, one line for each study that
+    scales.
+    """
     scaling = [study for study in studies(runs) if study.scales]
     charts = []
     for benchmark in dict.fromkeys(study.benchmark for study in scaling):
@@ -355,10 +359,10 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
 
 
 def _efficiency_lines(own: Sequence[Study]) -> tuple[Line, ...]:
-    """Return a line for each study of a benchmark, labelled with its differences."""
+    """Return a line for each study of a benchmark, labelled with the parameters that differ."""
     varying = _varying(own)
     several_places = len({study.where for study in own}) > 1
-    # As many as a chart has colours for.
+    # A chart has colours for only so many lines.
     return tuple(_efficiency_line(study, varying, several_places) for study in own[:MAX_LINES])
 
 

@@ -1,6 +1,7 @@
-"""The content of a report, before it has a form: tables of clean text, the same for HTML and Markdown.
+"""Prepare the content of a report as tables of clean text, the same for HTML and Markdown.
 
-Everything from a log or a node passes :func:`rackproof.core.text.sanitize` here, once; the forms only escape.
+All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly
+once; the forms only escape it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""The most rows of one table; the rest is in run.json and is counted below the table."""
+"""Largest number of rows of one table; further rows are in run.json and are counted below the
+table."""
 
 _MAX_REASONS = 12
 
@@ -56,7 +58,7 @@ WORDS = {
     Verdict.UNPROVEN: "Not proven: something needed for a verdict is missing or cannot be trusted.",
 }
 
-# Shown first, in this order, where a run has them.
+# Metrics that are shown first, in this order, if a run has them.
 _PRINCIPAL = (
     "gemm_best",
     "memory_copy",
@@ -81,7 +83,7 @@ _PRINCIPAL = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: text, how it is set, where it leads, and for a bullet chart where the value lies."""
+    """One cell: text, style, link target, and, for a bullet chart, the position of the value."""
 
     text: str = ""
     kind: str = "text"  # text | number | code | verdict
@@ -93,7 +95,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """The position of a value against its bounds, all as per cent (0 to 100) of the drawn width."""
+    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn
+    width.
+    """
 
     value: float
     reference: float
@@ -103,7 +107,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with caption; ``omitted`` rows were left out beyond :data:`MAX_ROWS`."""
+    """A table with a caption; ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
 
     caption: str
     columns: tuple[str, ...]
@@ -113,7 +117,9 @@ class Table:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Build a table, bounded in rows; a column whose cells are numbers is set as one."""
+    """Build a table with a limited number of rows; a column of numeric cells is formatted as
+    numeric.
+    """
     every = [tuple(row) for row in rows]
     kept = tuple(every[:MAX_ROWS])
     numeric = frozenset(
@@ -138,17 +144,17 @@ def _number(text: str) -> Cell:
 
 
 def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
-    """Return the cell of a verdict: the word itself, with its symbol added by the form."""
+    """Return the cell of a verdict: the word itself; the form adds the symbol."""
     return Cell(verdict.value, "verdict", verdict, note=note)
 
 
 def words(name: str) -> str:
-    """Turn a metric's name into words: ``seconds_per_epoch`` to ``seconds per epoch``."""
+    """Turn a metric's name into words: ``seconds_per_epoch`` into ``seconds per epoch``."""
     return sanitize(name, 200).replace("_", " ")
 
 
 def label_text(labels: dict[str, str], limit: int = 160) -> str:
-    """Write labels on one line; a size in bytes as a size."""
+    """Format labels on one line; a size in bytes is shown with its unit."""
     parts = []
     for key, value in labels.items():
         shown = sanitize(value, 80)
@@ -160,14 +166,14 @@ def label_text(labels: dict[str, str], limit: int = 160) -> str:
 
 
 def point_text(run: Run, limit: int = 160) -> str:
-    """Write a run's point of the matrix on one line."""
+    """Format a run's point of the matrix on one line."""
     return sanitize(" ".join(f"{key}={value}" for key, value in run.parameters.items()), limit)
 
 
 def deviation(judgement: Judgement) -> float | None:
     """Return the relative distance of a judged value from its reference, or None if there is none."""
     reference = judgement.reference
-    # From a reference of 0 there is no relative distance.
+    # A relative distance from a reference of 0 is undefined.
     if judgement.value is None or reference is None or not reference.value:
         return None
     if not math.isfinite(judgement.value):
@@ -176,8 +182,9 @@ def deviation(judgement: Judgement) -> float | None:
 
 
 def bounds_text(reference: Reference) -> str:
-    """Write the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
-    # A fraction is of the amount: low lies below a negative reference, too.
+    """Format the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
+    # A fraction is relative to the absolute value: low is below the reference even if it is
+    # negative.
     low = None if reference.low is None else reference.value + abs(reference.value) * reference.low
     high = None if reference.high is None else reference.value + abs(reference.value) * reference.high
     if low is not None and low == high:
@@ -190,14 +197,14 @@ def bounds_text(reference: Reference) -> str:
 
 
 def gauge(judgement: Judgement) -> Gauge | None:
-    """Return where the value lies against its bounds, or None where that cannot be drawn."""
+    """Return the position of the value relative to its bounds, or None if that cannot be drawn."""
     reference, off = judgement.reference, deviation(judgement)
     if reference is None or off is None:
         return None
     low, high = _drawn_bounds(reference, off)
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return None
-    # A quarter on either side, so that a value just outside its bounds is seen outside of them.
+    # Add a quarter on either side, so that a value just outside its bounds is drawn outside.
     margin = (high - low) * 0.25
     start, end = low - margin, high + margin
 
@@ -210,8 +217,10 @@ def gauge(judgement: Judgement) -> Gauge | None:
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
-    """Return both bounds as fractions of the reference, an open one as far as the value needs it."""
-    # An open side has no end to draw to: far enough that the value does not stick to the edge.
+    """Return both bounds as fractions of the reference; an open bound extends as far as the value
+    needs.
+    """
+    # An open side has no limit to draw to: choose it far enough that the value is not at the edge.
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
     high = reference.high if reference.high is not None else (reference.low or 0.0) + room
@@ -239,7 +248,7 @@ def _sort_key(one: Judgement) -> tuple[int, int]:
 
 
 def judgement_table(run: Run) -> Table:
-    """Return every judgement: what was measured, against what, and why the verdict."""
+    """Return the table of judgements: measurement, reference, verdict and its reason."""
     rows = []
     for one in sorted(run.judgements, key=_sort_key):
         reference = one.reference
@@ -271,7 +280,7 @@ def judgement_table(run: Run) -> Table:
 
 
 def measurement_table(run: Run) -> Table:
-    """Return every measurement with its unit, direction and place in the log."""
+    """Return the table of measurements with unit, direction and place in the log."""
     better = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
     rows = [
         (
@@ -287,7 +296,7 @@ def measurement_table(run: Run) -> Table:
 
 
 def finding_table(run: Run) -> Table:
-    """Return the findings from logs and nodes, first those that rule out a pass."""
+    """Return the table of findings from logs and nodes; those that rule out a pass come first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
 
     def weight(one: Finding) -> str:
@@ -312,13 +321,13 @@ def finding_table(run: Run) -> Table:
 
 
 def _node_name(node: Node) -> str:
-    """Return a node's name, and what it calls itself where that is another: localhost is any machine."""
+    """Return a node's name, and its own hostname if that differs: localhost may be any machine."""
     other = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
     return f"{node.name} ({node.hostname})" if other else node.name
 
 
 def node_table(run: Run) -> Table:
-    """Return the nodes as they were when the run started."""
+    """Return the table of nodes as they were when the run started."""
     rows = [
         (
             _text(_node_name(node)),
@@ -341,7 +350,7 @@ def node_table(run: Run) -> Table:
 
 
 def gpu_table(run: Run) -> Table:
-    """Return every GPU by UUID."""
+    """Return the table of GPUs by UUID."""
     rows = [
         (
             _text(node.name),
@@ -362,14 +371,16 @@ def gpu_table(run: Run) -> Table:
 
 
 def software_table(run: Run) -> Table:
-    """Return software and firmware versions; where nodes differ, each version with its nodes."""
+    """Return the table of software and firmware versions; if nodes differ, each version with its
+    nodes.
+    """
     rows = [
         (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
         for name, version in sorted(run.software.items())
         if version
     ]
     for (kind, name), versions in sorted(_nodes_by_version(run.nodes).items()):
-        # The most common value comes first: the others deserve a look.
+        # The most common value comes first; the exceptions follow.
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
             where = _where_text(nodes, len(run.nodes))
             rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
@@ -377,7 +388,7 @@ def software_table(run: Run) -> Table:
 
 
 def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, list[str]]]:
-    """Return by kind and name of a piece of software the nodes that have each of its versions."""
+    """Return the nodes that have each version of a software, by its kind and name."""
     hosts: dict[tuple[str, str], dict[str, list[str]]] = {}
     for node in nodes:
         for kind, facts in (("node", node.software), ("firmware", node.firmware)):
@@ -393,16 +404,16 @@ def _where_text(nodes: Sequence[str], total: int) -> str:
 
 
 def log_href(path: str) -> str:
-    """Return a link to a raw log beside the report, or nothing if the path leads elsewhere."""
+    """Return a link to a raw log beside the report, or "" if the path points elsewhere."""
     parts = PurePosixPath(path).parts
-    # The path is of a record, which may come from anywhere: it must not lead out of the folder.
+    # The path is from a record, which may come from anywhere: it must not leave the folder.
     if not parts or path.startswith(("/", "\\")) or ".." in parts or sanitize(path, 1000) != path:
         return ""
     return "./" + quote(path)
 
 
 def log_table(run: Run) -> Table:
-    """Return the raw logs kept with the run."""
+    """Return the table of the raw logs that are stored with the run."""
     rows = [
         (
             Cell(sanitize(log.path, 300), "code", href=log_href(log.path)),
@@ -423,7 +434,7 @@ def _environment_text(run: Run) -> str:
 
 
 def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
-    """Return a run's facts as names and values, without empty ones."""
+    """Return a run's non-empty facts as names and values."""
     pairs = (
         ("Description", _text(run.description, 1000)),
         ("Benchmark", _text(run.benchmark)),
@@ -432,7 +443,7 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
         *_time_pairs(run),
         *_node_pairs(run),
         ("Launched with", _text(run.launcher)),
-        # Quoted as a shell takes it, so that it can be pasted there.
+        # Quoted for a shell, so that it can be pasted there.
         ("Command", _code(shlex.join(run.command), 2000)),
         ("Environment", _code(_environment_text(run), 2000)),
         ("Container", _code(container_text(run), 400)),
@@ -480,7 +491,7 @@ def _data_pairs(dataset: Dataset | None) -> tuple[tuple[str, Cell], ...]:
 
 
 def data_amount(dataset: Dataset) -> list[str]:
-    """Return how many objects and how many bytes a dataset has, as far as that is known."""
+    """Return the number of objects and of bytes of a dataset, as far as known."""
     amount = []
     if dataset.objects is not None:
         amount.append(f"{dataset.objects:,} objects")
@@ -490,14 +501,14 @@ def data_amount(dataset: Dataset) -> list[str]:
 
 
 def container_text(run: Run) -> str:
-    """Return the container of a run with its digest on one line, or "" if it ran without one."""
-    # A tag, or a base image of a build, may name another image the next time.
+    """Return a run's container and digest on one line, or "" if it ran without a container."""
+    # A tag, or the base image of a build, may refer to another image the next time.
     unpinned = "(image not pinned)" if run.container and "sha256:" not in run.container else ""
     return " ".join(part for part in (run.container, run.container_digest, unpinned) if part)
 
 
 def reasons(run: Run) -> tuple[str, ...]:
-    """Return the reasons for the verdict, in words, most important first; never empty."""
+    """Return the reasons for the verdict as text, most important first; never empty."""
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
         return stated
@@ -510,26 +521,29 @@ def reasons(run: Run) -> tuple[str, ...]:
 
 
 def meaning(run: Run) -> str:
-    """Describe in a sentence what the verdict of a run means."""
+    """Describe the meaning of a run's verdict in one sentence."""
     if run.verdict is Verdict.PASS and not run.judgements:
         return "The log shows a run that ended well. Nothing in it was judged against a reference."
     return meaning_of_all([run], run.verdict, run.run_id)
 
 
 def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
-    """Return in a sentence what the verdict over runs means: a pass without speeds states that.
+    """Describe the meaning of a verdict over several runs in one sentence; a pass without judged
+    speeds says so.
 
     Args:
-        runs: The runs.
-        verdict: The shown verdict.
-        name: Run or plan, as `rackproof accept` takes it.
+        runs: The runs that the verdict covers.
+        verdict: The verdict that is shown.
+        name: The run or plan, as `rackproof accept` accepts it.
     """
     open_speeds = speeds_not_judged(runs, name)
     return f"Correct; {open_speeds}" if verdict is Verdict.PASS and open_speeds else WORDS[verdict]
 
 
 def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
-    """Return how many speeds of runs were not judged, why, and what to do, or "" if all were. No I/O."""
+    """Describe how many speeds were not judged, the reason and the remedy, or return "" if all
+    were. No I/O.
+    """
     waiting, other = 0, 0
     for run in runs:
         for one in run.judgements:
@@ -550,7 +564,7 @@ def _speeds(count: int) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """A number for the top of a report."""
+    """A number at the top of a report."""
 
     name: str
     figure: str
@@ -561,7 +575,7 @@ class Headline:
 
     @property
     def amount(self) -> str:
-        """Return figure and unit on one line."""
+        """Return number and unit on one line."""
         return f"{self.figure} {self.unit}".strip()
 
     @property
@@ -588,9 +602,10 @@ def _headline(
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
-    """Return the few numbers that represent a run: what was judged first, then by a fixed order of names.
+    """Return the few numbers that represent a run: judged ones first, then in a fixed order of
+    names.
 
-    Several of one name are represented by one: the lowest GPU, at the largest message size.
+    Several numbers of one name are represented by one: the lowest GPU, at the largest message size.
     """
     judged = _judged_headlines(run)
     others = _other_headlines(run, judged.keys())
@@ -599,7 +614,7 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
 
 
 def _judged_headlines(run: Run) -> dict[str, Headline]:
-    """Return by metric the worst of its judgements that count."""
+    """Return the worst judgement that counts, by metric."""
     judged: dict[str, Headline] = {}
     for one in sorted(run.judgements, key=_sort_key):
         if one.gating and one.value is not None and one.metric not in judged:
@@ -609,7 +624,7 @@ def _judged_headlines(run: Run) -> dict[str, Headline]:
 
 
 def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
-    """Return by name what was measured and not judged."""
+    """Return the measurements that were not judged, by name."""
     groups: dict[str, list[Measurement]] = {}
     for measured in run.measurements:
         if measured.name not in judged:
@@ -631,7 +646,7 @@ def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
 
 
 def hardware_text(run: Run) -> str:
-    """Describe in a few words what a run ran on: nodes by SKU with their GPUs, or the CPU."""
+    """Describe briefly the hardware of a run: its nodes by SKU with their GPUs, or the CPU."""
     kinds = Counter(_node_kind(node) for node in run.nodes)
     shown = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
     return sanitize(", ".join(shown), 200)
@@ -648,7 +663,7 @@ def _times(count: int, name: str) -> str:
 
 
 def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> Table:
-    """Return all runs of a plan, one row each, in their order."""
+    """Return a table of all runs of a plan, one row each, in plan order."""
     rows = []
     for run in runs:
         took = elapsed(run.started, run.ended)
@@ -669,17 +684,18 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 
 
 def value_of(run: Run, *names: str) -> Measurement | None:
-    """Return the first measurement of a run under one of the names, unlabelled ones preferred."""
+    """Return a run's first measurement with one of the names; unlabelled ones are preferred."""
     for name in names:
         found = [one for one in run.measurements if one.name == name]
         if found:
-            # Without labels it is of the whole run; with labels of a part, such as one GPU.
+            # A measurement without labels is for the whole run; labels name a part, such as one
+            # GPU.
             return next((one for one in found if not one.labels), found[0])
     return None
 
 
 _FABRICS = ("host", "overlay")
-"""Values of the parameter ``network`` that name how nodes talk, not what is trained."""
+"""Values of the parameter ``network`` that mean a network between nodes, not a trained model."""
 
 
 def _model(run: Run) -> str:
@@ -689,7 +705,9 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Return whether the runs have several points with a batch size, so that the sweep table is not empty."""
+    """Return whether runs have several points with a batch size, so that the sweep table has
+    rows.
+    """
     points = {
         (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
         for run in runs
@@ -707,8 +725,8 @@ def _natural(value: object) -> tuple[int, float, str]:
 def sweep_table(runs: Sequence[Run]) -> Table:
     """Return the table of a training sweep: one row per model, batch size and number of GPUs.
 
-    Its columns are those of the MNIST comparisons that people publish; times with and without
-    start-up are apart.
+    Its columns are those of published MNIST comparisons; times with and without start-up are
+    separate.
     """
     points = [run for run in runs if "batch_size" in run.parameters]
     columns = (
@@ -737,7 +755,9 @@ def _sweep_place(run: Run) -> tuple[object, ...]:
 
 
 def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
-    """Return the rates of the runs on the CPU that count, by all that other runs are to share with them."""
+    """Return the rates of the CPU runs that count, by the key that other runs must share with
+    them.
+    """
     rates: dict[object, list[float]] = {}
     for run in points:
         rate = _counted_rate(run)
@@ -747,8 +767,8 @@ def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
 
 
 def _cpu_key(run: Run) -> object:
-    """Return the key that a run shares with one on the CPU: nodes, benchmark, and all parameters except the
-    devices.
+    """Return the key that a run shares with its CPU counterpart: nodes, benchmark, and all
+    parameters except the devices.
     """
     apart = ("gpus", "kvstore", "seed")
     shared = frozenset((key, str(value)) for key, value in run.parameters.items() if key not in apart)
@@ -761,7 +781,7 @@ def _counted_rate(run: Run) -> float | None:
 
 
 def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
-    """Return how many times the rate of the CPU a run has, of several runs on the CPU their mean."""
+    """Return the ratio of a run's rate to the CPU's; several CPU runs are averaged."""
     own, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
     return _number(f"{own / fmean(base):.1f}" if own and base else NOTHING)
 
@@ -795,7 +815,7 @@ def _value_cell(run: Run, *names: str) -> Cell:
 
 
 _BEFORE_TIMES_CPU = 4
-# In the order of the columns; of each the first name that a run has, for workloads differ in theirs.
+# In the order of the columns; for each, the first name that a run has is used, as workloads differ.
 _SWEEP_MEASUREMENTS = (
     ("eval_accuracy", "best_accuracy"),
     ("epochs",),
@@ -807,22 +827,24 @@ _SWEEP_MEASUREMENTS = (
 
 
 def counts(runs: Sequence[Run]) -> str:
-    """Return how many runs have which verdict: ``12 pass, 1 fail``."""
+    """Return the number of runs by verdict: ``12 pass, 1 fail``."""
     totals = {verdict: sum(run.verdict is verdict for run in runs) for verdict in Verdict}
     return ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count) or "no runs"
 
 
 def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
-    """Return the worst verdict of several runs; of none, or where one is missing, at best ``unproven``."""
+    """Return the worst verdict of several runs; without runs, or if one is missing, at best
+    ``unproven``.
+    """
     return worst([run.verdict for run in runs] + [Verdict.UNPROVEN] * bool(missing))
 
 
 def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return why each run is missing or not a plain pass, worst first."""
+    """Return the reason why each run is missing or not a plain pass, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
-    # Before all else: missing runs are in no table of the report.
+    # These come first: no table of the report contains the missing runs.
     lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]

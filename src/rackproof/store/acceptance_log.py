@@ -1,6 +1,7 @@
-"""Log who made a run a reference or withdrew it, and when: ``results/acceptances.jsonl``, which only grows.
+"""Log who made a run a reference or withdrew it, and when, in ``results/acceptances.jsonl``, which
+only grows.
 
-Beside the database, so that it outlives one that is made again from the records.
+The log is separate from the database, so that it outlives one that is recreated from the records.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOG_NAME = "acceptances.jsonl"
 
 
 class Acceptance(Record):
-    """One act: a run's numbers became references, or are references no more."""
+    """One act: a run's numbers became references, or are no longer references."""
 
     moment: datetime
     act: Literal["accept", "withdraw"]
@@ -32,7 +33,7 @@ class Acceptance(Record):
 def note_acceptance(
     results: Path, act: Literal["accept", "withdraw"], run_id: str, references: int, reason: str = ""
 ) -> None:
-    """Add an act of the present user to the log.
+    """Add an act of the current user to the log.
 
     Raises:
         ResultsError: The log cannot be written.
@@ -57,10 +58,10 @@ def note_acceptance(
 
 
 def standing_acceptances(results: Path) -> tuple[list[str], int]:
-    """Return the runs that were accepted and not withdrawn since, and how many lines are damaged.
+    """Return the runs that were accepted and not withdrawn since, and the number of damaged lines.
 
     Raises:
-        ResultsError: The log is there and cannot be read.
+        ResultsError: The log exists but cannot be read.
     """
     acts, damaged = read_acceptances(results)
     newest = {act.run_id: act.act for act in acts}
@@ -68,13 +69,14 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
 
 
 def bounding_acceptances(results: Path) -> dict[str, datetime]:
-    """Return the runs whose numbers bound later acceptances, with the moment of their own acceptance.
+    """Return the runs whose numbers limit later acceptances, with the time of their own acceptance.
 
-    A withdrawn run with a reason no longer does: that is how an operator reports changed hardware. Without a
-    reason, taking runs back and accepting slower ones would have no end.
+    A run that was withdrawn with a reason no longer limits them: in this way an operator reports
+    changed hardware. Without a reason, withdrawing runs and accepting slower ones could continue
+    forever.
 
     Raises:
-        ResultsError: The log is there and cannot be read.
+        ResultsError: The log exists but cannot be read.
     """
     bounding: dict[str, datetime] = {}
     for act in read_acceptances(results)[0]:
@@ -86,9 +88,9 @@ def bounding_acceptances(results: Path) -> dict[str, datetime]:
 
 
 def read_acceptances(results: Path) -> tuple[list[Acceptance], int]:
-    """Return the acts, oldest first, and how many lines of the log are damaged.
+    """Return the acts, oldest first, and the number of damaged lines in the log.
 
     Raises:
-        ResultsError: The log is there and cannot be read.
+        ResultsError: The log exists but cannot be read.
     """
     return read_log_of_acts(results / LOG_NAME, Acceptance, "what was accepted")

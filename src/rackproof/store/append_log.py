@@ -1,4 +1,6 @@
-"""Logs of acts that only grow: one line of JSON for each act, beside the records of a results folder."""
+"""Write logs of acts that only grow: one line of JSON for each act, beside the records of a results
+folder.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Act = TypeVar("Act", bound=Record)
 
 
 def acting_user() -> str:
-    """Return the user who acts: behind sudo the one who typed the command."""
+    """Return the current user or, with sudo, the user that entered the command."""
     try:
         return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
     except (KeyError, OSError):
@@ -29,26 +31,26 @@ def acting_user() -> str:
 def append_text(path: Path, text: str) -> None:
     """Add lines to a log.
 
-    One write with O_APPEND: the lines of two operators never mix.
+    The text is added in one write with O_APPEND, so that the lines of two operators never mix.
 
     Args:
-        path: The log; it is made where it is missing.
-        text: Whole lines, each with its line feed.
+        path: The path of the log, which is created if it is missing.
+        text: The complete lines, each with its line feed.
 
     Raises:
-        OSError: They cannot be written whole.
+        OSError: The lines cannot be written completely.
     """
     with path.open("a+b", buffering=0) as log:
-        # Half a line, of a disk that was full once, must not spoil this one.
+        # An incomplete line, left by a full disk, must not spoil this one.
         data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
-        # A full disk may take a part of it without an error.
+        # A full disk may accept a part of it without an error.
         if log.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(log.fileno())
 
 
 def _ends_a_line(log: RawIOBase) -> bool:
-    # A pipe or a device has no end to look at, and no lines of ours.
+    # A pipe or a device has no end to examine, and no lines of ours.
     if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
         return True
     log.seek(-1, os.SEEK_END)
@@ -56,18 +58,18 @@ def _ends_a_line(log: RawIOBase) -> bool:
 
 
 def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act], int]:
-    """Return the acts of a log, oldest first, and how many of its lines are damaged.
+    """Return the acts of a log, oldest first, and the number of its damaged lines.
 
     Args:
-        path: The log, or None.
-        kind: The record of a line.
+        path: The path of the log, or None.
+        kind: The record type of a line.
         lost: The facts that are unknown without the log, for the message.
 
     Raises:
-        ResultsError: The log is there and cannot be read.
+        ResultsError: The log exists but cannot be read.
     """
     try:
-        # A device in its place may have no end.
+        # A device in place of the log may have no end.
         if path.exists() and not path.is_file():
             raise ResultsError(f"{path} is no file, so {lost} is not known: move it away")
         lines = path.read_bytes().splitlines()

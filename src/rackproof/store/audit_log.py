@@ -1,7 +1,7 @@
-"""Log all actions on nodes, with author and reason: ``results/audit.jsonl``, which only grows, and
+"""Log all acts on nodes, with author and reason, in ``results/audit.jsonl``, which only grows, and
 ``provisions``.
 
-Written by the callback of every playbook, so that a drain has an entry whichever job made it.
+The callback of every playbook writes the log, so that a drain has an entry whichever job made it.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return a task's actions on nodes of Slurm: name, action and reason of those whose state changed. No
+    """Return a task's acts on Slurm nodes (name, act and reason) for nodes whose state changed. No
     I/O.
 
     Args:
-        nodes: State by node, as ``rackproof_slurm_node`` returns it.
+        nodes: The states by node, as ``rackproof_slurm_node`` returns them.
     """
     found: list[tuple[str, Literal["drain", "resume"], str]] = []
     for name, state in nodes.items() if isinstance(nodes, Mapping) else ():
@@ -77,14 +77,14 @@ def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
 
 
 def is_drained(state: object) -> bool:
-    """Return whether a state of Slurm keeps a node from new jobs by a drain. No I/O."""
+    """Return whether a state in Slurm means that a drain excludes a node from new jobs. No I/O."""
     return isinstance(state, str) and any(word in state.upper() for word in ("DRAIN", "DRNG"))
 
 
 def append_acts(
     results: Path, acts: Sequence[tuple[str, Literal["drain", "resume"], str]], playbook: str
 ) -> None:
-    """Add acts of the present user to the log.
+    """Add acts of the current user to the log.
 
     Raises:
         ResultsError: The log cannot be written.
@@ -105,10 +105,10 @@ def append_acts(
 
 
 def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
-    """Return the acts, oldest first, and how many lines of the log are damaged.
+    """Return the acts, oldest first, and the number of damaged lines in the log.
 
     Raises:
-        ResultsError: The log is there and cannot be read.
+        ResultsError: The log exists but cannot be read.
     """
     return read_log_of_acts(results / LOG_NAME, AuditEntry, "what was done to nodes")
 
@@ -116,10 +116,10 @@ def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
 def write_provision(
     results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
 ) -> Path:
-    """Store the outcome of one provisioning; return the file.
+    """Store the outcome of one provisioning; return the path of the file.
 
     Raises:
-        ResultsError: It cannot be written.
+        ResultsError: The outcome cannot be written.
     """
     provision_id = f"provision-{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     record = ProvisionRecord(
@@ -142,7 +142,7 @@ def write_provision(
 
 
 def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
-    """Return the provisionings, oldest first, and how many records are damaged."""
+    """Return the provisionings, oldest first, and the number of damaged records."""
     found, damaged = [], 0
     for path in sorted((results / PROVISIONS).glob("provision-*.json")):
         try:

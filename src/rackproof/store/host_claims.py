@@ -1,7 +1,8 @@
-"""One benchmark at a time on a host, as seen from one results folder.
+"""Allow only one benchmark at a time on a host, within one results folder.
 
-Two playbooks on the same nodes would slow each other and spoil both results. The claim lasts as long
-as the playbook's process lives; a claim left by a killed one is taken over, so nothing needs release.
+Two playbooks on the same nodes would slow each other down and spoil both results. A claim lasts as
+long as the playbook's process lives; the claim of a killed process is taken over, so claims need no
+release.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ CLAIMS = ".claims.json"
 
 
 class HostClaimedError(RackproofError):
-    """Another playbook is using one of the hosts. The message names it and the remedy."""
+    """A host that another playbook is using. The message gives the playbook and the remedy."""
 
 
 def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:
     """Claim hosts for the process ``owner_pid`` (the playbook's), as long as it lives.
 
     Args:
-        results: Folder of the claims; those in another folder are independent.
+        results: The folder of the claims; claims in another folder are independent.
         hosts: The hosts.
-        owner_pid: The process.
-        doing: The action on them, for the message.
+        owner_pid: The process id of the owner.
+        doing: The action on the hosts, for the message.
 
     Raises:
         HostClaimedError: Another living process has claimed one of them.
@@ -38,7 +39,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
     try:
         results.mkdir(parents=True, exist_ok=True)
         with (results / ".claims.lock").open("w") as lock:
-            # The kernel frees it when its holder dies; nothing has to clean up.
+            # The kernel releases it when its holder ends; no cleanup is needed.
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = results / CLAIMS
             claims = {name: kept for name, kept in _read(path).items() if _alive(kept)}
@@ -55,7 +56,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     "start_ticks": start_ticks(owner_pid),
                     "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
                 }
-            # Readers take no lock: they find the old claims or the new ones, never half of them.
+            # Readers take no lock: they find either the old or the new claims, never a mixture.
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps(claims, indent=1))
             temporary.replace(path)
@@ -67,17 +68,20 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
 
 
 def claimed_hosts(results: Path) -> frozenset[str]:
-    """Return the hosts that living processes have claimed in a folder."""
+    """Return the hosts that running processes have claimed in a folder."""
     return frozenset(host for host, claim in _read(results / CLAIMS).items() if _alive(claim))
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None if there is no such process."""
+    """Return the start of a process in clock ticks since boot, or None if there is no such
+    process.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command, in brackets, may hold blanks and brackets itself: what counts follows the last.
+    # The command, in brackets, may contain blanks and brackets itself: the fields follow the last
+    # one.
     fields = stat.rpartition(")")[2].split()
     # A zombie has ended: it only waits for its parent to collect its status.
     return None if fields[0] in "ZX" else int(fields[19])
@@ -88,7 +92,7 @@ def _alive(claim: dict[str, object]) -> bool:
     if not isinstance(pid, int):
         return False
     started = start_ticks(pid)
-    # Process ids are used again: only with its start is it the same process.
+    # Process ids are reused: only with the same start is it the same process.
     return started is not None and started == claim.get("start_ticks")
 
 

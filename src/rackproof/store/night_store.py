@@ -1,7 +1,8 @@
-"""Store a fleet's night: ``night.json`` beside the night's ``run.json``, a snapshot per node.
+"""Store a fleet's night: ``night.json`` beside the night's ``run.json``, and one snapshot per node.
 
-``results/NIGHT_ID/snapshots/NODE.json`` is written as nodes answer, ``night.json`` once all are judged: only
-a folder that holds it is a night. Snapshots of an unfinished night are not compared with.
+``results/NIGHT_ID/snapshots/NODE.json`` is written as nodes answer, ``night.json`` when all are
+judged: only a folder with that file is a night. Snapshots of an unfinished night are not used for
+comparison.
 """
 
 from __future__ import annotations
@@ -29,24 +30,26 @@ NIGHT_FILE = "night.json"
 CONDITIONS_FILE = "conditions.json"
 SNAPSHOTS_FOLDER = "snapshots"
 EARLIER_SNAPSHOTS_FOLDER = "looks"
-"""Nights of earlier versions have this name, and the key ``look`` in their files; they stay as they are."""
+"""Name of the snapshots' folder in nights of earlier versions, whose files use the key ``look``;
+they remain unchanged."""
 BENCHMARK = "health"
-"""The name under which a night's own measurements enter the history."""
+"""Name under which a night's own measurements are stored in the history."""
 DRAIN_PREFIX = "rackproof-night:"
-"""The beginning of the reasons of nights' drains; those of provisioning begin otherwise and are not
-touched.
+"""Prefix of the reasons of nights' drains; provisioning uses other prefixes, and its drains are not
+changed.
 """
 NIGHTS_BACK = 60
-"""The number of nights that are searched for a node; one that was away longer is new."""
+"""Number of nights that are searched for a node; a node that was away longer counts as new."""
 _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
-"""The number of snapshots that are searched, the newest first: a part from the vendor is in none of them."""
+"""Number of snapshots that are searched, newest first; a part from the vendor is in none of
+them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class NightContext(Record):
-    """Handle of a night in progress: its folder, which is a temporary one in a dry run."""
+    """The handle of a night in progress: its folder, which is temporary in a dry run."""
 
     night_id: str
     folder: str
@@ -55,7 +58,7 @@ class NightContext(Record):
 
 
 class StoredSnapshot(Record):
-    """A node's snapshot, and the inventory's expectations of it then."""
+    """A node's snapshot, and the inventory's expectations of it at that time."""
 
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
@@ -67,16 +70,18 @@ class StoredSnapshot(Record):
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
     def sku_references(self) -> list[SkuReference]:
-        """Return the baselines of its SKU, as the inventory gave them then.
+        """Return the baselines of its SKU, as the inventory had them at that time.
 
         Raises:
-            SkuReferenceError: One cannot be used.
+            SkuReferenceError: A baseline cannot be used.
         """
         return sku_references(self.snapshot.sku, self.references)
 
 
 class NightReason(Record):
-    """A measurement that does not pass; ``deviation`` is the fraction off its reference."""
+    """A measurement that does not pass; ``deviation`` is the relative deviation from its
+    reference.
+    """
 
     check: str
     verdict: Verdict
@@ -88,12 +93,12 @@ class NightReason(Record):
 
     @property
     def code(self) -> str:
-        """Return the code that is compared from night to night."""
+        """Return the code that identifies the reason from night to night."""
         return f"{self.check}:{self.metric}".rstrip(":")
 
 
 class SlurmState(Record):
-    """A node as Slurm knows it; ``drained_by`` is none, ours or other."""
+    """The state of a node in Slurm; ``drained_by`` is none, ours or other."""
 
     known: bool = False
     state: str = ""
@@ -104,10 +109,11 @@ class SlurmState(Record):
 
 
 class Hold(Record):
-    """A drain of ours: the night it began in, its failures, and how often all of these have passed since.
+    """A drain of ours: the night in which it began, its failures, and how often all of them have
+    passed since.
 
-    ``failed`` is the last night with a failure; empty if that is the first; ``passed`` is when a pass was
-    counted last.
+    ``failed`` is the last night with a failure, or empty if that is the first; ``passed`` is the
+    time when a pass was last counted.
     """
 
     since: str
@@ -118,12 +124,13 @@ class Hold(Record):
 
 
 class NodeNight(Record):
-    """A node in one night. ``plan`` is the planned action, ``why`` the reason, ``did`` the action taken.
+    """A node in one night. ``plan`` is the planned action, ``why`` the reason, ``did`` the
+    completed action.
 
-    ``measured`` means that there are numbers of the last 24 hours; ``read_again``, of a node that nights keep
-    drained, names what was measured since the night before: metrics, and programs that found nothing wrong;
-    with ``fleet:`` and ``drift:``, what a metric was compared with; and, with ``health:``, what of its health
-    was read tonight.
+    ``measured`` means that there are numbers of the last 24 hours. For a node that nights hold
+    drained, ``read_again`` names what was measured since the night before: metrics, and programs
+    that found no fault; with ``fleet:`` and ``drift:``, what a metric was compared with; and, with
+    ``health:``, the parts of its health that were read tonight.
     """
 
     node: str
@@ -134,7 +141,7 @@ class NodeNight(Record):
     findings: tuple[HealthFinding, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     measured: bool = False
-    # Earlier versions wrote it under another name.
+    # Earlier versions wrote it with another name.
     read_again: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("read_again", "anew"))
     unreached: str = ""
     slurm: SlurmState | None = None
@@ -144,20 +151,20 @@ class NodeNight(Record):
     did: str = ""
 
     def codes(self) -> tuple[str, ...]:
-        """Return the codes of failures of this node alone."""
+        """Return the codes of failures that affect only this node."""
         found = [one.code for one in self.findings if _condemns(one)]
         found += [one.code for one in self.reasons if one.verdict is Verdict.FAIL and not one.fleetwide]
         return tuple(dict.fromkeys(found))
 
     def reason_texts(self) -> tuple[str, ...]:
-        """Return what is wrong in words, the worst first."""
+        """Return the findings as texts, the worst first."""
         found = [f"{part_prefix(one)}{one.evidence}" for one in self.findings]
         found += [f"{one.metric or one.check} {one.part}: {one.text}".strip() for one in self.reasons]
         return ((self.unreached,) if self.unreached else ()) + tuple(found)
 
 
 class NightRecord(Record):
-    """A night of a fleet, as kept in ``night.json``."""
+    """A night of a fleet, as stored in ``night.json``."""
 
     schema_version: Literal[1] = 1
     night_id: str
@@ -177,7 +184,7 @@ def _condemns(one: HealthFinding) -> bool:
 
 
 def part_prefix(one: HealthFinding) -> str:
-    """Return the part of a finding, as written before its evidence."""
+    """Return the part of a finding as a text to put before its evidence."""
     if one.part == "node":
         return ""
     place = f" ({one.place})" if one.place else ""
@@ -185,10 +192,11 @@ def part_prefix(one: HealthFinding) -> str:
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
-    """Return where a snapshot is stored; a node's name comes from the inventory, and is not a path yet.
+    """Return the path of a snapshot; a node's name comes from the inventory and must first be
+    checked as a path.
 
     Raises:
-        ResultsError: The name cannot be a file's.
+        ResultsError: The name cannot be used for a file.
     """
     if not node or "/" in node or node.startswith(".") or len(node) > 200:
         raise ResultsError(
@@ -198,23 +206,25 @@ def snapshot_path(folder: Path, node: str) -> Path:
 
 
 def snapshots_folder(folder: Path) -> Path:
-    """Return where a night's snapshots are: by the name of earlier versions where it has only that."""
+    """Return the folder of a night's snapshots, with the name of earlier versions if only that
+    exists.
+    """
     earlier, present = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
     return earlier if earlier.is_dir() and not present.is_dir() else present
 
 
 def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
-    """Store a snapshot, whole or not at all.
+    """Store a snapshot, completely or not at all.
 
     Raises:
-        ResultsError: It cannot be written.
+        ResultsError: The snapshot cannot be written.
     """
     kept = kept.model_copy(update={"night": folder.name})
     write_file(snapshot_path(folder, node), seal_json(kept.model_dump_json(by_alias=True)))
 
 
 def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
-    """Return a snapshot, or None if there is none, or it is damaged or another's: nothing is known then."""
+    """Return a node's snapshot, or None if it is missing, damaged or another node's."""
     try:
         kept = StoredSnapshot.model_validate_json(
             open_sealed(read_file(snapshot_path(folder, node), _LARGEST))
@@ -234,19 +244,19 @@ def nodes_seen(folder: Path) -> frozenset[str]:
 
 
 def write_night(folder: Path, night: NightRecord) -> None:
-    """Keep a night, whole or not at all.
+    """Store a night, completely or not at all.
 
     Raises:
-        ResultsError: It cannot be written.
+        ResultsError: The night cannot be written.
     """
     write_file(folder / NIGHT_FILE, seal_json(night.model_dump_json(indent=1) + "\n"))
 
 
 def night_files(folder: Path, nodes: Iterable[str]) -> tuple[LogFile, ...]:
-    """Return the digests of a night's record and of its snapshots of these nodes, for its ``run.json``.
+    """Return the digests of a night's record and of these nodes' snapshots, for its ``run.json``.
 
     Raises:
-        OSError: A file is gone or cannot be read.
+        OSError: A file is missing or cannot be read.
     """
     paths = (folder / NIGHT_FILE, *(snapshot_path(folder, one) for one in nodes))
     return tuple(_digested(folder, path) for path in paths)
@@ -259,7 +269,7 @@ def _digested(folder: Path, path: Path) -> LogFile:
 
 
 def read_night(folder: Path) -> NightRecord:
-    """Return a kept night.
+    """Return a stored night.
 
     Raises:
         ResultsError: The record does not exist, or is damaged.
@@ -277,24 +287,25 @@ def read_night(folder: Path) -> NightRecord:
         raise ResultsError(
             f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
         ) from None
-    # A dry run's folder is a temporary one.
+    # The folder of a dry run is temporary.
     if is_night(folder.name) and night.night_id != folder.name:
         raise ResultsError(f"{path} is damaged: it is that of {night.night_id}; the night before it counts")
     return night
 
 
 def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
-    """Keep the firmware and rack of a night's nodes, by hardware key, for the groups of later nights.
+    """Store the firmware and rack of a night's nodes, by hardware key, for the groups of later
+    nights.
 
     Raises:
-        ResultsError: It cannot be written.
+        ResultsError: The file cannot be written.
     """
     found = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
     write_file(folder / CONDITIONS_FILE, json.dumps(found).encode() + b"\n")
 
 
 def firmware_of(snapshot: NodeSnapshot) -> str:
-    """Return the versions that decide how fast the GPUs are, in one text."""
+    """Return the versions that determine the speed of the GPUs as one text."""
     versions = [snapshot.versions.get(name, "") for name in ("driver", "vbios", "gsp")]
     return "/".join(versions) if any(versions) else ""
 
@@ -302,11 +313,11 @@ def firmware_of(snapshot: NodeSnapshot) -> str:
 def read_conditions(
     folders: Iterable[Path], tonight: Iterable[StoredSnapshot], now: datetime, nights: int
 ) -> list[dict[str, tuple[str, str]]]:
-    """Return firmware and rack by hardware key, by nights ago, tonight first; a night that left none is
-    empty.
+    """Return firmware and rack by hardware key, one mapping per night, tonight first; empty without
+    a record.
 
     Args:
-        folders: The nights before, newest first.
+        folders: The folders of earlier nights, newest first.
         tonight: Tonight's snapshots.
         now: The end of tonight.
         nights: The number of earlier nights to search.
@@ -328,13 +339,13 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
         known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
         return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        # Damaged, or of an older version: like the night after it, as far as is known.
+        # Damaged, or from an older version: treated like the night after it.
         return {}
 
 
 def is_night(name: str) -> bool:
-    """Return whether a folder of that name is a night's, and not a run's of a benchmark with a
-    similar name.
+    """Return whether a name is that of a night's folder, not of a benchmark run with a similar
+    name.
     """
     return _NIGHT_NAME.fullmatch(name) is not None
 
@@ -344,13 +355,13 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
 
     Args:
         results: The results folder.
-        before: Only nights before this one.
+        before: The name of a night; only earlier nights are returned.
 
     Raises:
         ResultsError: The folder cannot be listed.
     """
     try:
-        # Names begin with the moment, so that they sort by time.
+        # Names start with the time, so they sort by time.
         names = sorted((entry.name for entry in results.iterdir() if is_night(entry.name)), reverse=True)
     except FileNotFoundError:
         return []
@@ -358,23 +369,25 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
         raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
     if before:
         names = [name for name in names if name < before]
-    # Lazily: years of nights may lie there, and only the latest are asked for.
+    # Checked lazily: there may be years of nights, and only the latest are needed.
     kept = (results / name for name in names if _is_over(results / name))
     return list(islice(kept, NIGHTS_BACK))
 
 
 def _is_over(folder: Path) -> bool:
-    """Return whether a night is complete: one that has lost its record still has that of a run."""
+    """Return whether a night is complete; if its own record is lost, its run's record remains."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 
 def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
-    """Return a node's latest snapshot in some nights, newest first."""
+    """Return a node's latest snapshot in some nights, given newest first."""
     return next((kept for folder in folders if (kept := read_snapshot(folder, node)) is not None), None)
 
 
 def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
-    """Return the last known states of nodes from nights, newest first, and remarks on damaged ones."""
+    """Return the last known states of nodes from nights, given newest first, and remarks on damaged
+    ones.
+    """
     found: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
@@ -393,7 +406,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def _counted_again(one: NodeNight) -> NodeNight:
-    """Return a node's state before a night that is lost: it may have failed in that night."""
+    """Return a node's state before a lost night, in which the node may have failed."""
     if one.hold is None:
         return one
     return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
@@ -402,7 +415,7 @@ def _counted_again(one: NodeNight) -> NodeNight:
 def nights_of_node(
     folders: Iterable[Path], node: str, damaged: list[str] | None = None
 ) -> Iterator[tuple[NightRecord, NodeNight]]:
-    """Yield the nights that cover a node; damaged ones are passed over, and named in ``damaged``."""
+    """Yield the nights that include a node; damaged ones are skipped and added to ``damaged``."""
     for folder in folders:
         try:
             night = read_night(folder)
@@ -416,12 +429,14 @@ def nights_of_node(
 
 
 def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
-    """Return the serial and UUIDs of a node that it is not known by; all of a node that no night has seen."""
+    """Return the serial and UUIDs that are new in a node; all of them if no night has seen the
+    node.
+    """
     seen = kept.snapshot
     if previous is None:
         return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
     before = previous.snapshot
-    # An identity that was not accepted is as unknown as in its first night.
+    # An identity that was not accepted is as unknown as in the node's first night.
     known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
     known.add(before.identity_serial or before.serial or seen.serial)
     return tuple(
@@ -430,11 +445,11 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
 
 
 def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return where parts were last seen under another name than now: part to node and day.
+    """Return the places where parts were last seen under another name: part to node and day.
 
     Args:
-        folders: Nights, newest first.
-        parts: Serials and UUIDs, to the node that has them now.
+        folders: The folders of nights, newest first.
+        parts: The serial numbers and UUIDs, each with the node that has them now.
     """
     places: dict[str, tuple[str, str]] = {}
     for folder, path in islice(_snapshot_files(folders), MOST_SEARCHED):
@@ -455,9 +470,9 @@ def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
 
 
 def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
-    """Return which parts a node had in a night; a damaged snapshot shows nothing."""
+    """Return the parts that a node had in a night; for a damaged snapshot, none."""
     try:
-        # Reading a snapshot whole costs a hundred times as much.
+        # Reading a whole snapshot takes a hundred times as long.
         words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}
     except OSError:
         return []

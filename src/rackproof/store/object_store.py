@@ -1,10 +1,11 @@
-"""Folders of results in an object store that speaks S3: put there whole, compared by digest, never twice.
+"""Upload folders of results to an S3 object store: completely, compared by digest, and never twice.
 
-A file is there when the store holds as many bytes under its name and the SHA-256 that it was put with. The
-store itself refuses a body with another SHA-256 (``x-amz-content-sha256`` is signed); the stored object is
-compared once more, by its MD5, or by reading it back if the store encrypts.
+A file counts as present if the store has as many bytes under its name, and the SHA-256 with which
+it was uploaded. The store itself refuses a body with another SHA-256 (``x-amz-content-sha256`` is
+signed); the stored object is compared again by its MD5 or, if the store encrypts, by reading it
+back.
 
-requests is imported inside functions: it comes with the extra ``ansible``.
+requests is imported inside functions because it is only installed with the extra ``ansible``.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME
 
 MOST_BYTES = 5 << 30
-"""The largest size that S3 takes in one piece."""
+"""Largest size that S3 accepts in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
 PAUSES_S = (1.0, 4.0)
-"""Pauses before a request is tried again that got no answer, or 429 or 5xx."""
+"""Pauses in seconds before a request without an answer, or with 429 or 5xx, is repeated."""
 DIGEST = "x-amz-meta-sha256"
 _NOTHING = hashlib.sha256(b"").hexdigest()
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
@@ -38,20 +39,23 @@ _CHUNK = 1 << 20
 
 
 class ObjectStoreError(RackproofError):
-    """Something that keeps files out of the object store; the text names it and what to do."""
+    """A problem that prevents files from being uploaded; the text gives the cause and the
+    remedy.
+    """
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The place that results go to.
+    """The destination of results.
 
     Attributes:
-        url: The store, as in ``https://s3.example``; its path, if any, goes before the bucket.
-        name: The bucket.
-        prefix: The prefix of its names, without slashes at the ends.
-        region: Region that requests are signed for.
-        access_key: Id of the key.
-        secret_key: The key.
+        url: The URL of the store, such as ``https://s3.example``; its path, if any, precedes the
+            bucket.
+        name: The name of the bucket.
+        prefix: The prefix of names in it, without slashes at the ends.
+        region: The region for which requests are signed.
+        access_key: The id of the key.
+        secret_key: The secret of the key.
     """
 
     url: str
@@ -63,13 +67,15 @@ class Bucket:
 
     @classmethod
     def parse(cls, source: str, url: str, region: str, credentials: Sequence[Mapping[str, Any]]) -> Bucket:
-        """Return the bucket that a source names, as role storage has it: ``BUCKET`` or ``BUCKET:/PREFIX``.
+        """Return the bucket of a source in the notation of role storage: ``BUCKET`` or
+        ``BUCKET:/PREFIX``.
 
         Args:
-            source: Bucket and prefix.
-            url: The store; empty for that of AWS in the region.
-            region: The region.
-            credentials: Keys with ``access_key``, ``secret_key`` and, where it is for one bucket, ``bucket``.
+            source: The bucket and the prefix.
+            url: The URL of the store; empty for AWS in the region.
+            region: The name of the region.
+            credentials: The keys, with ``access_key``, ``secret_key`` and, for a key that is
+                limited to one bucket, ``bucket``.
 
         Raises:
             ObjectStoreError: The name is invalid, or there is no key for it.
@@ -93,12 +99,12 @@ class Bucket:
         )
 
     def path_of(self, name: str) -> str:
-        """Return the path of a file in a request, encoded."""
+        """Return the encoded path of a file for a request."""
         parts = (urlsplit(self.url).path.strip("/"), self.name, self.prefix, name)
         return "/" + quote("/".join(filter(None, parts)), safe="/-_.~")
 
     def __str__(self) -> str:
-        """Return the bucket for an operator."""
+        """Return the bucket as text for an operator."""
         return f"{self.url}/{self.name}" + (f"/{self.prefix}" if self.prefix else "")
 
 
@@ -109,11 +115,11 @@ def sign(
 
     Args:
         bucket: The bucket, with its key.
-        method: As in ``PUT``.
-        path: Encoded path.
-        headers: Further headers, which are signed, too; names in lower case.
-        digest: SHA-256 of the body.
-        now: The time, in UTC.
+        method: The HTTP method, such as ``PUT``.
+        path: The encoded path.
+        headers: The other headers, which are signed, too; names in lower case.
+        digest: The SHA-256 of the body.
+        now: The current time in UTC.
     """
     stamp = f"{now:%Y%m%dT%H%M%SZ}"
     address = urlsplit(bucket.url)
@@ -134,7 +140,7 @@ def sign(
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file of a folder, with the request to the store."""
+    """A file of a folder, with its digests for requests."""
 
     path: Path
     size: int
@@ -146,7 +152,7 @@ class LocalFile:
         """Return a file with its digests.
 
         Raises:
-            ObjectStoreError: It cannot be read, or is too large.
+            ObjectStoreError: The file cannot be read, or is too large.
         """
         sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
         try:
@@ -166,8 +172,8 @@ class ObjectStore:
     """A bucket with a connection.
 
     Args:
-        bucket: The bucket.
-        sleep: Waits between tries.
+        bucket: The bucket to use.
+        sleep: A function that waits between attempts.
     """
 
     def __init__(self, bucket: Bucket, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -175,16 +181,17 @@ class ObjectStore:
 
         self.bucket, self._sleep = bucket, sleep
         self._session = requests.Session()
-        # Its own signature is the only login: none out of a .netrc, which requests would put in its place.
+        # Only its own signature is used as login: requests would replace it by a login from .netrc.
         self._session.auth = lambda request: request
 
     def upload_folder(self, folder: Path) -> tuple[int, int]:
-        """Put a folder's files under its name; return how many it has, and how many were not there yet.
+        """Upload a folder's files under its name; return the number of files, and of those that
+        were new.
 
-        The record comes last: a run whose record is there is there as a whole.
+        The record is uploaded last: if it is present, the whole run is.
 
         Raises:
-            ObjectStoreError: The store cannot be reached, refuses, or does not hold the sent objects.
+            ObjectStoreError: The store is unreachable, refuses, or does not have the sent objects.
         """
         paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
         new = 0
@@ -217,10 +224,11 @@ class ObjectStore:
         return digest.hexdigest()
 
     def _ask(self, method: str, name: str, file: LocalFile | None = None) -> Any:
-        """Send a request, again where it got no answer; return the answer, None for 404 to HEAD and GET.
+        """Send a request, and repeat it if there is no answer; return the answer, or None for 404
+        to HEAD and GET.
 
         Raises:
-            ObjectStoreError: The store cannot be reached, or refuses.
+            ObjectStoreError: The store is unreachable, or refuses.
         """
         for pause in (*PAUSES_S, None):
             answer, said = self._try(method, name, file)
@@ -234,7 +242,7 @@ class ObjectStore:
         raise ObjectStoreError(f"{self.bucket}: {method} {name}: {said}")
 
     def _try(self, method: str, name: str, file: LocalFile | None) -> tuple[Any, str]:
-        """Send a request once; return the answer, or None, and the error in words."""
+        """Send a request once; return the answer or None, and a text about the error."""
         from requests.exceptions import RequestException
 
         path = self.bucket.path_of(name)
@@ -250,13 +258,14 @@ class ObjectStore:
                     method,
                     f"{address.scheme}://{address.netloc}{path}",
                     headers=headers,
-                    # An empty file as a stream would be sent in chunks, which S3 does not take.
+                    # As a stream, an empty file would be sent in chunks, which S3 does not accept.
                     data=body if file and file.size else None,
                     timeout=(CONNECT_S, ANSWER_S),
                     allow_redirects=False,
                     stream=True,
                 )
-                # Read, short as it is: otherwise the connection would not be used again.
+                # Read the answer although it is short: otherwise the connection would not be
+                # reused.
                 reads_body = method == "GET" and answer.status_code < 300
                 code = None if reads_body else _CODE.search(answer.raw.read(4096, decode_content=True))
         except (RequestException, OSError) as error:
@@ -271,7 +280,7 @@ def _is_same(answer: Any, file: LocalFile) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the plain files below a folder, without links and hidden files (drafts)."""
+    """Yield the regular files below a folder, without links and hidden files (drafts)."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:

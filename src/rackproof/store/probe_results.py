@@ -14,16 +14,16 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 
 PROBES_FILE = "probes.json"
 BENCHMARK = "probes"
-"""The benchmark name of nights' measurements in the history."""
+"""Name of the benchmark of nights' measurements in the history."""
 DIRECT = "direct"
-"""Folder of drained nodes' output."""
+"""Folder for the output of drained nodes."""
 
 
 class PairResult(Record):
     """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
 
-    ``passed`` means that they finished with right sums and without a finding against their speed; ``speed``
-    is the judgment by a floor or other pairs, or None if it was compared with nothing.
+    ``passed`` means that they finished with right sums and without a finding against their speed;
+    ``speed`` is the judgment by a floor or other pairs, or None if there was no comparison.
     """
 
     nodes: tuple[str, ...]
@@ -34,14 +34,17 @@ class PairResult(Record):
 
 
 class ProbeNight(Record):
-    """The measurements of a night by itself, as kept in ``probes.json``.
+    """A night's own measurements, as stored in ``probes.json``.
 
-    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
-    has by node why it was not measured; those are not findings. ``digests`` are, by what has to be alike, the
-    bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
-    ``job`` where all did. ``tests`` are by node the optional tests that it had, whatever came of them.
-    ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
-    nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
+    Attributes:
+        asked, spent: The budget in GPU-minutes, and the minutes used, without drained nodes.
+        left_out: By node, the reason why it was not measured; this is no finding.
+        digests: The bits that most agreed on, by what must be alike.
+        sound: By node, the programs that ended well and found no fault, with ``job`` if all did.
+        tests: By node, the optional tests that it had, whatever their result.
+        again: What was measured a second time because of suspect numbers.
+        unconfirmed: What should have been measured again but was not: its speed fails nothing.
+        suspected: The suspicions that no second measurement withdrew.
     """
 
     schema_version: Literal[1] = 1
@@ -65,17 +68,17 @@ class ProbeNight(Record):
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:
-    """Store a night's measurements, whole or not at all.
+    """Store a night's measurements, completely or not at all.
 
     Raises:
-        ResultsError: It cannot be written.
+        ResultsError: The measurements cannot be written.
     """
     night = night.model_copy(update={"night": folder.name})
     write_file(folder / PROBES_FILE, seal_json(night.model_dump_json(indent=1) + "\n"))
 
 
 def read_probes(folder: Path) -> ProbeNight | None:
-    """Return a night's measurements, or None if there are none, or they are damaged or another night's."""
+    """Return a night's measurements, or None if they are missing, damaged or another night's."""
     try:
         night = ProbeNight.model_validate_json(
             open_sealed(read_file(folder / PROBES_FILE, RECORD_LIMIT_BYTES))
@@ -86,5 +89,5 @@ def read_probes(folder: Path) -> ProbeNight | None:
 
 
 def probes_are_lost(folder: Path) -> bool:
-    """Return whether a night measured something that cannot be read any more."""
+    """Return whether a night made measurements that can no longer be read."""
     return (folder / PROBES_FILE).exists() and read_probes(folder) is None

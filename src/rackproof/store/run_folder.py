@@ -1,7 +1,8 @@
-"""The results folder: one folder per run, ``results/RUN_ID/run.json`` being the truth about it.
+"""Read and write the results folder: one folder per run, with ``results/RUN_ID/run.json`` as its
+authoritative record.
 
-Everything else (history, reports) can be made again from these files, so they are written whole or
-not at all, and the error of a damaged one names file and field.
+All other files (history, reports) can be recreated from these records, so records are written
+completely or not at all, and the error about a damaged one gives file and field.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""A larger ``run.json`` is refused unread: logs and long curves do not belong into the record."""
+"""Size from which a ``run.json`` is refused unread: logs and long curves do not belong in the
+record."""
 
 _SLUG_LIMIT = 60
 _ERRORS_SHOWN = 3
@@ -34,18 +36,20 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultsError(RackproofError):
-    """The results folder cannot be used or a record in it cannot be read; the message includes what to do."""
+    """A results folder that cannot be used, or a record in it that cannot be read; the message
+    gives the remedy.
+    """
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
-    """Return a new run id: UTC stamp, benchmark, random suffix.
+    """Return a new run id: UTC time, benchmark, random suffix.
 
-    Ids sort by time (to the second), are unique without a lock and are safe as a file name for any name of a
+    Ids sort by time (to the second), are unique without a lock, and are safe as a file name for any
     benchmark.
 
     Args:
-        benchmark: Name of the benchmark; characters unfit for a path become ``-``.
-        now: The moment to stamp, time zone included; by default the present.
+        benchmark: The name of the benchmark; characters that are invalid in a path become ``-``.
+        now: The time to use, with time zone; by default the current time.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
     slug = re.sub(r"[^a-z0-9._]+", "-", benchmark.lower())[:_SLUG_LIMIT].strip("-.") or "run"
@@ -53,7 +57,7 @@ def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
 
 
 def stamp_of(run_id: str) -> datetime | None:
-    """Return the moment that :func:`new_run_id` wrote into an id, or ``None`` if there is none."""
+    """Return the time that :func:`new_run_id` wrote into an id, or ``None`` if it has none."""
     try:
         return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
@@ -61,10 +65,11 @@ def stamp_of(run_id: str) -> datetime | None:
 
 
 def dump_run(run: Run) -> bytes:
-    """Return the text of ``run.json`` (UTF-8, indented, ends with a line feed), its digest in front.
+    """Return the text of ``run.json`` (UTF-8, indented, ending with a line feed), with its digest
+    in front.
 
-    Bytes of a command line or an environment that are not UTF-8 reach Python as lone surrogates,
-    which JSON cannot hold; they become U+FFFD rather than costing the run.
+    Bytes of a command line or an environment that are not UTF-8 become lone surrogates in Python,
+    which JSON cannot represent; they are replaced by U+FFFD so that the run is not lost.
     """
     try:
         text = run.model_dump_json(indent=2)
@@ -74,17 +79,18 @@ def dump_run(run: Run) -> bytes:
 
 
 def load_run(data: bytes, name: str) -> Run:
-    """Return the run that ``data`` (a ``run.json``) describes.
+    """Return the run that ``data``, the content of a ``run.json``, describes.
 
     Args:
         data: The bytes of the record.
-        name: The record's name in an error, usually its path.
+        name: The name of the record in an error, usually its path.
 
     Raises:
-        ResultsError: Damaged, made by a newer Rackproof, or not a record; names the field.
+        ResultsError: The data is damaged, made by a newer Rackproof, or not a record; the message
+            gives the field.
     """
     try:
-        # Not by the schema first: the record of a newer Rackproof would be called damaged.
+        # The schema is not checked first: it would call the record of a newer Rackproof damaged.
         loaded = from_json(data)
         sealed = has_digest(data)
         data = open_sealed(data) if sealed else data
@@ -107,7 +113,7 @@ def load_run(data: bytes, name: str) -> Run:
             f"{SCHEMA_VERSION}). Use that Rackproof or a later one."
         )
     try:
-        # From the bytes again: JSON mode reads "NaN", dates and tuples the way they were written.
+        # Parse the bytes again: JSON mode reads "NaN", dates and tuples as they were written.
         run = Run.model_validate_json(data)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
@@ -118,7 +124,7 @@ def load_run(data: bytes, name: str) -> Run:
         more = f" (and {len(problems) - _ERRORS_SHOWN} more)" if len(problems) > _ERRORS_SHOWN else ""
         raise ResultsError(f"{name} is damaged: {shown}{more}") from None
     if "verdict" not in loaded:
-        # Its absence would read like "unproven", whatever the run came to.
+        # A missing verdict would be read as "unproven", whatever the result of the run.
         raise ResultsError(f"{name} is damaged: verdict: is missing. Restore it from a backup.")
     if problem := _too_good(run):
         raise ResultsError(f"{name} is damaged: {problem}. Restore it from a backup.")
@@ -126,7 +132,9 @@ def load_run(data: bytes, name: str) -> Run:
 
 
 def _unproven(run: Run) -> Run:
-    """Return a run whose record has no digest, as an earlier version's has none or a changed one's."""
+    """Return a run as unproven because its record has no digest: from an older version, or
+    changed.
+    """
     reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
     missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
     verdict = worst([run.verdict, Verdict.UNPROVEN])
@@ -136,7 +144,7 @@ def _unproven(run: Run) -> Run:
 def _too_good(run: Run) -> str:
     """Return the worst part of a record that is worse than its verdict, or "" if there is none.
 
-    Records of earlier versions have no digest: their parts show a changed verdict.
+    Records of earlier versions have no digest: their parts reveal a changed verdict.
     """
     parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
     parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
@@ -147,13 +155,14 @@ def _too_good(run: Run) -> str:
 
 
 def write_run(run: Run, folder: Path) -> Path:
-    """Write ``folder/run.json``, whole or not at all, and return its path.
+    """Write ``folder/run.json``, completely or not at all, and return its path.
 
-    The folder (the run's own, ``results/RUN_ID``) is made where it is missing. An existing record is
-    replaced in one step: a reader sees the old or the new one, also across a crash.
+    The folder (the run's own, ``results/RUN_ID``) is created if it is missing. An existing record
+    is replaced in one step: a reader gets the old or the new one, even after a crash.
 
     Raises:
-        ResultsError: Not writable (names folder and owner), disk full, or another file-system error.
+        ResultsError: The folder is not writable (the message gives folder and owner), the disk is
+            full, or another file-system error occurred.
     """
     path = folder / RECORD_NAME
     write_file(path, dump_run(run))
@@ -161,10 +170,11 @@ def write_run(run: Run, folder: Path) -> Path:
 
 
 def read_run(path: Path) -> Run:
-    """Return the run kept in a run folder or in a ``run.json``.
+    """Return the run stored in a run folder or in a ``run.json``.
 
     Raises:
-        ResultsError: Missing, not readable, damaged or too new; names file and field.
+        ResultsError: The record is missing, not readable, damaged or too new; the message gives
+            file and field.
     """
     file = path / RECORD_NAME if path.is_dir() else path
     try:
@@ -177,10 +187,10 @@ def read_run(path: Path) -> Run:
 
 
 def run_folders(results: Path) -> Iterator[Path]:
-    """Yield the run folders of a results folder by name, which for ids made here is by time.
+    """Yield the run folders of a results folder by name, which for ids made here means by time.
 
     Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist
-    yet holds none.
+    yet contains none.
 
     Raises:
         ResultsError: The results folder exists but cannot be listed.
@@ -203,11 +213,12 @@ def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None 
 
     Args:
         results: The results folder.
-        on_error: Called with what is wrong with a damaged record, which is then passed over; without
-            it the first damaged record ends the iteration.
+        on_error: A function that is called with the error about a damaged record, which is then
+            skipped; without it, the first damaged record ends the iteration.
 
     Raises:
-        ResultsError: A damaged record and no ``on_error``, or a folder that cannot be listed.
+        ResultsError: A record is damaged and ``on_error`` is missing, or the folder cannot be
+            listed.
     """
     for folder in run_folders(results):
         try:
@@ -221,12 +232,12 @@ def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None 
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Return the bytes of a plain file of at most ``limit`` bytes.
+    """Return the bytes of a regular file of at most ``limit`` bytes.
 
     Raises:
-        OSError: It cannot be read, is larger, or is not a plain file.
+        OSError: The file cannot be read, is larger, or is not a regular file.
     """
-    # Reading a pipe waits for its writer: forever, if there is none.
+    # Opening a pipe waits for its writer: forever, if there is none.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         state = os.fstat(stream.fileno())
         if not stat.S_ISREG(state.st_mode):
@@ -237,31 +248,33 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: to a neighbour, flushed to the disk, then renamed.
+    """Write a file completely or not at all: to a temporary file beside it, flushed to the disk,
+    then renamed.
 
-    Missing folders are made. Nothing is left behind on failure.
+    Missing folders are created. After a failure, no temporary file remains.
 
     Raises:
-        ResultsError: The path is a device or folder, not writable (names folder and owner), disk full, or
-            another file-system error.
+        ResultsError: The path is a device or folder, not writable (the message gives folder and
+            owner), the disk is full, or another file-system error occurred.
     """
     folder = path.parent
-    # Beside the target: a rename is one step only within a file system.
+    # The draft is beside the target: a rename is a single step only within a file system.
     draft = folder / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            # A rename would put a file in the place of a device, for every user of this machine.
+            # A rename would replace a device by a file, for every user of this machine.
             raise ResultsError(f"{path} is there and is no file: name another one")
         try:
             with open(draft, "xb") as stream:
                 stream.write(data)
                 stream.flush()
-                # Before the rename: after a power cut the name must not lead to an empty file.
+                # Done before the rename: after a power failure the name must not point to an empty
+                # file.
                 os.fsync(stream.fileno())
             os.replace(draft, path)
         except BaseException:
-            # On an interrupt, too.
+            # This also applies to an interrupt.
             draft.unlink(missing_ok=True)
             raise
         _flush_folder(folder)
@@ -270,12 +283,12 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut."""
+    """Make a rename in ``folder`` survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems cannot flush a folder; the file itself is safe by now.
+        # Some network file systems cannot flush a folder; the file itself is already safe.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -283,7 +296,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _explain(error: OSError, path: Path) -> str:
-    """Return what prevented writing ``path`` and what to do about it."""
+    """Describe the error that prevented writing ``path``, and the remedy."""
     folder = path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
@@ -303,7 +316,7 @@ def _explain(error: OSError, path: Path) -> str:
 
 
 def _owner_note(path: Path) -> str:
-    """Return who owns the nearest existing parent of ``path`` and who is asking."""
+    """Describe the owner of the nearest existing parent of ``path``, and the current user."""
     for place in (path, *path.parents):
         try:
             facts = place.stat()
@@ -321,7 +334,9 @@ def _user(number: int) -> str:
 
 
 def _printable(part: object) -> str:
-    """Return a piece of a damaged record fit for a terminal: its keys are anyone's text."""
+    """Return a part of a damaged record in a form that is safe for a terminal: its keys may be any
+    text.
+    """
     return "".join(sign if sign.isprintable() else "?" for sign in str(part))[:200]
 
 

@@ -1,7 +1,7 @@
-"""Answer a catalogue out of evidence. Making and verifying a certificate both call this. No I/O.
+"""Answer a catalogue from evidence, both to make and to verify a certificate. No I/O.
 
-Less evidence never makes a better answer: what is missing, too old, of other hardware or changed is
-``unproven``. A run that failed counts until the same point was run again.
+Less evidence never makes a better answer: evidence that is missing, too old, from other hardware or
+changed is ``unproven``. A failed run counts until the same point was run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_REASONS = 40
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an answer: its verdict, why it is no pass, and the piece that it rests on."""
+    """A part of an answer: its verdict, the reason why it is no pass, and the piece of evidence."""
 
     verdict: Verdict
     reason: str = ""
@@ -35,7 +35,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Question:
-    """One requirement of some nodes at one moment."""
+    """One requirement of some nodes at a given time."""
 
     requirement: Requirement
     asked: Sequence[str]
@@ -57,11 +57,11 @@ def answer_catalogue(
     """Return the answer to each requirement.
 
     Args:
-        requirements: Those of a catalogue.
-        asked: The nodes that are asked about.
-        nodes: The nodes with their present hardware.
-        evidence: Runs and nights.
-        at: The moment for which it holds.
+        requirements: The requirements of a catalogue.
+        asked: The nodes to certify.
+        nodes: The nodes with their current hardware.
+        evidence: The runs and nights.
+        at: The time for which the answers hold.
     """
     return tuple(_answer(_Question(one, asked, nodes, evidence, at)) for one in requirements)
 
@@ -102,7 +102,7 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
 
 
 def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
-    """Return the pieces of a kind that cover a node in the requirement's scope, the oldest first."""
+    """Return the pieces of a kind that include a node in the requirement's scope, oldest first."""
     found = [
         piece
         for piece in question.evidence
@@ -115,19 +115,19 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
-    # What is gone is known by its nodes' names alone: it may have been in any scope.
+    # A missing record is only known by its nodes' names: it may have been in any scope.
     if piece.gone or question.requirement.scope == "node":
         return True
     return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)
 
 
 def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
-    """Return why a piece proves nothing about a node's present hardware, or "" if it proves something."""
+    """Return the reason why a piece proves nothing about a node's current hardware, or ""."""
     then = piece.node(name)
-    # A run that failed before its node answered has nothing to know the hardware by, and counts.
+    # A run that failed before its node answered cannot identify the hardware, and counts.
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
         return ""
-    # In a wider scope every node of the run has to be the one that it was.
+    # In a wider scope, every node of the run must be the same as at that time.
     others = [one for one in piece.nodes if one.name == name or question.requirement.scope != "node"]
     doubts = (hardware_doubt(one, question.present(one.name)) for one in others if one.name in question.asked)
     return next(filter(None, doubts), "")
@@ -150,7 +150,7 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 
 
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
-    """Return the newest run of each point that counts, and why there is none."""
+    """Return the newest run of each point that counts, and the reason why there is none."""
     newest: dict[str, EvidencePiece] = {}
     doubt = ""
     for piece in _covering(question, name, "run", benchmark):
@@ -160,7 +160,7 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
         else:
             newest[piece.point] = piece
     fresh = [piece for piece in newest.values() if not _is_old(question, piece)]
-    # A failure does not become a pass by waiting.
+    # A failure does not become a pass with time.
     failed = [piece for piece in newest.values() if piece.verdict is Verdict.FAIL and piece not in fresh]
     return fresh + failed or list(newest.values()), doubt
 
@@ -177,7 +177,7 @@ def _parts_of_benchmark(
 
 
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
-    """Return a piece as a part: unproven at best where anything speaks against it."""
+    """Return a piece as a part: at best unproven if there is an objection to it."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
     inside = [one.verdict for one in piece.judgements if one.gating]
     inside += [one.verdict for one in piece.findings if piece.kind == "run"]
@@ -187,7 +187,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, pla
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
-    # That there is no run is a reason already.
+    # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [
             (one.verdict, piece)
@@ -227,7 +227,7 @@ def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
 
 def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
     for one in night.findings:
-        # What a night could not judge leaves open all that rests on it.
+        # If a night could not judge something, all that depends on it is open.
         is_open = one.verdict is Verdict.UNPROVEN
         if one.node == name and (is_open or question.requirement.names_code(one.code)):
             yield _Part(one.verdict, f"{name}: {one.code}: {one.text}", night)

@@ -61,7 +61,7 @@ def _versions(node: Node | None) -> dict[str, str]:
 
 
 def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
-    """Return what was judged by a reference with bounds: the latest of each measurement."""
+    """Return judgements by a reference with bounds: the latest of each measurement."""
     found: dict[_Key, tuple[Judgement, str]] = {}
     for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
         for one in piece.judgements:
@@ -92,7 +92,7 @@ def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateCh
 
 
 def _within(then: Judgement, present: Judgement) -> bool:
-    """Return whether a number is within its reference's bounds around the earlier number."""
+    """Return whether a number is within its reference's bounds, applied to the earlier number."""
     bounds, value, before = present.reference, present.value, then.value
     if bounds is None or value is None or before is None or then.unit != present.unit:
         return False
@@ -100,7 +100,7 @@ def _within(then: Judgement, present: Judgement) -> bool:
         return True
     change = (value - before) / abs(before) if before else math.inf
     low, high = bounds.low, bounds.high
-    # A NaN is within nothing.
+    # NaN is not within any bounds.
     return (low is None or change >= low) and (high is None or change <= high)
 
 

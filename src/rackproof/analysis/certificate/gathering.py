@@ -1,7 +1,7 @@
-"""Gather the evidence of a certificate out of a results folder and its history.
+"""Gather the evidence for a certificate from a results folder and its history.
 
-What the history has and the results folder lacks is a piece as well, which proves nothing: so that a run that
-failed cannot be taken out of the way.
+If the history has an entry and the results folder lacks its record, that is a piece of evidence,
+too, which proves nothing: otherwise a failed run could simply be deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_REASONS = 3
 
 
 class Gathered:
-    """The evidence on some nodes, and their hardware as it was seen last."""
+    """The evidence on some nodes, and their hardware as last seen."""
 
     def __init__(
         self, results: Path, store: Store, catalogue: Catalogue, asked: Sequence[str], now: datetime
@@ -57,7 +57,7 @@ class Gathered:
     # Runs.
 
     def _newest_runs(self) -> list[Run]:
-        """Return the newest run of each point on each set of nodes as they then were."""
+        """Return the newest run of each point on each set of nodes, as these were at the time."""
         newest: dict[object, Run] = {}
         for run in sorted(self._runs(), key=lambda run: (_moment_of(run), run.run_id)):
             self._see(_moment_of(run), run.nodes)
@@ -70,7 +70,9 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs that were made on asked nodes; damaged records the history has the rows."""
+        """Yield the runs made on requested nodes; for a damaged record, the history has the
+        rows.
+        """
         for run in iter_runs(self._results, on_error=lambda _: None):
             is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
@@ -99,7 +101,7 @@ class Gathered:
         )
 
     def _known(self, run_id: str) -> Run | None:
-        """Return a run as the history has it."""
+        """Return a run as it is in the history."""
         try:
             known = self._store.run(run_id)
         except HistoryError:
@@ -142,21 +144,21 @@ class Gathered:
             objections=(*_night_doubts(known, mine, there), *_doubts(known, folder)),
         )
 
-    # What is gone.
+    # Missing records.
 
     def _gone(self, found: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
-        """Yield what the history has and no readable record shows."""
+        """Yield history entries without a readable record."""
         known = {piece.id for piece in found}
         oldest = min((piece.moment for piece in found if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
             moment = row.ended or row.moment
-            # An earlier night is superseded, whatever it was.
+            # An earlier night is superseded, whatever its result was.
             is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
             if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
                 yield self._gone_piece(row, moment)
 
     def _counts(self, row: RunRow) -> bool:
-        """Return whether a run of the history is about the asked nodes and the catalogue."""
+        """Return whether a run in the history concerns the requested nodes and the catalogue."""
         if row.benchmark == night_store.BENCHMARK:
             # The history does not name the nodes that a night did not reach.
             return True
@@ -192,7 +194,7 @@ class Gathered:
         )
 
     def _damaged(self, name: str, why: str) -> EvidencePiece:
-        """Return a night whose record cannot be read: it may have covered every node."""
+        """Return a night whose record is unreadable: it may have included every node."""
         return EvidencePiece(
             id=name,
             kind="night",
@@ -214,13 +216,13 @@ def _moment_of(run: Run) -> datetime:
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:
-    """Return the nodes of a run; of one that did not answer, its name is all there is."""
+    """Return the nodes of a run; for a node that did not answer, only its name is known."""
     known = {node.name for node in run.nodes}
     return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
 
 
 def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
-    """Yield why a folder proves nothing of what the history has of it."""
+    """Yield the reasons why a folder does not prove what the history has about it."""
     if known is None:
         yield "the history does not know it: enter it with `rackproof history --rebuild`"
     elif objection := record_objection(known, folder):
@@ -235,7 +237,7 @@ def _no_logs(run: Run) -> Iterator[str]:
 def _night_doubts(
     known: Run | None, mine: Sequence[NodeNight], there: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
-    """Yield which snapshots are missing, and why those that are there prove nothing."""
+    """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
     for one in mine:
         if not one.unreached and one.node not in there:
             yield f"the snapshot of {one.node} is gone or was changed"
@@ -259,7 +261,7 @@ def _night_findings(one: NodeNight) -> Iterator[PieceFinding]:
 
 
 def _reads(kept: StoredSnapshot) -> dict[str, str]:
-    """Return the state of each tool's answer, and of the parts that a node may not have."""
+    """Return the state of each tool's answer, and of the parts that a node may lack."""
     snapshot = kept.snapshot
     states = {tool: tool_state(snapshot, tool).value for tool in snapshot.tools}
     states |= dict.fromkeys(snapshot.truncated, "cut")
@@ -269,8 +271,10 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
 
 
 def _files(folder: Path, record: Run | None, wanted: Collection[Path] = ()) -> Iterator[RawFile]:
-    """Yield the record of a run or night, and its files (``wanted`` ones alone, if any) as it names them."""
-    # That a file is gone, or is another, is among the objections.
+    """Yield the record of a run or night and the files that it names (only ``wanted`` ones, if
+    any).
+    """
+    # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):
         digest, length = digest_file(folder / RECORD_NAME)
         yield RawFile(path=f"{folder.name}/{RECORD_NAME}", sha256=digest, size_bytes=length)

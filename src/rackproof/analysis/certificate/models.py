@@ -1,4 +1,4 @@
-"""The content of a certificate. No I/O."""
+"""Define the content of a certificate. No I/O."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.records import Judgement, Name, Node, Record, Text, Verdict
 
 NAMESPACE = "rackproof-evidence"
-"""The namespace of signatures: one of the same key over something else is none of a certificate."""
+"""The namespace of signatures: the same key's signature of something else is not valid here."""
 Scope = Literal["node", "pair", "rack"]
 
 
 class CertificateError(RackproofError):
-    """A catalogue or a certificate cannot be read or made; the message has the reason."""
+    """A catalogue or a certificate that cannot be read or made; the message gives the reason."""
 
 
 class Requirement(Record):
-    """One row of a catalogue: what is required, and which evidence answers it.
+    """One row of a catalogue: the requirement, and the evidence that answers it.
 
-    Every benchmark has to have run, and each ``metric`` has to be judged in one of these runs. With ``night``
-    the last night of each node counts: all of it, or, with ``codes``, the findings of these codes alone, if
-    the tools in ``reads`` answered.
+    Every benchmark must have run, and each ``metric`` must be judged in one of these runs. With
+    ``night``, the last night of each node counts: all of it or, with ``codes``, only the findings
+    with these codes, if the tools in ``reads`` answered.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
@@ -55,16 +55,18 @@ class Requirement(Record):
 
     @property
     def max_age(self) -> timedelta:
-        """Return how old the evidence may be."""
+        """Return the largest allowed age of the evidence."""
         return timedelta(days=self.max_age_days)
 
     def names_code(self, code: str) -> bool:
-        """Return whether findings of this code answer it; without codes all do."""
+        """Return whether findings with this code answer the requirement; without codes, all do."""
         return not self.codes or any(fnmatchcase(code, pattern) for pattern in self.codes)
 
 
 class Catalogue(Record):
-    """Requirements, where they come from, and what of their source is left out because nothing answers it."""
+    """Requirements, their source, and the parts of the source that are left out because no evidence
+    answers them.
+    """
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
     title: Name
@@ -100,9 +102,11 @@ class PieceFinding(Record):
 class EvidencePiece(Record):
     """One run or one night, as far as it answers a requirement.
 
-    ``verdicts`` are a night's, by node. ``reads`` has by node the state of each tool that a night asked.
-    ``objections`` say why the piece proves nothing: a file was changed, a folder is gone. Of a run whose
-    folder is ``gone``, the history's row is all there is.
+    Attributes:
+        verdicts: The verdicts of a night, by node.
+        reads: By node, the state of each tool that a night queried.
+        objections: The reasons why the piece proves nothing: a file was changed, a folder is gone.
+        gone: Whether the run's folder is missing, so that only the history's row remains.
     """
 
     id: str
@@ -128,12 +132,12 @@ class EvidencePiece(Record):
         return f"{self.benchmark} {json.dumps(self.parameters, sort_keys=True)}"
 
     def node(self, name: str) -> Node | None:
-        """Return a node as it was then, or None if the piece does not cover it."""
+        """Return a node as it was at the time, or None if the piece does not include it."""
         return next((one for one in self.nodes if one.name == name), None)
 
 
 class Answer(Record):
-    """The answer to one requirement: ``by`` names the pieces that it rests on."""
+    """The answer to one requirement; ``by`` names the pieces of evidence."""
 
     id: str
     verdict: Verdict
@@ -143,7 +147,7 @@ class Answer(Record):
 
 
 class Certificate(Record):
-    """A certificate; ``nodes`` is the hardware as it was seen last, ``page_sha256`` the digest of its page
+    """A certificate; ``nodes`` is the hardware as last seen, ``page_sha256`` the digest of its page
     without this text and its signature.
     """
 
@@ -162,7 +166,7 @@ class Certificate(Record):
 
 
 def hardware_doubt(then: Node, now: Node | None) -> str:
-    """Return why two descriptions of a node are of different hardware, or "" if it is the same."""
+    """Return the reason why two descriptions of a node are of different hardware, or ""."""
     if now is None:
         return "its present hardware is not known"
     if _uuids(then) != _uuids(now):
@@ -177,7 +181,7 @@ def hardware_doubt(then: Node, now: Node | None) -> str:
 
 
 def is_identified(node: Node) -> bool:
-    """Return whether anything but its name identifies a node."""
+    """Return whether a node is identified by more than its name."""
     return bool(_uuids(node) or node.serial or node.machine_id)
 
 

@@ -1,6 +1,7 @@
-"""Put a certificate's JSON and signature into its page, and take them out again. No I/O.
+"""Put a certificate's JSON and signature into its page, and extract them. No I/O.
 
-The JSON holds the digest of the page without both, so that neither can be changed without the other.
+The JSON contains the digest of the page without both, so that neither can be changed without the
+other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _END = "</pre>"
 
 
 class PageParts(NamedTuple):
-    """A page without its JSON and its signature, and these."""
+    """A page without its JSON and its signature, together with these two."""
 
     shell: str
     json: bytes
@@ -40,7 +41,7 @@ def load_certificate(data: bytes) -> Certificate:
     """Return the certificate that JSON describes.
 
     Raises:
-        CertificateError: It was changed after it was written, or is not a certificate.
+        CertificateError: The JSON was changed after it was written, or is not a certificate.
     """
     try:
         return Certificate.model_validate_json(open_sealed(data))
@@ -59,7 +60,7 @@ def shell_digest(shell: str) -> str:
 
 
 def fill_page(parts: PageParts) -> bytes:
-    """Return the whole page."""
+    """Return the complete page."""
     page = parts.shell.replace(JSON_MARK, JSON_MARK + parts.json.decode("ascii"))
     return page.replace(SIGNATURE_MARK, SIGNATURE_MARK + parts.signature).encode()
 
@@ -68,7 +69,7 @@ def split_page(page: bytes) -> PageParts:
     """Return the parts of a page.
 
     Raises:
-        CertificateError: It is no certificate's page.
+        CertificateError: The page is not that of a certificate.
     """
     try:
         text = page.decode()

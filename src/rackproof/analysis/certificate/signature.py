@@ -1,4 +1,6 @@
-"""Sign and check by ``ssh-keygen -Y``: with a key that its owner has already, and without Rackproof, too."""
+"""Sign and verify with ``ssh-keygen -Y``: with an existing key of the owner, and even without
+Rackproof.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ def sign_bytes(data: bytes, key: Path) -> str:
 
 
 def signer_of(data: bytes, signature: str, signers: Path) -> str:
-    """Return who signed some bytes, by a file of allowed signers (``man ssh-keygen``).
+    """Return the signer of some bytes, according to a file of allowed signers (``man ssh-keygen``).
 
     Raises:
-        CertificateError: The signature is of none of them, or of other bytes.
+        CertificateError: The signature is from none of them, or for other bytes.
     """
     if not _is_as_written(signature):
         raise CertificateError("its signature was changed, or is none of ssh-keygen's")
@@ -56,7 +58,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
 
 
 def _is_as_written(signature: str) -> bool:
-    """Return whether a signature is as ssh-keygen writes it, which reads other forms, too."""
+    """Return whether a signature has the form that ssh-keygen writes; it reads other forms, too."""
     try:
         raw = base64.b64decode(signature.removeprefix(_BEGIN).removesuffix(_END))
     except ValueError:

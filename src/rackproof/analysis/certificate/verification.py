@@ -1,4 +1,6 @@
-"""Verify a certificate offline: nothing in it is believed that follows from something else in it."""
+"""Verify a certificate offline: a fact that follows from other facts in it is computed, not
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,16 @@ from rackproof.analysis.certificate.signature import signer_of
 from rackproof.core.records import Record, Verdict
 
 BESIDE = (".json", ".json.sig")
-"""Suffixes of the files beside a page: copies of what is in it, for other programs."""
+"""Suffixes of the files beside a page, which are copies of its contents for other programs."""
 _CLOCK_SKEW = timedelta(minutes=5)
 
 
 class Verification(Record):
-    """The result: ``verdict`` is what the certificate proves now, ``signer`` who signed it.
+    """The result: ``verdict`` is what the certificate proves now, ``signer`` is the name of the
+    signer.
 
-    ``objections`` say why it proves nothing; ``expired`` names requirements whose evidence is too old by now.
+    ``objections`` has the reasons why it proves nothing; ``expired`` names requirements whose
+    evidence is now too old.
     """
 
     verdict: Verdict
@@ -44,10 +48,10 @@ def verify_certificate(
     """Verify a certificate's page.
 
     Args:
-        page: The page.
-        beside: The files beside it that are there, by their suffix (:data:`BESIDE`).
-        now: The moment for which it shall hold.
-        signers: The file of allowed signers.
+        page: The bytes of the page.
+        beside: The existing files beside it, by suffix (:data:`BESIDE`).
+        now: The time for which the certificate must hold.
+        signers: The path of the file of allowed signers.
         allow_unsigned: Whether a page without a signature may prove anything.
     """
     try:
@@ -71,7 +75,7 @@ def verify_certificate(
 
 
 def _signer(parts: PageParts, signers: Path | None, allow_unsigned: bool) -> tuple[str, tuple[str, ...]]:
-    """Return who signed it, and what is wrong with that."""
+    """Return the signer, and the objections to the signature."""
     if not parts.signature:
         return "", () if allow_unsigned else ("it is unsigned: anyone can have made or changed it",)
     if signers is None:

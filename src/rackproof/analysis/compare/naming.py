@@ -1,4 +1,4 @@
-"""Give systems, benchmarks and metrics one name each: logs and publications name them differently."""
+"""Map the names that logs and publications give to a system, benchmark or metric to one name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ THROUGHPUT = (
     "batches_per_second",
     "epochs_per_minute",
 )
-"""Metrics that a training may report as its throughput; a run's is the first of these that it has."""
+"""Metrics that count as a training's throughput; of several, the first in this list is used."""
 
-# The folders of round 0.6 have other names than the systems in their logs.
+# Round 0.6 names benchmarks differently in its folders and in its logs.
 _SAME_BENCHMARK = {
     "single_stage_detector": "ssd",
     "object_detection": "maskrcnn",
@@ -25,19 +25,19 @@ _SAME_BENCHMARK = {
     "translation": "transformer",
 }
 PUBLISHED = "published:"
-"""Begins the name of a published system: ``published:HyperPlane``, ``published:5.1/SYSTEM``."""
+"""Prefix of a published system's name: ``published:HyperPlane``, ``published:5.1/SYSTEM``."""
 
 
 def published_system(name: str) -> str | None:
-    """Return the published system of round 0.6 that a system's name means, if there is one.
+    """Return the published system of round 0.6 that a name refers to, or None.
 
-    A run's configuration means the row that was made with it: ``LambdaHyperplaneBasic`` is the tuned
-    HyperPlane, ``DGX1`` the DGX-1. Other names mean the system that they hold, the longest first;
-    ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
+    The name of a configuration refers to the published row that used it: ``LambdaHyperplaneBasic``
+    is the tuned HyperPlane, ``DGX1`` the DGX-1. Other names refer to the longest system name that
+    they contain; ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
     known = _published_names()
-    # So many systems together are that row or none, never one of its parts.
+    # A name such as 4xSYSTEM refers to that row or to none, never to the single system.
     if re.match(r"\d+x", plain):
         return known.get(plain)
     return next(
@@ -46,7 +46,7 @@ def published_system(name: str) -> str | None:
 
 
 def _published_names() -> dict[str, str]:
-    """Return the published systems of round 0.6 by plain configuration and plain name, the longest first."""
+    """Return the published systems of round 0.6 by plain configuration and name, longest first."""
     rows = find_published(round="0.6")
     named = {plain_name(one.system): one.system for one in rows}
     named |= {plain_name(one.configuration): one.system for one in rows if one.configuration}
@@ -54,11 +54,11 @@ def _published_names() -> dict[str, str]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without case and punctuation: ``DGX-1`` and ``dgx1`` are one system."""
+    """Return a name in lower case without punctuation: ``DGX-1`` and ``dgx1`` name one system."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def canonical_benchmark(name: str) -> str:
-    """Return a benchmark's name as its logs state it: ``translation-0.6`` is ``transformer``."""
+    """Return the name of a benchmark in its logs: ``transformer`` for ``translation-0.6``."""
     name = name.removesuffix("-0.6")
     return _SAME_BENCHMARK.get(name, name)

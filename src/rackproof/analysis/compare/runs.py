@@ -1,6 +1,8 @@
-"""Two runs side by side: every measurement that both have, and how their surroundings differ.
+"""Compare two runs side by side: every measurement that both have, and the differences of their
+environments.
 
-Comparing decides nothing: verdicts come from judging. A difference in unit is reported, never converted.
+Comparing gives no verdict: verdicts come from judging. A difference in unit is reported, never
+converted.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]{8,}")
 
 
 class Side(Record):
-    """One of the two runs, in short."""
+    """A summary of one of the two runs."""
 
     run_id: str
     title: str
@@ -33,7 +35,7 @@ class ComparedMeasurement(Record):
     """A measurement that both runs have.
 
     ``ratio`` is second / first and ``difference`` (second - first) / first as a fraction; both are
-    ``None`` if they are undefined (zero, NaN, infinity). ``better`` follows the direction.
+    ``None`` if undefined (zero, NaN, infinity). ``better`` depends on the direction.
     """
 
     name: str
@@ -48,7 +50,7 @@ class ComparedMeasurement(Record):
 
 
 class Refused(Record):
-    """A measurement that both runs have in different units: not compared."""
+    """A measurement that both runs have, but in different units, so that it is not compared."""
 
     name: str
     labels: dict[str, str]
@@ -67,7 +69,7 @@ class Unmatched(Record):
 
 
 class Difference(Record):
-    """A fact about the surroundings that differs; empty if one run does not state it."""
+    """A fact about the environment that differs; empty if one run does not state it."""
 
     what: str
     first: str
@@ -94,7 +96,9 @@ def exact_key(one: Measurement) -> _Key:
 
 
 def anonymous_key(one: Measurement) -> _Key:
-    """Return a key without the identity of the hardware: GPU 0 of one node against GPU 0 of another."""
+    """Return a key without the identity of the hardware, to compare GPU 0 of one node with GPU 0 of
+    another.
+    """
     kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
     return one.name, tuple(sorted(kept.items()))
 
@@ -102,7 +106,9 @@ def anonymous_key(one: Measurement) -> _Key:
 def _pair(
     first: list[Measurement], second: list[Measurement], key: Callable[[Measurement], _Key]
 ) -> list[tuple[Measurement, Measurement]]:
-    """Take from both lists the measurements whose key is unique in each and the same in both."""
+    """Remove from both lists, and return, the measurements whose key is unique in each and the same
+    in both.
+    """
     left, right = _unique(first, key), _unique(second, key)
     pairs = [(measurement, right[name]) for name, measurement in left.items() if name in right]
     # By identity: two measurements with equal fields are still two.
@@ -154,7 +160,7 @@ def _better(first: Measurement, second: Measurement, direction: Direction | None
 
 def _facts(run: Run) -> dict[str, str]:
     """Return the compared facts of a run's environment, by name."""
-    # The order of the facts is the order of the differences in the report.
+    # The order of the facts determines the order of the differences in the report.
     facts = {
         "benchmark": run.benchmark,
         "suite": run.suite,
@@ -188,7 +194,7 @@ def _hardware_facts(nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def _version_facts(kind: str, nodes: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return each name's versions over all nodes, so that a node that differs shows."""
+    """Return each name's versions over all nodes, so that a deviating node is visible."""
     names = {name for versions in nodes for name in versions}
     return {f"node {kind} {name}": _joined(versions.get(name, "") for versions in nodes) for name in names}
 
@@ -221,11 +227,13 @@ def side_of(run: Run) -> Side:
 def compare(first: Run, second: Run) -> Comparison:
     """Compare two runs.
 
-    Measurements are matched by name and labels; those left over once more without the UUIDs of GPUs,
-    so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on both sides.
+    Measurements are matched by name and labels, and the remaining ones again without the UUIDs of
+    GPUs, so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on
+    both sides.
     """
     left, right = list(first.measurements), list(second.measurements)
-    # Exact matches first: they take their measurements out, so that the rest can be unique without UUIDs.
+    # Exact matches come first: they remove their measurements, so that the rest can be unique
+    # without UUIDs.
     pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
     order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])

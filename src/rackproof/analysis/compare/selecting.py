@@ -1,7 +1,7 @@
-"""Resolve a name on the command line to a run, a system's runs, logs made elsewhere, or a publication.
+"""Resolve a command line's name to a run, a system's runs, logs made elsewhere, or a publication.
 
-A system is named by where its runs were made, according to their records: the nodes' SKU or name, the
-configuration, the plan, and for imported logs a folder or file of the path they were imported from.
+A system's names come from the records of its runs: the nodes' SKU or name, the configuration, the
+plan, and for imported logs a folder or file of the path from which they were imported.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run
 from rackproof.store.run_folder import RECORD_NAME, iter_runs
 
-# Repeats: DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
+# Suffixes of repeats: DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
 _TRIAL = re.compile(r"[_.-]\d+$")
 _GLOB = re.compile(r"[*?\[]")
 
 
 class NotFoundError(RackproofError):
-    """A name means nothing here; the message lists the known names."""
+    """A name that cannot be resolved; the message lists the known names."""
 
 
 def names_of(run: Run) -> tuple[str, ...]:
-    """Return every name that a run's system goes by, the most specific first."""
+    """Return all names of a run's system, the most specific first."""
     skus = {node.sku for node in run.nodes}
     hosts = {node.name for node in run.nodes}
-    # A run over several nodes is not a run of any one of them.
+    # A run on several nodes is not named after a single one of them.
     names = [*_only_member(skus), run.configuration, *_only_member(hosts)]
     names += [*_names_of_import(run), run.plan_id]
     return tuple(dict.fromkeys(name for name in names if name and name != "/"))
@@ -53,10 +53,12 @@ def published(name: str) -> System:
     """Return a published system.
 
     Args:
-        name: Its name, with or without the round (``0.6/HyperPlane``) in front, or a study's (``p100-host``).
+        name: Its name, with or without the round before it (``0.6/HyperPlane``), or a study's
+            (``p100-host``).
 
     Raises:
-        NotFoundError: Nothing was published under that name; names those of round 0.6 and of the studies.
+        NotFoundError: Nothing was published under that name; the message lists the names of
+            round 0.6 and of the studies.
     """
     points = tuple(_results_named(name, study_points()))
     if points:
@@ -70,7 +72,7 @@ def published(name: str) -> System:
             f"no published system {name}; round 0.6 has {', '.join(sorted(known))}, "
             f"and the scaling studies {', '.join(studied)}"
         )
-    # Results come newest round first and fastest first; reversed, the fastest of a benchmark is kept.
+    # The newest round and the fastest come first; reversed, the fastest per benchmark is kept.
     newest = [result for result in results if result.round == results[0].round]
     best = {result.benchmark: result for result in reversed(newest)}
     return System(name=f"{newest[0].system} (published)", published=tuple(best.values()))
@@ -83,28 +85,30 @@ def _results_named(system: str, results: Sequence[PublishedResult]) -> list[Publ
 def select(
     name: str, results: Path, find_run: Callable[[str], Run], remarks: list[str], *, benchmark: str = ""
 ) -> System:
-    """Return the meaning of a name.
+    """Return the system that a name refers to.
 
-    Looked for in this order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of logs or
-    of run folders, or a quoted pattern of such; the exact id of a run; a system of the results folder
-    (see :func:`names_of`); and what ``find_run`` makes of it.
+    These are tried in order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of
+    logs or of run folders, or a quoted pattern of these; the exact id of a run; a system of the
+    results folder (see :func:`names_of`); and the run that ``find_run`` finds.
 
     Args:
-        name: As given.
+        name: The name, as given on the command line.
         results: The results folder.
-        find_run: Finds a run by the beginning of its id, in the results or the history, or raises.
-        remarks: Takes a line for each file passed over and each record that cannot be read.
-        benchmark: Only runs of this one.
+        find_run: A function that finds a run by a prefix of its id, in the results or the history,
+            or raises.
+        remarks: List that gets a line for each skipped file and each unreadable record.
+        benchmark: Only runs of this benchmark; empty for all.
 
     Raises:
-        NotFoundError: A pattern matches nothing, a folder holds no log, or nothing was published so.
+        NotFoundError: A pattern matches nothing, a folder has no log, or no publication has
+            that name.
         ResultsError: A named record cannot be read.
         OSError: A log cannot be read.
     """
     if name.startswith(PUBLISHED):
         return published(name.removeprefix(PUBLISHED))
     path = Path(name)
-    # A file whose name has a bracket or a star is that file, not a pattern.
+    # If a file with a bracket or a star in its name exists, the name is that file, not a pattern.
     if _GLOB.search(name) and not path.exists():
         places = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
         if not places:
@@ -123,12 +127,12 @@ def select(
 def _is_place_of_logs(name: str) -> bool:
     """Return whether a name is a file or folder, but not a single run's record, which ``find_run`` reads."""
     path = Path(name)
-    # An empty name would be the current folder.
+    # An empty name would mean the current folder.
     return bool(name) and path.name != RECORD_NAME and path.exists() and not (path / RECORD_NAME).exists()
 
 
 def _may_be_system(name: str, results: Path) -> bool:
-    # The exact id of a run comes before a system of that name; a path is neither.
+    # A run with exactly this id takes precedence over a system of that name; a path is neither.
     if not name or "/" in name or Path(name).exists():
         return False
     return not (results / name / RECORD_NAME).is_file()
@@ -140,7 +144,7 @@ def _runs_of_system(name: str, results: Path, remarks: list[str]) -> tuple[Run, 
 
 
 def _pattern_name(pattern: str) -> str:
-    """Return a name for a pattern: its last part that is more than wildcards."""
+    """Return a name for a pattern: its last part that has more than wildcards."""
     for part in reversed(Path(pattern).parts):
         text = _GLOB.sub(" ", re.sub(r"\[[^]]*\]", " ", part.removesuffix(".log").removesuffix(".txt")))
         words = [word.strip("_.-") for word in text.split()]
@@ -150,13 +154,13 @@ def _pattern_name(pattern: str) -> str:
 
 
 def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
-    """Return the runs under folders: recorded ones where there are any, else those made of logs."""
+    """Return the runs under folders: recorded runs if there are any, else runs made from logs."""
     skipped: list[str] = []
     try:
         runs = tuple(_runs_at(places, remarks, skipped))
     except NoLogsError as error:
         raise NotFoundError(str(error)) from None
-    # After the remarks about records, whichever of the places came first.
+    # These follow the remarks about records, whatever the order of the places.
     remarks += [f"passed over: {line}" for line in skipped]
     if not runs:
         raise NotFoundError(f"{', '.join(map(str, places[:3]))}: no file there is a log of a known format")
@@ -170,7 +174,7 @@ def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> 
             yield from _recorded_runs(place, remarks)
         else:
             logs.append(place)
-    # All logs in one go: a copy of a log is only seen beside the original.
+    # Read all logs together: a copy of a log is recognized only next to its original.
     yield from runs_from_logs(logs, skipped)
 
 

@@ -1,10 +1,13 @@
-"""Systems side by side: throughput, minutes and epochs to target of every benchmark, over repeats.
+"""Compare systems side by side: throughput, minutes and epochs to target of every benchmark, over
+repeats.
 
-Several runs of one benchmark at one point are repeats; a cell is their mean. A run that shows a failure,
-or does not show that it ended well, never enters a mean; it is listed with its reason and line.
+Several runs of one benchmark at one point are repeats, and a cell is their mean. A run that shows a
+failure, or does not prove that it ended well, is never part of a mean; it is listed with its reason
+and line.
 
-A published result is a system, too: one number per benchmark, and nothing is known of its repeats. If a
-system has a published counterpart, each of its cells is judged against it (by :mod:`rackproof.core.judging`).
+A published result is a system, too: it has one number per benchmark, and its repeats are unknown.
+If a system has a published counterpart, each of its cells is judged against it (by
+:mod:`rackproof.core.judging`).
 """
 
 from __future__ import annotations
@@ -47,29 +50,32 @@ Conclusion = Literal[
 
 MINUTES, EPOCHS = "time_to_train", "epochs"
 
-# A count of these per second means nothing without their size. (maskrcnn's "iterations" are images.)
+# A number of these per second means nothing without their size. (maskrcnn's "iterations" are
+# images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
 
 
 class System(Record):
-    """A system that is compared: its name with the runs made on it, or with its published results."""
+    """A system to compare: its name with the runs made on it, or with its published results."""
 
     name: str
     runs: tuple[Run, ...] = ()
     published: tuple[PublishedResult, ...] = ()
     single_run: bool = False
-    """Named as one run, not as a system."""
+    """True if it is a single run that is shown by name, not a system."""
 
 
 class ComparisonCell(Record):
     """One metric of one benchmark on one system.
 
-    ``value`` is the mean of ``values`` (one per run), or ``None`` if nothing counts; ``low`` and ``high``
-    bound it with the comparison's confidence, ``None`` for fewer than two repeats. ``expected`` is the
-    difference, as a fraction, that this mean may have from a published one by luck alone: for minutes the
-    time from one evaluation to the next, over the root of the number of runs. ``published`` cells are means
-    over an unstated number of runs.
+    Attributes:
+        value: The mean of ``values`` (one per run), or ``None`` if no run counts.
+        low, high: The interval of the mean at the comparison's confidence, ``None`` for fewer than
+        two repeats.
+        expected: The relative difference from a published mean that chance alone may cause: for
+            minutes, the time between evaluations divided by the square root of the number of runs.
+        published: Whether the cell is a mean over an unstated number of runs.
     """
 
     values: tuple[float, ...] = ()
@@ -84,9 +90,9 @@ class ComparisonCell(Record):
 
 
 class Ratio(Record):
-    """A system's mean over that of the first system, with its interval and conclusion.
+    """The ratio of a system's mean to that of the first system, with its interval and conclusion.
 
-    ``better``, ``worse`` and ``differs`` are concluded only where the interval leaves out 1.
+    The conclusion is ``better``, ``worse`` or ``differs`` only if the interval excludes 1.
     """
 
     value: float | None = None
@@ -97,7 +103,7 @@ class Ratio(Record):
 
 
 class ComparedMetric(Record):
-    """One row: ``cells`` in the order of the systems, ``ratios`` of all but the first."""
+    """One row: ``cells`` has the order of the systems, and ``ratios`` omits the first system."""
 
     benchmark: str
     point: str = ""
@@ -111,7 +117,7 @@ class ComparedMetric(Record):
 
 
 class Counted(Record):
-    """A run that enters a mean, with its log's facts."""
+    """A run that is part of a mean, with the facts of its log."""
 
     system: str
     run_id: str
@@ -124,12 +130,13 @@ class Counted(Record):
     minutes: float | None = None
     epochs: float | None = None
     wall_minutes: float | None = None
-    """From the run script's RESULT line: with start-up, and for minigo with the games after training."""
+    """Minutes in the run script's RESULT line: they include start-up and, for minigo, the games
+    after training."""
     source: Source = Source()
 
 
 class LeftOut(Record):
-    """A run that enters no mean, and why."""
+    """A run that is part of no mean, with the reason."""
 
     system: str
     run_id: str
@@ -150,11 +157,11 @@ class SystemComparison(Record):
     counted: tuple[Counted, ...]
     left_out: tuple[LeftOut, ...]
     unmatched: tuple[str, ...]
-    """Benchmarks that not every system has, in words."""
+    """Texts about benchmarks that not every system has."""
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:
-        """Return every cell's judgement."""
+        """Return the judgements of all cells."""
         return tuple(cell.judgement for row in self.rows for cell in row.cells if cell.judgement is not None)
 
 
@@ -162,12 +169,13 @@ Exclusion = tuple[Verdict, str, Source]
 
 
 def exclusion_reason(run: Run) -> Exclusion | None:
-    """Return why a run must not enter a mean: verdict, reason, place, or ``None`` if it may.
+    """Return the reason why a run must be excluded from a mean (verdict, reason, place), or
+    ``None``.
 
-    The logs count, the findings beside them, and bounds of quality (accuracy, wrong values). A run that is
-    only slower than its reference counts: leaving it out would flatter the system.
+    Logs, other findings, and bounds of quality (accuracy, wrong values) are considered. A run that
+    is only slower than its reference is included: excluding it would flatter the system.
     """
-    # The order is part of the answer: the nearest to the cause comes first.
+    # The order matters: the reason nearest to the cause comes first.
     return (
         _gravest_finding(run)
         or _unfinished_log(run)
@@ -181,7 +189,8 @@ def _gravest_finding(run: Run) -> Exclusion | None:
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
-    # The log's own text last: the first finding is the cause, "no run_stop" only the consequence.
+    # The log's own text comes last: the first finding is the cause, "no run_stop" only a
+    # consequence.
     first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
     return first.verdict or Verdict.UNPROVEN, first.message, first.source
 
@@ -208,14 +217,17 @@ def _bad_exit(run: Run) -> Exclusion | None:
 
 
 def _bad_verdict_without_log(run: Run) -> Exclusion | None:
-    # With a log, a gating verdict may only mean "slower than the reference", which is not a reason.
+    # If there is a log, a gating verdict may only mean "slower than the reference", which is no
+    # reason.
     if run.logs or not run.verdict.gates:
         return None
     return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
 
 
 def _is_bound(reference: Reference | None) -> bool:
-    """Return whether it is a definition's fixed bound (an accuracy to reach), not a speed with tolerance."""
+    """Return whether a reference is a definition's fixed bound (a required accuracy), not a speed
+    with tolerance.
+    """
     return reference is not None and reference.warn is None and 0 in (reference.low, reference.high)
 
 
@@ -240,7 +252,7 @@ class _Group(Record):
 
 
 def _groups(system: System) -> dict[str, list[_Group]]:
-    """Return the groups of a system by benchmark; what does not count only as a number."""
+    """Return the groups of a system by benchmark; excluded runs are only counted."""
     runs_of: dict[str, dict[_Point, list[Run]]] = {}
     for run in system.runs:
         points = runs_of.setdefault(canonical_benchmark(run.benchmark), {})
@@ -262,7 +274,7 @@ def _benchmark_groups(points: Mapping[_Point, list[Run]]) -> list[_Group]:
     with_runs = [group for group in groups if group.runs]
     if len(with_runs) > 1:
         return groups
-    # A log cut off before it states its batch size is a lost run of the only point there is.
+    # A log that ends before it states its batch size is a lost run of the only point.
     lost = sum(group.left_out for group in groups)
     return [(with_runs or groups)[0].model_copy(update={"left_out": lost})]
 
@@ -271,16 +283,16 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, one per system, and those without a counterpart."""
+    """Return rows of groups, one group per system, and the groups without a counterpart."""
     rows: list[_Row] = []
     lonely: list[str] = []
-    # By first appearance, not by name: the rows keep the order of the first system.
+    # Order by first appearance, not by name: the rows follow the order of the first system.
     for benchmark in dict.fromkeys(name for groups in systems for name in groups):
         of_each = [groups.get(benchmark, []) for groups in systems]
         if not all(of_each):
             lonely.append(benchmark)
         elif all(map(_is_single_point, of_each)):
-            # One point each is compared even where the points differ: systems tune their batch size.
+            # Single points are compared even if they differ: systems tune their batch size.
             rows.append((benchmark, [groups[0] for groups in of_each]))
         else:
             matched, unmatched = _aligned_points(benchmark, of_each)
@@ -294,7 +306,7 @@ def _is_single_point(groups: Sequence[_Group]) -> bool:
 
 
 def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[list[_Row], list[str]]:
-    """Match each of the first system's points with one of every other system."""
+    """Match each of the first system's points with one point of every other system."""
     rows: list[_Row] = []
     lonely: list[str] = []
     first, *others = of_each
@@ -308,14 +320,17 @@ def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[li
 
 
 def _of_study(group: _Group) -> bool:
-    """Return whether a group is a row of a published study, which names only some of the parameters."""
+    """Return whether a group is a row of a published study, which gives only some of the
+    parameters.
+    """
     return group.published is not None and bool(group.published.point)
 
 
 def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
-    """Return the groups that a group is to be compared with: one, none, or several that fit alike.
+    """Return the groups to compare a group with: none, one, or several that fit equally well.
 
-    A study's row fits every point that has its parameters; of several rows the most particular does.
+    A study's row fits every point that has its parameters; of several rows, the most specific one
+    fits.
     """
     for other in groups:
         if other.point == group.point:
@@ -332,7 +347,9 @@ def _most_particular(rows: Sequence[_Group]) -> list[_Group]:
 
 
 def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Direction | None]:
-    """Return a metric of each run that has it, its unit and direction; a value that is not a number stays."""
+    """Return a metric's values, one per run that has it, with unit and direction; NaN values are
+    included.
+    """
     measured = []
     for run in group.runs:
         measurement = _representative(run, metric)
@@ -340,14 +357,14 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
             measured.append(measurement)
     if not measured:
         return (), "", None
-    # Values of another unit are left out, not converted: a mean over two units means nothing.
+    # Values with another unit are left out, not converted: a mean over two units is meaningless.
     unit = measured[0].unit
     same_unit = tuple(measurement.value for measurement in measured if measurement.unit == unit)
     return same_unit, unit, measured[0].direction
 
 
 def _representative(run: Run, metric: str) -> Measurement | None:
-    """Return the one measurement of a name: of several GPUs the worst, of several sizes the largest."""
+    """Return one measurement of a name: the worst of several GPUs, the largest of several sizes."""
     found = [one for one in run.measurements if one.name == metric]
     return pick_representative(found) if found else None
 
@@ -364,14 +381,14 @@ def _measured_names(group: _Group) -> set[str]:
 def _common_throughput_name(groups: Sequence[_Group]) -> str:
     name = next((name for name in map(_throughput_name, groups) if name), "")
     if not name and any(map(_of_study, groups)):
-        # A study publishes rates only, so its row has a throughput even where no run measured one.
+        # A study publishes only rates, so its row has a throughput even if no run measured one.
         return "throughput"
     return name
 
 
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
-    """Return the metrics of a benchmark to compare: a training's three numbers, otherwise all that have a
-    direction.
+    """Return the metrics of a benchmark to compare: three numbers of a training, otherwise all with
+    a direction.
     """
     throughput = _common_throughput_name(groups)
     names = [_measured_names(group) for group in groups if group.runs]
@@ -387,7 +404,7 @@ def _is_timed(groups: Sequence[_Group], names: Sequence[set[str]]) -> bool:
 
 
 def _directed_names(groups: Sequence[_Group]) -> list[str]:
-    """Return the names of measurements with a direction, in the order of the records."""
+    """Return the names of measurements that have a direction, in the order of the records."""
     names: dict[str, None] = {}
     for group in groups:
         for run in group.runs:
@@ -396,19 +413,20 @@ def _directed_names(groups: Sequence[_Group]) -> list[str]:
 
 
 def _expected(group: _Group, kind: Kind) -> float | None:
-    """Return how far a mean of so many runs may lie from a published one by luck, as a fraction.
+    """Return the relative difference from a published mean that a mean of these runs may have by
+    chance.
 
-    A run ends at an evaluation, so it takes one evaluation's time more or less by luck alone.
+    A run ends at an evaluation, so chance alone may change its time by one evaluation interval.
     """
     if kind != "minutes":
         return None
     steps = [step for step in map(_evaluation_step, group.runs) if step is not None]
-    # Luck averages out: over n runs it shrinks with the root of n.
+    # Chance averages out: over n runs it decreases with the square root of n.
     return fmean(steps) / math.sqrt(len(steps)) if steps else None
 
 
 def _evaluation_step(run: Run) -> float | None:
-    """Return the time from one evaluation to the next as a fraction of the run's."""
+    """Return the time between evaluations as a fraction of the run's time."""
     minutes, epochs = _representative(run, MINUTES), _representative(run, EPOCHS)
     if minutes is None or not minutes.finite or minutes.value <= 0:
         return None
@@ -417,15 +435,17 @@ def _evaluation_step(run: Run) -> float | None:
     if gap_s is not None:
         return gap_s / seconds
     if epochs is not None and epochs.finite and epochs.value >= 1:
-        # minigo plays its evaluations after training: there an iteration is the step.
+        # minigo plays its evaluation games after training; there an iteration is the interval.
         return 1 / epochs.value
     return None
 
 
 def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
-    """Return the time between the last two evaluations; ``None`` unless all were within the run."""
+    """Return the time between the last two evaluations, or ``None`` unless all were within the
+    run.
+    """
     times = next((series.x for series in run.series if series.name.startswith("eval_accuracy")), ())
-    # A minute's grace: the log's clock and the stated time to train need not agree to the second.
+    # Allow a minute: the log's clock and the stated time to train need not agree to the second.
     inside = [time for time in times if 0 < time <= seconds + 60]
     if len(inside) < 2 or len(inside) < len(times):
         return None
@@ -476,8 +496,10 @@ def _judged(
     expected: float | None,
     group: _Group,
 ) -> Judgement | None:
-    """Judge a cell against its published counterpart; minutes within bounds as wide as luck makes them."""
-    # Some rows have no minutes, or no throughput.
+    """Judge a cell against its published counterpart; the bounds of minutes are as wide as chance
+    requires.
+    """
+    # Some rows have no minutes or no throughput.
     if result is None or _published_value(result, kind)[0] is None:
         return None
     count = f"{len(group.runs)} run{'s' * (len(group.runs) != 1)}"
@@ -489,7 +511,7 @@ def _judged(
         )
         luck = f"; {count}, ±{expected:.1%} by when the target is met" if expected else f"; {count}"
     else:
-        # More batches may only be smaller ones: where their size is not stated, more is not better.
+        # More batches may only mean smaller ones: unless their size is stated, more is not better.
         unstated = result.global_batch_size is None and _is_per_batch(unit)
         reference = result.reference("throughput", ceiling=_TOLERANCE if unstated else _CEILING)
         luck = f"; {count}" + "; the size of its batches is not stated" * unstated
@@ -508,19 +530,19 @@ def _ratio(
 ) -> Ratio:
     if cell.value is None or base.value is None:
         return Ratio(conclusion="no ratio", reason="one side has no value")
-    # Not 0 either: the interval is one of logarithms.
+    # 0 is excluded, too: the interval is computed on logarithms.
     if min(cell.value, base.value) <= 0:
         return Ratio(conclusion="no ratio", reason="a value is not positive")
     if cell.unit != base.unit:
-        # Never converted: it is not known which of the two units is the mistake.
+        # Units are never converted: it is unknown which of the two is wrong.
         units = " against ".join(unit or "no unit" for unit in (base.unit, cell.unit))
         return Ratio(conclusion="not comparable", reason=units)
     value = cell.value / base.value
     half = _ratio_half_width(cell, base, confidence)
-    # Repeats that are equal to the last digit are counts or copies: they show nothing of the spread.
+    # Repeats that are equal to the last digit are counts or copies: they do not show any spread.
     if not half:
         return _ratio_without_interval(value, cell, base, obstacle)
-    # On the logarithm, so that the interval of the inverse is the inverse of the interval.
+    # Computed on the logarithm, so that the inverse of the interval is the interval of the inverse.
     low, high = value * math.exp(-half), value * math.exp(half)
     conclusion = "not comparable" if obstacle else _conclusion(low, high, kind, direction)
     return Ratio(value=value, low=low, high=high, conclusion=conclusion, reason=obstacle)
@@ -533,7 +555,8 @@ def _ratio_without_interval(value: float, cell: ComparisonCell, base: Comparison
 
 
 def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: float) -> float | None:
-    # A published mean states no repeats, and a mean above 0 may hold single values that are not.
+    # A published mean states no repeats, and a mean above 0 may include single values that are not
+    # above 0.
     if cell.published or base.published or min(cell.values + base.values) <= 0:
         return None
     return ratio_half_width(cell.values, base.values, confidence)
@@ -542,7 +565,7 @@ def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: fl
 def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
     if not (low > 1 or high < 1):
         return "no difference shown"
-    # Fewer epochs are not a merit of the hardware: they come from the batch size and from luck.
+    # Fewer epochs are no merit of the hardware: they result from the batch size and from chance.
     if kind == "epochs" or direction is None:
         return "differs"
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
@@ -562,7 +585,9 @@ def _is_per_batch(unit: str) -> bool:
 
 
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
-    """Return why counts of batches cannot be compared, and their values in equal units."""
+    """Return the reason why counts of batches cannot be compared, and their values in equal
+    units.
+    """
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
@@ -579,7 +604,7 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 
 def _size_text(size: str) -> str:
-    # A size is a run's parameter, which may be any text: one that is not a number is shown as it is.
+    # A size is a run's parameter and may be any text; if it is not a number, it is shown unchanged.
     return f"{int(size):,}" if size.isdigit() else size
 
 
@@ -596,7 +621,9 @@ def _samples_per_second(cells: Sequence[ComparisonCell], sizes: Sequence[str | N
 
 
 def systems_of(runs: Iterable[Run]) -> tuple[System, ...]:
-    """Group runs by the nodes they ran on (else were to run on): every set of nodes is a system."""
+    """Group runs by the nodes that they ran on or, if unknown, were planned for: each set is a
+    system.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         nodes = sorted(node.name for node in run.nodes) or sorted(run.asked_nodes)
@@ -607,29 +634,29 @@ def systems_of(runs: Iterable[Run]) -> tuple[System, ...]:
 def compare_systems(
     systems: Sequence[System], *, reference: str | None = None, judge: bool = True, confidence: float = 0.95
 ) -> SystemComparison:
-    """Compare systems, each with the first.
+    """Compare each system with the first.
 
-    Benchmarks are matched by name and, where a system has several points of one, by point. The interval
-    of a ratio is Welch's on the logarithm (:func:`rackproof.analysis.intervals.ratio_half_width`); that of
-    a mean is Student's.
+    Benchmarks are matched by name and, if a system has several points of one, by point. The
+    interval of a ratio is Welch's, computed on the logarithm
+    (:func:`rackproof.analysis.intervals.ratio_half_width`); the interval of a mean is Student's.
 
     Args:
-        systems: Two or more, with different names.
-        reference: The published system of round 0.6 that every cell is judged against; by default, of
-            each system the one that its name means, else the published one in the comparison.
+        systems: Two or more systems with different names.
+        reference: The published system of round 0.6 against which every cell is judged; by default
+            the one that the system's name refers to, or else the published one in the comparison.
         judge: Whether cells are judged against published systems.
-        confidence: Probability that an interval is to hold.
+        confidence: The confidence level of the intervals.
 
     Raises:
-        ValueError: Fewer than two systems, equal names, an unknown reference, or a confidence outside
-            (0, 1).
+        ValueError: There are fewer than two systems, equal names, an unknown reference, or a
+            confidence outside (0, 1).
     """
     names = tuple(system.name for system in systems)
     if len(systems) < 2 or len(set(names)) != len(names):
         raise ValueError(f"two or more systems of different names are needed, not {', '.join(names)}")
     if not 0 < confidence < 1:
         raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
-    # First of all: a copied log must not count as a repeat in any of the means below.
+    # This must come first: a copied log must not count as a repeat in any of the means below.
     systems = _without_copies(systems)
     groups_by_row, lonely = _aligned([_groups(system) for system in systems])
     references = [_references(system, systems, reference) if judge else {} for system in systems]
@@ -657,7 +684,7 @@ def _compared_metrics(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> Iterable[ComparedMetric]:
-    """Yield one row per metric of a benchmark that any system has a value of."""
+    """Yield one row per metric of a benchmark for which any system has a value."""
     for kind, metric in _metrics(groups):
         cells, direction = _cells(groups, kind, metric, judged_by, confidence)
         unit = next((cell.unit for cell in cells if cell.value is not None), None)
@@ -686,7 +713,7 @@ def _cells(
 ) -> tuple[tuple[ComparisonCell, ...], Direction | None]:
     pairs = zip(groups, judged_by, strict=True)
     made = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
-    # A system without the metric states no direction, so the first that does speaks for all.
+    # A system without the metric states no direction, so the first stated direction applies to all.
     direction = next((direction for _, direction in made if direction is not None), None)
     return tuple(cell for cell, _ in made), direction
 
@@ -699,7 +726,9 @@ def _ratios(
 
 
 def _without_copies(systems: Sequence[System]) -> list[System]:
-    """Mark logs that an earlier run of any system has byte for byte: two systems never write the same."""
+    """Mark logs that are byte-for-byte copies of an earlier run's: two systems never write
+    identical logs.
+    """
     places: dict[str, str] = {}
     marked = []
     for system in systems:
@@ -709,8 +738,11 @@ def _without_copies(systems: Sequence[System]) -> list[System]:
 
 
 def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
-    """Return a run with a finding if ``places``, by checksum, holds a log of it; adds its own logs."""
-    # The earlier runs are looked up before this one's logs go in, or each would be a copy of itself.
+    """Return a run, with a finding if ``places``, by checksum, has one of its logs; add its logs
+    there.
+    """
+    # Look up the earlier runs before adding this run's logs, which would otherwise be copies of
+    # themselves.
     others = {places[log.sha256] for log in run.logs if log.sha256 in places}
     for log in run.logs:
         places.setdefault(log.sha256, f"{_log_name(run) or run.run_id} ({system})")
@@ -728,19 +760,20 @@ def _shared_point(groups: Sequence[_Group]) -> str:
 
 
 def _references(system: System, systems: Sequence[System], wanted: str | None) -> dict[str, PublishedResult]:
-    """Return the published results to judge a system's cells by, by benchmark."""
+    """Return, by benchmark, the published results against which a system's cells are judged."""
     if system.published:
         return {}
-    # The command's way to name a publication is understood here, too.
+    # A publication may be named as in the command, with a prefix.
     name = wanted.removeprefix(PUBLISHED) if wanted else published_system(system.name)
     results = _results_beside(systems) if name is None else _results_of_round(name)
     return {canonical_benchmark(result.benchmark): result for result in results}
 
 
 def _results_beside(systems: Sequence[System]) -> Sequence[PublishedResult]:
-    """Return the results of the first published system in the comparison."""
+    """Return the results of the first published system that is part of the comparison."""
     for system in systems:
-        # A study's hardware is another one: its rows are for comparing, and nothing is judged by them.
+        # A study uses other hardware: its rows are for comparison, and no cell is judged against
+        # them.
         results = [result for result in system.published if not result.point]
         if results:
             return results
@@ -757,7 +790,7 @@ def _results_of_round(name: str) -> Sequence[PublishedResult]:
 
 
 def _log_name(run: Run) -> str:
-    """Return where a run's log was read: an imported one at its old place."""
+    """Return the place where a run's log was read; for an imported log, its original place."""
     if run.provenance == "imported" and run.description.startswith(IMPORTED_FROM):
         return run.description.removeprefix(IMPORTED_FROM)
     return run.logs[0].path if run.logs else ""

@@ -1,10 +1,10 @@
-"""Make a copy of an MLPerf result log that ``mlperf-logging`` can read without harm.
+"""Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
 
-Its parser takes time that grows with the square of a line's length, crashes on events that are valid
-JSON but not events, keeps only the last of two events on one line, and opens a rules file whose path
-contains text of the log. The copy therefore holds only events, one on a line, each checked; an event
-that cannot be read becomes a line that the parser reports as an ordinary parsing error, so the tool
-and not this module decides what a damaged log is worth.
+The time of its parser grows with the square of a line's length; it crashes on lines that are valid
+JSON but not events, uses only the last of two events on one line, and opens a rules file whose path
+contains text of the log. The copy therefore contains only events, one per line, each checked; an
+unreadable event becomes a line that the parser reports as an ordinary parsing error, so that the
+tool, not this module, decides about a damaged log.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rackproof.core.records import Finding, Source
 from rackproof.core.text import sanitize
 from rackproof.logs.opening import LogStream, open_log
 
-# Longer pieces are read in parts, so that memory stays flat for any length of a line.
+# Longer pieces are read in parts, so that memory does not grow with the length of a line.
 _MAX_LINE = 1 << 20
-# The tool's time per line grows with the square of its length: 8,000 characters cost it 20 ms, 32,000
-# cost 0.4 s. Longer events lose the ends of long texts and lists, which no rule reads.
+# The tool's time per line grows with the square of its length: 8,000 characters take 20 ms, 32,000
+# take 0.4 s. In longer events, long texts and lists are truncated, which no rule reads.
 _LONG_EVENT = 8_000
 _MAX_EVENT = 32_000
 _MAX_STRING = 500
@@ -36,16 +36,18 @@ _MAX_FINDINGS = 20
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MLL_06 = re.compile(r"(?P<head> ?\d+(?:\.\d*)? [A-Za-z0-9_]+ ?:\s+)")
-# These values become part of a path of a rules file, whose contents the tool executes.
+# These values become part of the path of a rules file whose contents the tool executes.
 _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name"})
 
 
 @dataclass
 class CleanedLog:
-    """The facts that were found while copying one log.
+    """The facts found while copying one log.
 
-    ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy; ``digest`` identifies the
-    events without their surroundings; ``sha256`` identifies the original's bytes.
+    Attributes:
+        lines: ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy.
+        digest: The identity of the events without their surroundings.
+        sha256: The identity of the original's bytes.
     """
 
     sha256: str
@@ -56,14 +58,14 @@ class CleanedLog:
 
     @property
     def events(self) -> int:
-        """Return the number of events that could be read."""
+        """Return the number of readable events."""
         return len(self.lines) - self.damaged
 
 
 def safe_text(text: str, limit: int = 300) -> str:
-    """Return text of a log on one harmless line of at most ``limit`` characters.
+    """Return log text on one harmless line of at most ``limit`` characters.
 
-    Text that was read as Latin-1 although it is UTF-8 (as the tool reads) is put right.
+    UTF-8 text that was read as Latin-1 (as the tool does) is corrected.
     """
     with contextlib.suppress(UnicodeEncodeError):
         text = text[: 8 * limit].encode("latin-1").decode("utf-8", "replace")
@@ -71,21 +73,22 @@ def safe_text(text: str, limit: int = 300) -> str:
 
 
 def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
-    """Copy the events of ``source`` to ``target``, one on a line.
+    """Copy the events of ``source`` to ``target``, one per line.
 
     Args:
-        source: A log as it was written, or compressed; only read.
-        target: The copy to write; replaced if it is there.
-        ruleset: Decides the format: ``:::MLL`` (seconds) for 0.6.0, ``:::MLLOG`` afterwards.
+        source: The path of a log, compressed or not, which is only read.
+        target: The path of the copy; an existing file is replaced.
+        ruleset: The round, which determines the format: ``:::MLL`` (seconds) for 0.6.0,
+            ``:::MLLOG`` afterwards.
 
     Raises:
-        OSError: ``source`` cannot be read or ``target`` not be written.
+        OSError: ``source`` cannot be read, or ``target`` cannot be written.
     """
     with source.open("rb") as raw:
         cleaned = CleanedLog(sha256=hashlib.file_digest(raw, "sha256").hexdigest(), digest="")
     token, read_event = (":::MLL", _read_06) if ruleset == "0.6.0" else (":::MLLOG ", _read_json)
     events = hashlib.sha256()
-    # Latin-1 and a line end at a bare CR: as the tool reads, so that it sees the same events.
+    # Latin-1, and a line end at a bare CR: the same as the tool, so that it finds the same events.
     with (
         open_log(source) as stream,
         target.open("w", encoding="latin-1", newline="\n") as copy,
@@ -100,7 +103,7 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
 
 
 def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number, text)`` of everything that holds the token, at most 2 MiB at once."""
+    """Yield ``(line number, text)`` of all text with the token, at most 2 MiB at once."""
     number, rest = 1, ""
     while chunk := stream.readline(_MAX_LINE).decode("latin-1"):
         ended = chunk.endswith("\n")
@@ -109,7 +112,7 @@ def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
         else:
             text, rest = _cut(rest + chunk, token)
         if token in text:
-            # The tool ends a line at a bare CR, too.
+            # The tool also ends a line at a bare CR.
             for part in text.split("\r"):
                 if token in part:
                     yield number, part
@@ -119,10 +122,12 @@ def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
 
 
 def _cut(text: str, token: str) -> tuple[str, str]:
-    """Return the part of an unfinished line whose events are whole, and the rest, to be read on."""
+    """Return the part of an unfinished line with complete events, and the rest, to continue
+    with.
+    """
     cut = text.rfind(token)
     if cut < 0:
-        # The token itself may lie across the end of the piece.
+        # The token itself may span the end of the piece.
         return "", text[1 - len(token) :]
     if cut > 0:
         return text[:cut], text[cut:]
@@ -130,7 +135,7 @@ def _cut(text: str, token: str) -> tuple[str, str]:
 
 
 def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
-    """Yield the events of one line as text that fits behind the token; note what is wrong."""
+    """Yield the events of one line as text to put after the token; record what is wrong."""
     parts = line.split(token)[1:]
     for index, part in enumerate(parts):
         event, rest, problem = read_event(part)
@@ -144,7 +149,7 @@ def _events(line: str, token: str, read_event: Any, number: int, cleaned: Cleane
             _note(cleaned, "damaged_line", problem, number, part)
             yield f" unreadable event in line {number}"
         else:
-            # The tool, too, drops any text before the last event of a line.
+            # The tool also drops any text before the last event of a line.
             _note(cleaned, "half_line", "a cut-off event is followed by another one", number, part)
 
 
@@ -157,7 +162,9 @@ def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: st
 
 
 def _read_json(text: str) -> tuple[str | None, str, str]:
-    """Read an event of 0.7 and later: ``(event text or None, rest of the line, problem)``."""
+    """Read an event of 0.7 and later; return ``(event text or None, rest of the line,
+    problem)``.
+    """
     text = text.lstrip()
     try:
         event, end = _DECODER.raw_decode(text)
@@ -192,10 +199,10 @@ def _read_06(text: str) -> tuple[str | None, str, str]:
 
 
 def _problem(event: Any) -> str:
-    """Return why an event would crash or mislead the tool, or "" if it would not."""
+    """Return the reason why an event would crash or mislead the tool, or ""."""
     if not isinstance(event, dict):
         return "not a JSON object"
-    # The tool's parser reads these four without asking whether they are there.
+    # The tool's parser reads these four without checking whether they exist.
     missing = [key for key in ("time_ms", "key", "value", "metadata") if key not in event]
     if missing:
         return f"no {', '.join(missing)}"
@@ -218,7 +225,7 @@ def path_problem(key: str, value: Any) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """Return the value with long texts and lists cut, deep inside too."""
+    """Return the value with long texts and lists truncated at any depth."""
     if isinstance(value, str):
         return value[:_MAX_STRING]
     if isinstance(value, dict):

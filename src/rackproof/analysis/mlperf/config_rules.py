@@ -1,9 +1,10 @@
-"""The rules of a round that hold for a config before its job runs, as MLCommons' compliance checker has them.
+"""Read the rules of a round that apply to a config before its job runs, from MLCommons' compliance
+checker.
 
-The checker's rules are for the lines of a log. The definition of a benchmark states which settings of its
-config it logs (``configs.logged``), so that a rule about such a line also holds for the config. Nothing of
-the checker is executed here: an expression is read as far as it compares numbers, and left to the log
-otherwise.
+The checker's rules are for the lines of a log. The definition of a benchmark states which settings
+of its config it logs (``configs.logged``), so a rule about such a line also applies to the config.
+No code of the checker is executed here: an expression is read as far as it compares numbers, and
+otherwise left to the check of the log.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import yaml
 
 Tree = float | str | list[Any]
-"""A value that a config has: a number, the name of a variable, or ``[operator, left, right]``."""
+"""A value in a config: a number, the name of a variable, or ``[operator, left, right]``."""
 
 _COMPARISONS = {ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
@@ -26,21 +27,21 @@ _TERM = re.compile(r"([A-Z][A-Z0-9_]*)(?: ([-+*]) ([A-Z][A-Z0-9_]*))?")
 
 
 class _UnreadableError(Exception):
-    """An expression is more than a comparison of numbers."""
+    """An expression that is more than a comparison of numbers."""
 
 
 def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return the rules of a round that a config can be held against.
+    """Return the rules of a round that can be checked against a config.
 
     Args:
-        benchmark: As MLCommons calls it.
-        ruleset: Of the round, as in ``5.1.0``; the closed division's.
-        logged: Key of a log line to the config's variable that it shows, or two with ``-``, ``+`` or ``*``
-            between them.
+        benchmark: The name that MLCommons uses.
+        ruleset: The ruleset of the round's closed division, such as ``5.1.0``.
+        logged: The key of each log line with the config's variable that it shows, or two variables
+            with ``-``, ``+`` or ``*`` between them.
 
     Returns:
-        For each rule its text, and ``left``, ``comparison`` and ``right`` of it; empty if MLCommons' package
-        has no rules for the benchmark.
+        The text of each rule, with its ``left``, ``comparison`` and ``right``; empty if MLCommons'
+            package has no rules for the benchmark.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):
@@ -51,7 +52,9 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
 
 def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the keys of a round's rules with their expressions, the benchmark's own after those for all."""
+    """Yield the keys of a round's rules with their expressions; the benchmark's own follow those
+    for all.
+    """
     spec = find_spec("mlperf_logging")
     # The names become parts of a path.
     named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)
@@ -103,7 +106,7 @@ def _read_comparison(key: str, part: ast.expr, logged: Mapping[str, str]) -> dic
 
 
 def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tree, str]:
-    """Return a side of a comparison, and its text in the words of the log."""
+    """Return one side of a comparison, and its text with the names used in the log."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value), f"{node.value:g}" if isinstance(node.value, float) else str(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -125,7 +128,7 @@ def _line_of(key: str, node: ast.expr) -> str:
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if node.value.id == "v" and index == "value":
             return key
-        # A value that the checker stores for later rules has the name of its line.
+        # A value that the checker stores for later rules is named after its line.
         if node.value.id == "s" and isinstance(index, str):
             return index
     raise _UnreadableError

@@ -1,10 +1,12 @@
-"""Published results, to be compared with one's own: of MLPerf Training, and of two scaling studies.
+"""Read published results for comparison with one's own: of MLPerf Training, and of two scaling
+studies.
 
-``published/results.csv`` holds the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
-(``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not submitted
-(``unofficial``). ``published/mlperf-0.6.csv`` holds throughput and minutes of round 0.6 as published by
-Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` hold the rows of two studies, ResNet-50 and VGG16
-on 1 to 16 P100 and LeNet and an MLP on K80 of five infrastructures; each is one ``point``.
+``published/results.csv`` has the closed division of rounds 4.1, 5.0 and 5.1 as published by
+MLCommons (``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not
+submitted (``unofficial``). ``published/mlperf-0.6.csv`` has throughput and minutes of round 0.6 as
+published by Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` have the rows of two studies,
+ResNet-50 and VGG16 on 1 to 16 P100 and LeNet and an MLP on K80 of five infrastructures; each row is
+one ``point``.
 """
 
 from __future__ import annotations
@@ -28,18 +30,19 @@ class PublishedResult(Record):
     """One published result.
 
     Attributes:
-        round: Round of MLPerf Training, for instance ``"5.1"``.
-        kind: ``official`` (reviewed by MLCommons) or ``unofficial``.
-        nodes: Number of nodes.
-        accelerators: Number of accelerators on all nodes together.
+        round: The round of MLPerf Training, for instance ``"5.1"``.
+        kind: Either ``official`` (reviewed by MLCommons) or ``unofficial``.
+        nodes: The number of nodes.
+        accelerators: The number of accelerators on all nodes together.
         minutes: The score: olympic mean times RCP scaling, or None if only a throughput was published.
-        throughput: In ``throughput_unit``, where known.
-        note: Availability of an official system, precision of an unofficial run, what else a row states.
-        configuration: Of round 0.6, the config that the row was made with and that has to be run to compare.
-        study: The publication, where it is not a round of MLPerf; ``round`` is then empty.
-        point: Parameters that a row of a study holds for, as text.
-        efficiency: Scaling efficiency as the study states it.
-        top_1, top_5, accuracy: Fractions.
+        throughput: The throughput in ``throughput_unit``, if known.
+        note: The availability of an official system, the precision of an unofficial run, or other
+            statements of a row.
+        configuration: For round 0.6, the config of the row, which must be used for a comparison.
+        study: The publication, if it is not a round of MLPerf; ``round`` is then empty.
+        point: The parameters for which a row of a study applies, as text.
+        efficiency: The scaling efficiency that the study states.
+        top_1, top_5, accuracy: Accuracies as fractions.
     """
 
     round: str
@@ -70,7 +73,7 @@ class PublishedResult(Record):
 
     @property
     def source(self) -> str:
-        """Return in words where the number comes from."""
+        """Return the origin of the number as text."""
         where = self.study or f"MLPerf Training {self.round}"
         point = " ".join(f"{name}={value}" for name, value in self.point.items())
         words = (where, self.kind, self.submitter, self.system, self.benchmark, point, self.note)
@@ -84,16 +87,16 @@ class PublishedResult(Record):
         warn: float = 0.035,
         ceiling: float = 0.3,
     ) -> Reference:
-        """Return the result as a reference to judge by.
+        """Return the result as a reference for judging.
 
         Args:
-            metric: ``minutes`` (lower is better) or ``throughput`` (higher is better).
+            metric: Either ``minutes`` (lower is better) or ``throughput`` (higher is better).
             tolerance: The largest loss that passes, as a fraction; a larger one fails.
             warn: The largest loss without a warning, as a fraction; a larger one is degraded.
             ceiling: The largest gain, as a fraction; a larger one is too good to be true.
 
         Raises:
-            ValueError: No such number was published for this result.
+            ValueError: The result has no published number for the metric.
         """
         if metric == "minutes":
             if self.minutes is None:
@@ -122,16 +125,16 @@ def find_published(
     round: str | None = None,
     kind: Literal["official", "unofficial"] | None = None,
 ) -> tuple[PublishedResult, ...]:
-    """Return the published results that match everything given, newest round and fastest first.
+    """Return the published results that match all given criteria, newest round and fastest first.
 
     Args:
-        benchmark: Exact name, for instance ``llama2_70b_lora``.
-        accelerator: Words that the accelerator's name must hold, whatever their case: ``gb300`` finds
-            "NVIDIA Blackwell Ultra GPU (GB300)", ``b200`` does not find a GB200.
-        accelerators: Number of accelerators in all.
-        nodes: Number of nodes.
-        round: For instance ``5.1``.
-        kind: ``official`` or ``unofficial``.
+        benchmark: The exact name, for instance ``llama2_70b_lora``.
+        accelerator: The words that the accelerator's name must contain, in any case: ``gb300``
+            finds "NVIDIA Blackwell Ultra GPU (GB300)", ``b200`` does not find a GB200.
+        accelerators: The total number of accelerators.
+        nodes: The number of nodes.
+        round: The name of the round, for instance ``5.1``.
+        kind: Either ``official`` or ``unofficial``.
     """
     words = _words(accelerator or "")
     exact = {
@@ -155,13 +158,15 @@ def _has_values(result: PublishedResult, wanted: Mapping[str, Any]) -> bool:
 
 
 def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
-    # As numbers: as text, round 10.0 would be older than 2.0.
+    # Compared as numbers: as text, round 10.0 would be older than 2.0.
     return [-int(part) for part in result.round.split(".")], result.minutes or math.inf
 
 
 @cache
 def study_points() -> tuple[PublishedResult, ...]:
-    """Return the rows of the published scaling studies, in their order. None of them is a round's result."""
+    """Return the rows of the published scaling studies, in order. None of them is a result of a
+    round.
+    """
     points = []
     for given in (*_rows("ddl.csv"), *_rows("mxnet.csv")):
         given["point"] = dict(part.split("=", 1) for part in given["point"].split())

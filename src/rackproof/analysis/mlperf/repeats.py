@@ -1,9 +1,10 @@
-"""Check that the runs of one result are different, possible, and one after the other. No I/O.
+"""Check that the runs of one result are distinct, plausible, and did not overlap. No I/O.
 
-Compliance is checked log by log, so ten copies of one run comply as well as ten runs do. It compares facts of
-each log's course that do not depend on when the log was made: seeds, measured values, the distances between
-events, samples per second, the nodes' names. The bounds come from the published logs of rounds 2.1, 4.1, 5.0
-and 5.1 (6,500 logs of 728 results): all but one copy in them are within.
+Compliance is checked log by log, so ten copies of one run comply as well as ten runs. This module
+compares facts of each log's course that do not depend on when the log was made: seeds, measured
+values, intervals between events, samples per second, names of nodes. The bounds come from the
+published logs of rounds 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results): all except one copy in
+them are within.
 """
 
 from __future__ import annotations
@@ -32,36 +33,47 @@ from rackproof.core.training_limits import (
 )
 
 SAME_TIMES = 0.8
-"""Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
+"""Share of equal event times from which two logs are one run; two runs share at most 0.62 (unet3d
+on a TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Two runs share at most 0.31 of their measured values (unet3d, whose statistics have few digits)."""
+"""Share of equal measured values from which two logs are one run; two runs share at most 0.31
+(unet3d, whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
-"""Samples per second of one run, by the median of all: at most 1.33 in the published results."""
+"""Largest ratio of a run's samples per second to the median of all; in the published results at
+most 1.33."""
 FASTER_THAN_ITSELF = 1.5
-"""A whole run may be slower by this than the median between its evaluations: at most 1.22."""
+"""Largest ratio of the pace of a whole run to the median pace between its evaluations; published at
+most 1.22."""
 FASTER_THAN_STATED = 1.2
-"""A whole run may be slower by this than the throughput that its log states: at most 1.04."""
+"""Largest ratio of the throughput of a whole run to the one that its log states; published at most
+1.04."""
 FASTER_THAN_PUBLISHED = 3.0
-"""A result may be so much faster than the fastest ever published for the benchmark, on any system."""
+"""Largest ratio of a result's speed to the fastest ever published for the benchmark, on any
+system."""
 SEEDS_SINCE = (4, 0)
-"""All 532 published results of 4.1 to 5.1 have seeds; of 3.0 6 %, of 2.1 13 %, of 0.7 a third have none."""
+"""First round whose runs must all have seeds. All 532 published results of 4.1 to 5.1 have seeds;
+of 3.0 6 %, of 2.1 13 %, of 0.7 a third have none."""
 OWN_SEEDS_SINCE = (1, 0)
-"""Since then the package checker refuses a seed that two runs have; minigo 0.7 was published with seed 0."""
+"""First round for which the package checker refuses a seed that two runs share; minigo 0.7 was
+published with seed 0."""
 EARLY_S = 1.0
-"""Clocks of ranks differ by less."""
+"""Largest difference between the clocks of ranks, in seconds."""
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers with these numbers of digits are not equal by chance: a few of the former, one of the latter."""
+"""Numbers of digits from which equal numbers are no coincidence: several numbers with the former,
+or one with the latter."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _MOST_EPOCHS = 1000
-"""More are samples: bert, gpt3 and unet3d log these where others log epochs (rounds 4.0 to 5.0)."""
+"""Largest number of epochs; larger values are samples, which bert, gpt3 and unet3d log in place of
+epochs (rounds 4.0 to 5.0)."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
 _AMOUNTS = ("samples_count", "epoch_num", "step_num")
 _OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""Evaluated after the training, or not evenly: what lies between two evaluations shows no pace."""
+"""Benchmarks whose evaluations come after the training or at uneven intervals, and therefore show
+no pace."""
 
 
 @dataclass(frozen=True)
@@ -81,24 +93,26 @@ class DescribedSystem:
 
 @dataclass
 class RunTrace:
-    """The course of a run as its log shows it. Times are in seconds since 1970.
+    """The course of a run according to its log. Times are in seconds since 1970.
 
     Attributes:
-        file: The log.
-        benchmark: As the log names it.
-        start: The first run_start.
-        stop: The first run_stop.
+        file: The name of the log.
+        benchmark: The benchmark as the log names it.
+        start: The time of the first run_start.
+        stop: The time of the first run_stop.
         seeds: All seeds, as text.
-        times: Distinct moments of the events from start to stop.
-        values: Values measured meanwhile, of enough digits to be this run's own: ``(key, name, value)``.
-        course: Digest of every event from start to stop, without its times and without the seeds.
-        amounts: ``(time, samples or epochs)`` of the evaluations.
+        times: The distinct times of the events from start to stop.
+        values: The values measured during the run with enough digits to identify it: ``(key, name,
+            value)``.
+        course: The digest of every event from start to stop, without times and seeds.
+        amounts: The pairs ``(time, samples or epochs)`` of the evaluations.
         amount_kind: The unit of the amount: samples or epochs.
-        early: Key and seconds of the training event that is furthest before the start.
-        train_samples: Samples of an epoch.
-        throughput: Samples per second as the log states them.
-        nodes: Names of nodes in the launcher's lines.
-        node_count: Nodes of the job as the run script states them, else the number of listed nodes.
+        early: The key and seconds of the training event that is furthest before the start.
+        train_samples: The number of samples per epoch.
+        throughput: The samples per second that the log states.
+        nodes: The names of nodes in the launcher's lines.
+        node_count: The number of the job's nodes that the run script states, or else of listed
+            nodes.
         stated_nodes: Nodes of the job as the run script states them.
         system: The submitter, system and division, as far as the log states them.
         scores: Whether the run counts as measured; a failed one counts as the slowest.
@@ -140,13 +154,13 @@ def trace_of_events(
     """Return the trace of a run from its log's events.
 
     Args:
-        file: The log's name.
-        events: ``(seconds since 1970, key, value, metadata)`` in the log's order.
-        benchmark: As the log names it.
+        file: The name of the log.
+        events: The tuples ``(seconds since 1970, key, value, metadata)`` in the log's order.
+        benchmark: The benchmark as the log names it.
     """
     kept = list(events)
     trace = RunTrace(file, benchmark)
-    # The first of each: a second start or stop is the parser's finding, not this comparison's.
+    # Use the first of each: the parser reports a second start or stop, not this comparison.
     trace.start = next((time for time, key, _, _ in kept if key == "run_start"), None)
     trace.stop = next((time for time, key, _, _ in kept if key == "run_stop"), None)
     _take_statements(trace, kept)
@@ -161,16 +175,19 @@ def trace_of_events(
     trace.course = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
     if not trace.amounts:
-        # stable_diffusion's checkpoints are evaluated after the run, and the last one is that of its end.
+        # stable_diffusion's checkpoints are evaluated after the run, and the last one belongs to
+        # its end.
         _take_amounts(trace, kept)
     return trace
 
 
 def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Note a log's statements about its run before it starts: seeds, samples, and the submitter."""
+    """Record a log's statements about its run before the start: seeds, samples, and the
+    submitter.
+    """
     trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
     trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
-    # Reversed, so that the first statement stays: ranks only repeat it.
+    # In reverse order, so that the first statement remains: ranks only repeat it.
     stated = {key: str(value) for _, key, value, _ in reversed(events) if key in _SYSTEM}
     trace.system = tuple(stated.get(key, "") for key in _SYSTEM)
 
@@ -195,7 +212,9 @@ def _measured(
 
 
 def _digits(value: float) -> int:
-    """Return how many digits a number has; 24.13 in single precision is written 24.1299991607666."""
+    """Return the number of digits of a number; 24.13 in single precision is written
+    24.1299991607666.
+    """
     text = repr(abs(value))
     with contextlib.suppress(OverflowError):
         single = struct.unpack("f", struct.pack("f", value))[0]
@@ -216,7 +235,7 @@ def _said(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], start: fl
 
 
 def _take_amounts(trace: RunTrace, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Note how far the training had come at each evaluation, as far as that ascends."""
+    """Record the training's progress at each evaluation, as long as it increases."""
     for time, key, _, metadata in events:
         if key not in _EVALUATIONS:
             continue
@@ -250,12 +269,13 @@ def _seed_text(value: Any) -> str:
 def compare_runs(
     traces: Sequence[RunTrace], *, ruleset: str, usage: str, described: DescribedSystem | None = None
 ) -> list[Finding]:
-    """Return evidence that the runs are fewer than they claim to be, or could not have been so fast.
+    """Return evidence that there were fewer runs than claimed, or that they could not have been so
+    fast.
 
     Args:
-        traces: One for every run that the logs show, also for those that failed.
+        traces: The traces of all runs that the logs show, including failed runs.
         ruleset: The rules of the round.
-        usage: ``training`` or ``hpc``.
+        usage: Either ``training`` or ``hpc``.
         described: The system, where its description is at hand; without it the GPUs count that the logs'
             ``submission_platform`` names.
     """
@@ -278,12 +298,12 @@ def compare_runs(
 def date_findings(
     traces: Iterable[RunTrace], period: tuple[datetime, datetime] | None, now: datetime
 ) -> Iterator[Finding]:
-    """Yield the runs that were made neither within a year of now nor in the time of their round.
+    """Yield the runs that were made neither within a year of now nor in the period of their round.
 
     Args:
         traces: The runs.
-        period: The period of the round's runs, or None if it is not over or not known.
-        now: The present moment.
+        period: The period of the round's runs, or None if it is not over or unknown.
+        now: The current time.
     """
     spans = [(now - _YEAR, now + _CLOCKS), *([period] if period is not None else [])]
     for trace in traces:
@@ -311,7 +331,9 @@ def _unproven(code: str, message: str, file: str) -> Finding:
 
 
 def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs of another system than most: of 1,133 published results none mixes two."""
+    """Yield the runs made on another system than most: none of 1,133 published results mixes
+    two.
+    """
     usual = Counter(trace.system for trace in traces).most_common(1)
     for trace in traces:
         if trace.system != usual[0][0]:
@@ -320,14 +342,16 @@ def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs on another number of nodes than most.
+    """Yield the runs whose number of nodes differs from most.
 
-    Of 408 published results that state it, and of 237 that name their nodes, none mixes two numbers.
+    None of 408 published results that state the number, and of 237 that name their nodes, mixes two
+    numbers.
     """
     usual = next(
         iter(Counter(trace.node_count for trace in traces if trace.node_count).most_common(1)), (None,)
     )[0]
-    # One that states none may be the one that differs; in one published result half of them state none.
+    # A run without a number may be the one that differs; in one published result half of the runs
+    # state none.
     stated = sum(trace.node_count is not None for trace in traces)
     for trace in traces:
         if trace.node_count is None and 2 * stated <= len(traces):
@@ -338,13 +362,12 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluation is into the training"}
-"""Values that all runs of a result state, or none: no result of 659 of rounds 3.1 to 5.1 mixes."""
+"""Values that either all runs of a result state or none: none of 659 results of rounds 3.1 to 5.1
+mixes them."""
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose logs lack a statement that the other runs' logs have, and what it would have
-    shown.
-    """
+    """Yield the runs whose logs lack a statement that the other logs have, with its purpose."""
     for name, words in _STATED.items():
         silent = [trace for trace in traces if not getattr(trace, name)]
         if 2 * len(silent) < len(traces):
@@ -398,7 +421,7 @@ def _described_numbers(
 
 
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
-    """Return the runs without a seed, and those with another run's; how bad that is depends on the round."""
+    """Return the runs without a seed or with another run's; the severity depends on the round."""
     findings = []
     without = [trace.file for trace in traces if not trace.seeds]
     asked_for = usage == "training" and version >= SEEDS_SINCE
@@ -411,7 +434,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, second in combinations(traces, 2):
         shared = first.seeds & second.seeds
-        # Runs may log a seed for each of a thousand ranks; two of them may be equal by chance.
+        # Runs may log a seed for each of a thousand ranks; two of these may be equal by chance.
         if shared and 2 * len(shared) >= min(len(first.seeds), len(second.seeds)):
             message = f"{second.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
             source = Source(file=second.file)
@@ -420,7 +443,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
 
 
 def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Iterator[Finding]:
-    """Yield evidence that the run took longer than from its run_start to its run_stop."""
+    """Yield evidence that the run took longer than the time from its run_start to its run_stop."""
     if trace.early is not None:
         key, seconds = trace.early
         message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"
@@ -433,7 +456,7 @@ def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Ite
 
 
 def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Yield speeds, of the run and as its log states them, that its GPUs cannot have."""
+    """Yield speeds, measured or stated in the log, that are impossible for its GPUs."""
     speeds = (("trained", _samples_per_second(trace)), ("states", trace.throughput))
     for message in impossible_speeds(trace.benchmark, gpus, speeds):
         yield _unproven("implausible_speed", message, trace.file)
@@ -456,12 +479,12 @@ def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | No
 
 
 def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:
-    """Yield for each bound of one run's speed whether it is exceeded, and a description."""
+    """Yield, for each limit of a run's speed, whether it is exceeded, and a description."""
     stated = _samples_per_second(trace)
     if stated is not None and trace.throughput:
         bound = FASTER_THAN_STATED * (
             2 if trace.benchmark == "dlrm" else 1
-        )  # HugeCTR's dlrm states half of it
+        )  # HugeCTR's dlrm states half of the rate
         words = f"{stated:.4g} samples/s, where the log states {trace.throughput:.4g}"
         yield stated > bound * trace.throughput, words
     own = _pace_between_evaluations(trace)
@@ -499,7 +522,7 @@ def _fastest_published(benchmark: str) -> float | None:
 
 
 def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs that are much faster than the others of the same system."""
+    """Yield the runs that are much faster than the other runs of the same system."""
     paces = {trace.file: trace.pace for trace in traces if trace.pace}
     kinds = {trace.amount_kind for trace in traces if trace.pace}
     if len(paces) < 3 or len(kinds) != 1:
@@ -514,7 +537,9 @@ def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
-    """Yield evidence that two logs are of one run, or that two runs were on one node at once."""
+    """Yield evidence that two logs are of the same run, or that two runs used one node at the same
+    time.
+    """
     same = _sameness(first, second)
     if same:
         message = f"{second.file} is a copy of {first.file}: {same}"
@@ -536,7 +561,7 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 
 
 def _sameness(first: RunTrace, second: RunTrace) -> str:
-    """Return what two logs share although two runs cannot, in words, or ""."""
+    """Describe what two logs share although two runs cannot share it, or return ""."""
     if first.course and first.course == second.course:
         return "the same events at the same distances"
     shared, of = _shared_times(first.times, second.times)
@@ -551,7 +576,9 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
 
 
 def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int, int]:
-    """Return how many moments of two logs coincide at the best shift of one of them, and of how many."""
+    """Return how many times of two logs coincide when one is shifted optimally, and out of how
+    many.
+    """
     if not first or not second:
         return 0, 0
     shifts = Counter(round((one - other) * 1000) for one in first for other in second)

@@ -55,11 +55,12 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("system", "systems_differ", harmless="MLCommons' checker asks for it; here the runs are compared"),
     _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
 )
-"""Compliance, convergence and the number of runs are checked for the folder; ``parse`` has read each log."""
+"""Compliance, convergence and the number of runs are checked for the folder; ``parse`` has already
+read each log."""
 
 
 def score_lacks(traces: Iterable[RunTrace]) -> Iterator[Finding]:
-    """Yield the missing evidence of a score's runs."""
+    """Yield findings about the missing evidence of a score's runs."""
     for trace in traces:
         for lack in lacking_evidence(RUN_OF_SCORE, trace):
             source = Source(file=trace.file or None)

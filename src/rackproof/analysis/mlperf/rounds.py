@@ -1,8 +1,9 @@
 """Find the round whose rules apply to a folder of MLPerf logs, as far as the logs show it.
 
-A log does not name its round. The folder may lie below one that does (``training_results_v5.1``), the
-benchmark may be of one round only, and a run took place before one round's deadline and after another's.
-If that leaves more than one round, the operator must choose: a score by another round's rules means nothing.
+A log does not name its round. However, the folder may be below one that does
+(``training_results_v5.1``), the benchmark may exist in only one round, and a run took place before
+one round's deadline and after another's. If more than one round remains, the operator must choose:
+a score by another round's rules is meaningless.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""The end of each round's runs. It is not known for the newest rounds: the operator must choose these."""
+"""End of each round's runs. It is unknown for the newest rounds, which the operator must choose."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
 class RoundEvidence(NamedTuple):
-    """The facts in a folder's logs that show their round.
+    """The facts in a folder's logs that indicate their round.
 
     Attributes:
-        benchmarks: As the logs name them.
-        first: When the first run began, in seconds since 1970, or None if it is unknown.
-        stated: Rulesets that the launcher's lines state.
-        folder: The ruleset in the folder's path, "" without one.
-        old_notation: ``:::MLL``, which only round 0.6 has.
-        inference: A file that LoadGen wrote, or "" if there is none.
+        benchmarks: The names of the benchmarks in the logs.
+        first: The start of the first run, in seconds since 1970, or None if unknown.
+        stated: The rulesets that the launcher's lines state.
+        folder: The ruleset in the folder's path, or "".
+        old_notation: Whether the logs use ``:::MLL``, which only round 0.6 has.
+        inference: The name of a file that LoadGen wrote, or "".
     """
 
     benchmarks: frozenset[str] = frozenset()
@@ -64,7 +65,7 @@ class RoundEvidence(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The rules to score by and their source; without rules, the remedy."""
+    """The rules to score by and the evidence for them; without rules, the remedy."""
 
     ruleset: str
     origin: str = ""
@@ -72,13 +73,17 @@ class Round(NamedTuple):
 
 
 _BEFORE_END = timedelta(days=560)
-"""Runs of earlier rounds are handed in again: of 337 results of 4.1 and 5.1 one is 552 days older."""
+"""Time before a round's end in which its runs may be made, as older runs are submitted again: of
+337 results of 4.1 and 5.1, one is 552 days older."""
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
-"""Rounds 0.5 and 0.6 have these; the last run of 0.6 is only known to be older than the end of 0.7."""
+"""Start of the runs of rounds 0.5 and 0.6; the last run of 0.6 is only known to be before the end
+of 0.7."""
 
 
 def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
-    """Return when the runs of a past round were made: in the months before its end; None of the newest."""
+    """Return the period in which the runs of a past round were made (the months before its end), or
+    None for the newest.
+    """
     if ruleset not in _ENDS and ruleset != "0.6.0":
         return None
     end = datetime.fromisoformat(f"{_ENDS.get(ruleset, _ENDS['0.7.0'])}T23:59:59+00:00")
@@ -86,8 +91,8 @@ def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
 
 
 def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
-    """Return the benchmarks of a round; none where mlperf-logging does not list them."""
-    # Imported here: a command that scores nothing does not need it.
+    """Return the benchmarks of a round, or none if mlperf-logging does not list them."""
+    # Imported here: a command that does not score does not need it.
     from mlperf_logging import benchmark_meta
 
     try:
@@ -97,8 +102,8 @@ def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
 
 
 def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
-    """Return the mean samples to converge by batch size, as MLCommons' package has them."""
-    # Found without importing it: only the package's data is needed.
+    """Return the mean samples to converge by batch size, from MLCommons' package."""
+    # Located without importing it: only the package's data is needed.
     spec = find_spec("mlperf_logging")
     # The name becomes part of a path.
     if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
@@ -116,7 +121,7 @@ def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
 
 
 def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
-    """Return the evidence of the round in a folder and the beginnings of its logs."""
+    """Return the evidence for the round in a folder and in the beginnings of its logs."""
     matches = [match for part in folder.absolute().resolve().parts if (match := _FOLDER.search(part))]
     benchmarks: set[str] = set()
     stated: set[str] = set()
@@ -144,7 +149,7 @@ def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
 
 
 def _read_events(head: bytes) -> tuple[set[str], float | None]:
-    """Return the benchmarks that a log names and when its run began."""
+    """Return the benchmarks that a log names, and the start of its run."""
     named: set[str] = set()
     began: float | None = None
     for match in re.finditer(rb":::MLLOG (\{[^\n]{0,2000}\})", head):
@@ -178,7 +183,9 @@ def _inference_file(folder: Path, files: Iterable[Path]) -> str:
 
 
 def refusal(evidence: RoundEvidence, usage: str) -> str:
-    """Return why the logs are not of this kind of MLPerf, with what to do, or "" if they may be."""
+    """Return the reason why the logs are not of this kind of MLPerf, with the remedy, or "" if they
+    may be.
+    """
     if evidence.inference:
         return (
             f"{sanitize(evidence.inference, 100)} is a log of MLPerf Inference (LoadGen): only Training and "
@@ -196,7 +203,7 @@ def refusal(evidence: RoundEvidence, usage: str) -> str:
 
 
 def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
-    """Return the logs' benchmarks that another round has and this one does not, in words."""
+    """Describe the logs' benchmarks that another round has but not this one, or return ""."""
     allowed = allowed_benchmarks(ruleset, usage)
     strange = {
         name: ", ".join(one for one in _TRAINING if name in allowed_benchmarks(one))
@@ -210,12 +217,12 @@ def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
 
 
 def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "training") -> Round:
-    """Return the round of the logs, if they show one.
+    """Return the round of the logs, if they indicate one.
 
     Args:
-        evidence: The evidence.
+        evidence: The evidence in the folder.
         known: The rulesets that can be chosen.
-        usage: ``training`` or ``hpc``, whose rounds have the same benchmarks.
+        usage: Either ``training`` or ``hpc``, whose rounds have the same benchmarks.
     """
     for ruleset, origin in (
         (evidence.folder, "the folder's path"),
@@ -244,7 +251,9 @@ def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:
 
 
 def _round_at(first: float | None) -> str:
-    """Return the round whose results were made at a time; "" before the first and after the last known."""
+    """Return the round whose results were made at a time; "" before the first and after the last
+    known one.
+    """
     if first is None:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""The sandbox of MLPerf's tools: a process of its own with limits on time, memory and files.
+"""Run MLPerf's tools in a sandbox: a separate process with limits on time, memory and files.
 
-The tools keep global state, print, may crash, and may take very long on hostile logs. The caller's side is
-:func:`run_in_sandbox`; the module that it starts calls :func:`serve_job`.
+The tools have global state, print, may crash, and may take very long on hostile logs. The caller
+uses :func:`run_in_sandbox`; the module that it starts calls :func:`serve_job`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 import rackproof
 from rackproof.core.text import sanitize
 
-# Bounds against logs made to exhaust the machine; a full round's largest folder needs a tenth.
+# Limits against logs made to exhaust the machine; the largest folder of a full round needs a tenth.
 _MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 2 << 30
 _GRACE_S = 5
@@ -31,7 +31,9 @@ _TAIL_BYTES = 2000
 
 
 class SandboxExit(NamedTuple):
-    """The end of a sandbox: whether the time limit stopped it, its exit status, its last line of errors."""
+    """The end of a sandbox: whether the time limit stopped it, its exit status, the last line of
+    its errors.
+    """
 
     timed_out: bool
     status: int
@@ -46,14 +48,15 @@ def run_in_sandbox(
     timeout_s: float,
     on_answer: Callable[[bytes], None],
 ) -> SandboxExit:
-    """Run a job of a module in a process of its own, which never outlives the call.
+    """Run a job of a module in a separate process, which never outlives the call.
 
     Args:
         module: The module to start; it calls :func:`serve_job`.
         job: The job, as JSON values.
-        work: The process's working folder.
-        timeout_s: Seconds after which the process is stopped.
-        on_answer: Called with each line that the job answers; one that the time limit cut may be incomplete.
+        work: The working folder of the process.
+        timeout_s: The number of seconds after which the process is stopped.
+        on_answer: A function that is called with each line of the job's answer; a line cut by the
+            time limit may be incomplete.
     """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603  (callers name modules of this package)
@@ -84,7 +87,7 @@ def run_in_sandbox(
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of the process: no secrets, one thread, this very package."""
+    """Return the environment of the process: no secrets, one thread, and this package."""
     kept = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
     }
@@ -101,7 +104,9 @@ def worker_environment() -> dict[str, str]:
 def _exchange(
     process: subprocess.Popen[bytes], job: Mapping[str, Any], on_answer: Callable[[bytes], None]
 ) -> None:
-    """Hand the job over and pass on the answers until the process closes its output."""
+    """Pass the job to the process, and its answers to the caller, until the process closes its
+    output.
+    """
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the worker was started without pipes")
     # A process that ended at once has no standard input; its exit status explains why.
@@ -126,10 +131,11 @@ def _last_line(errors: IO[bytes]) -> str:
 
 
 def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) -> None:
-    """Do the job on standard input, under the sandbox's limits.
+    """Do the job on standard input under the sandbox's limits.
 
     Args:
-        work: Called with the job and a function that answers one line to the caller.
+        work: A function that is called with the job and a function that answers one line to the
+            caller.
     """
     # The tools print; only answers may reach the caller.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -141,7 +147,7 @@ def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) 
         answers.flush()
 
     job = json.loads(sys.stdin.buffer.read())
-    # Should the caller die, nothing else would stop this process.
+    # If the caller dies, nothing else would stop this process.
     signal.alarm(int(job["alarm_s"]))
     for kind, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         hard = resource.getrlimit(kind)[1]

@@ -1,4 +1,4 @@
-"""Scaling efficiency: how much of the ideal throughput is left on more devices."""
+"""Compute scaling efficiency: the share of the ideal throughput that is reached on more devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rackproof.core.records import Record
 
 
 class ScalingPoint(Record):
-    """Throughput at one size, compared with the base.
+    """The throughput at one size, compared with the base.
 
     ``efficiency`` is ``rate / (devices / base * rate at base)``: 1.0 is ideal. ``low`` and ``high``
-    bound it with the stated ``confidence``; they are ``None`` for the base itself (its efficiency is 1 by
-    definition) and where a size was not measured at least twice.
+    are its interval with the stated ``confidence``; they are ``None`` for the base itself (its
+    efficiency is 1 by definition) and if a size was not measured at least twice.
     """
 
     devices: int
@@ -36,13 +36,14 @@ def scaling_efficiency(
     The interval is that of :func:`rackproof.analysis.intervals.ratio_half_width`.
 
     Args:
-        rates: Number of devices (or nodes) to throughput in any one unit; a sequence holds repeats.
-        base: The size to compare with; the smallest one by default.
-        confidence: Probability that the interval is to hold, between 0 and 1.
+        rates: The throughput for each number of devices (or nodes), in any one unit; a sequence has
+            repeats.
+        base: The size for comparison; by default the smallest.
+        confidence: The confidence level of the interval, between 0 and 1.
 
     Raises:
-        ValueError: No rates, a rate that is not a positive finite number, a size below 1, a base that
-            was not measured, or a confidence outside (0, 1).
+        ValueError: There are no rates, a rate is not a positive finite number, a size is below 1,
+            the base was not measured, or the confidence is outside (0, 1).
     """
     if not rates:
         raise ValueError("no rates to compute a scaling efficiency from")
@@ -60,7 +61,7 @@ def _point(
     devices: int, values: Sequence[float], base: int, reference: Sequence[float], confidence: float
 ) -> ScalingPoint:
     efficiency = fmean(values) * base / (devices * fmean(reference))
-    # The base compared with itself is 1 by definition, however its repeats scatter.
+    # The base compared with itself is 1 by definition, whatever the spread of its repeats.
     half = None if devices == base else ratio_half_width(values, reference, confidence)
     return ScalingPoint(
         devices=devices,

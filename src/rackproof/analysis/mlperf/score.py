@@ -1,8 +1,8 @@
 """Score a folder of MLPerf results: compliance, convergence and the score in minutes.
 
-Compliance and the comparison with reference convergence points (RCP) are the work of ``mlperf-logging``,
-which runs in its own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This
-module has the arithmetic of the score and the verdict.
+``mlperf-logging`` checks compliance and compares with reference convergence points (RCP); it runs
+in its own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This
+module computes the score and the verdict.
 """
 
 from __future__ import annotations
@@ -35,27 +35,30 @@ from rackproof.logs.encodings import encoding_problem_of
 from rackproof.logs.opening import name_unpacked, open_log
 
 Progress = Callable[[int, int, str], None]
-"""Called with ``(files done, files in all, file name)`` while a folder is scored."""
+"""A function that is called with ``(files done, number of files, file name)`` while a folder is
+scored."""
 
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
-"""The part of a run in the score; ``not_scored`` where there is no score."""
+"""The role of a run in the score; ``not_scored`` if there is no score."""
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, as
-# the run script leaves them, <stamp>_1.log.
-# With a log's suffix any name is one: a result that a strange name hides would make the others better.
+# the run script leaves them, <stamp>_1.log. Any name with a log's suffix is accepted: a result
+# hidden by an unusual name would make the others look better.
 _RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*", re.DOTALL)
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".tar", ".tgz")
-# All remarks are kept as findings; the reasons are read by people.
+# All remarks are stored as findings; the reasons are for readers.
 _MAX_REMARKS = 5
 
 
 class RunScore(Record):
-    """One result log. ``minutes`` runs from the first run_start to the first run_stop.
+    """One result log. ``minutes`` is the time from the first run_start to the first run_stop.
 
-    ``status`` is that of run_stop ("" without one); ``compliant`` is ``None`` where the checker
-    itself failed; ``convergence`` counts samples or epochs (see ``RcpResult.unit``) until the target.
+    Attributes:
+        status: The status of run_stop ("" without one).
+        compliant: Whether the checker accepts the log, or ``None`` if the checker itself failed.
+        convergence: Samples or epochs (see ``RcpResult.unit``) until the target.
     """
 
     file: str
@@ -75,20 +78,21 @@ class RunScore(Record):
 
     @property
     def success(self) -> bool:
-        """Return whether run_stop reports success after a duration that can be true."""
+        """Return whether run_stop reports success after a plausible duration."""
         return self.status == "success" and self.minutes is not None
 
     @property
     def scores(self) -> bool:
-        """Return whether the run counts as it is; otherwise it is a failed run."""
+        """Return whether the run counts as measured; otherwise it is a failed run."""
         return self.success and self.compliant is True
 
 
 class RcpResult(Record):
-    """Convergence compared with the reference convergence points.
+    """The convergence compared with the reference convergence points.
 
-    ``passed`` is ``None`` if it was not compared (``applies`` false: the rules do not ask for it)
-    or could not be. Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor`` is at least 1.
+    ``passed`` is ``None`` if the comparison was not made (``applies`` false: the rules do not
+    require it) or was impossible. Means and ``smallest_allowed`` are in ``unit``.
+    ``scaling_factor`` is at least 1.
     """
 
     applies: bool
@@ -102,7 +106,7 @@ class RcpResult(Record):
 
 
 class WorkerReport(Record):
-    """The facts that the worker process found; no verdict."""
+    """The facts that the worker process found, without a verdict."""
 
     runs: tuple[RunScore, ...] = ()
     runs_needed: int | None = None
@@ -115,10 +119,12 @@ class WorkerReport(Record):
 class FolderScore(Record):
     """The score of one folder: one benchmark on one system.
 
-    ``olympic_mean_minutes`` is the mean without the fastest and the slowest run; ``minutes`` is that mean
-    times ``scaling_factor``, or ``None`` if the rules allow no score. A score with any verdict but ``pass``
-    is not a result. ``ruleset_origin`` names the evidence of the round if none was given; ``ruleset`` is
-    empty if there is no evidence.
+    Attributes:
+        olympic_mean_minutes: The mean without the fastest and the slowest run.
+        minutes: That mean times ``scaling_factor``, or ``None`` if the rules allow no score. A
+            score with any verdict except ``pass`` is not a result.
+        ruleset_origin: The evidence for the round if none was given.
+        ruleset: The ruleset; empty without evidence.
     """
 
     folder: str
@@ -142,14 +148,14 @@ class FolderScore(Record):
 
     @property
     def compliant(self) -> bool | None:
-        """Return whether all runs that score are compliant and there are enough of them."""
+        """Return whether all scoring runs are compliant and there are enough of them."""
         if not self.runs or any(run.compliant is None for run in self.runs):
             return None
         failed = sum(run.compliant is False for run in self.runs)
         return failed <= allowed_failures(self.benchmark)
 
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Return a table as text: a head, then one row per run in the order of the files."""
+        """Return a table as text: a header, then one row per run in the order of the files."""
         head = ("file", "minutes", "status", "compliant", "to converge", "in the score")
         words = {True: "yes", False: "no", None: "unknown"}
         return (
@@ -169,10 +175,10 @@ class FolderScore(Record):
 
 
 def known_rulesets(usage: str = "training") -> tuple[str, ...]:
-    """Return the rulesets that the installed ``mlperf-logging`` has for a usage, oldest first.
+    """Return the rulesets of the installed ``mlperf-logging`` for a usage, oldest first.
 
     Raises:
-        ValueError: Unknown usage; the message names those known.
+        ValueError: The usage is unknown; the message names the known ones.
     """
     spec = find_spec("mlperf_logging")
     if spec is None or not spec.submodule_search_locations:
@@ -189,7 +195,7 @@ def known_rulesets(usage: str = "training") -> tuple[str, ...]:
 
 
 def allowed_failures(benchmark: str) -> int:
-    """Return how many runs may fail, and how many are dropped at each end of the sorted runs."""
+    """Return the number of runs that may fail, which is also the number dropped at each end."""
     return 4 if benchmark == "unet3d" else 1
 
 
@@ -197,12 +203,12 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
     """Return the mean without the ``drop`` fastest and the ``drop`` slowest runs.
 
     Args:
-        minutes: The runs that ended well.
-        failed: Runs that did not: each takes the place of one of the slowest.
-        drop: Runs dropped at each end.
+        minutes: The minutes of the runs that ended well.
+        failed: The number of runs that did not; each takes the place of one of the slowest.
+        drop: The number of runs dropped at each end.
 
     Returns:
-        The mean in minutes, or ``None`` if more than ``drop`` runs failed or none is left.
+        The mean in minutes, or ``None`` if more than ``drop`` runs failed or no run remains.
     """
     if failed > drop:
         return None
@@ -213,17 +219,18 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 def result_files(folder: Path) -> tuple[Path, ...]:
     """Return the result logs in a folder, in natural order.
 
-    ``result_*.txt`` if there are any (the official name); else ``result_*`` without a suffix or
-    ``.log``; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log`` and ``*.txt``
-    with MLPerf events that is not itself the output of a checker. Each may be compressed.
+    The choice is ``result_*.txt`` if there are any (the official name); else ``result_*`` without a
+    suffix or ``.log``; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log``
+    and ``*.txt`` with MLPerf events that is not the output of a checker. Each file may be
+    compressed.
 
     Raises:
-        NotADirectoryError: There is no such folder.
+        NotADirectoryError: The folder does not exist.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
-    # The last only where no name helps: it reads every file.
+    # The last choice is used only if no name fits: it reads every file.
     chosen = _named_results(files) or _trial_logs(files) or _logs_with_events(files)
     return tuple(sorted(chosen, key=_natural))
 
@@ -237,7 +244,9 @@ def _logs_with_events(files: Sequence[Path]) -> list[Path]:
 
 
 def _named_results(files: Sequence[Path]) -> list[Path]:
-    """Return the files called ``result_*``: those with the official suffix, if there are any."""
+    """Return the files named ``result_*``: only those with the official suffix, if there are
+    any.
+    """
     named = [path for path in files if _is_named_result(path)]
     return [path for path in named if _suffix(path) == ".txt"] or named
 
@@ -247,17 +256,19 @@ def _is_named_result(path: Path) -> bool:
 
 
 def _suffix(path: Path) -> str:
-    """Return the ending of a log's name, without that of its compression."""
+    """Return the suffix of a log's name, ignoring the suffix of its compression."""
     return Path(name_unpacked(path.name)).suffix.lower()
 
 
 def _may_be_log(path: Path) -> bool:
-    # A checker's output quotes events of the logs that it read.
+    # A checker's output quotes events of the logs that it checked.
     return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
 
 
 def _encoded_logs(folder: Path) -> str:
-    """Return the first of the folder's logs that holds no plain text, with what to do; empty without one."""
+    """Return a message about the first log that is not plain text, with the remedy, or "" if there
+    is none.
+    """
     for path in sorted(folder.iterdir(), key=_natural):
         looks_like_log = _RESULT_NAME.fullmatch(name_unpacked(path.name)) or _may_be_log(path)
         if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
@@ -266,14 +277,14 @@ def _encoded_logs(folder: Path) -> str:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # result_10 comes after result_2. Digits other than ASCII's are text: int() refuses some of them.
+    # result_10 comes after result_2. Digits other than ASCII are text: int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]
 
 
 def _has_events(path: Path) -> bool:
     with open_log(path) as stream:
-        # The end of the chunk before is kept: the mark may lie across two chunks.
+        # Keep the end of the previous chunk: the mark may span two chunks.
         kept = b""
         while chunk := stream.read(1 << 20):
             if b":::MLL" in kept + chunk:
@@ -294,22 +305,23 @@ def score_folder(
     timeout_s: float = 300,
     progress: Progress | None = None,
 ) -> FolderScore:
-    """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
+    """Score the results in one folder (one benchmark on one system) according to the MLPerf rules.
 
-    Nothing is written into the folder. The checks run in a process of their own on a copy; a score always
-    comes back, ``unproven`` with the reason if need be.
+    The folder is not changed. The checks run in a separate process on a copy; a score is always
+    returned, if necessary ``unproven`` with the reason.
 
     Args:
-        folder: Holds the result logs (see :func:`result_files`).
-        ruleset: One of :func:`known_rulesets`. Without it the logs have to show their round; where they do
-            not, the score is ``unproven`` and asks for it.
-        usage: ``training`` or ``hpc`` (strong scaling).
-        timeout_s: Seconds after which the checks are stopped.
-        progress: Called after each file.
+        folder: The folder with the result logs (see :func:`result_files`).
+        ruleset: One of :func:`known_rulesets`. Without it, the logs must show their round; if they
+            do not, the score is ``unproven`` and requests it.
+        usage: Either ``training`` or ``hpc`` (strong scaling).
+        timeout_s: The number of seconds after which the checks are stopped.
+        progress: A function that is called after each file.
 
     Raises:
-        ValueError: Unknown usage or ruleset, or none for hpc; the message names those known.
-        NotADirectoryError: There is no such folder.
+        ValueError: The usage or ruleset is unknown, or hpc has no ruleset; the message names the
+            known ones.
+        NotADirectoryError: The folder does not exist.
     """
     folder = Path(folder)
     known = known_rulesets(usage)
@@ -321,7 +333,7 @@ def score_folder(
     evidence = read_evidence(folder, files)
     chosen = Round(ruleset) if ruleset is not None else round_of(evidence, known, usage)
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
-        # All rounds of HPC have the same benchmarks: nothing but the path can show one.
+        # All rounds of HPC have the same benchmarks: only the path can reveal the round.
         raise ValueError(f"name the round's rules; known for hpc: {', '.join(known)}")
     encoded = _encoded_logs(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
@@ -337,14 +349,14 @@ def score_folder(
 
 
 def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str, usage: str) -> str:
-    """Return why the checks of any round cannot even begin, or "" if they can."""
+    """Return the reason why the checks of no round can start, or "" if they can."""
     none = "no result logs (result_*.txt or *.log with MLPerf events) in the folder"
     problem = refusal(evidence, usage) or ("" if files or encoded else none)
     return problem or ("" if evidence.benchmarks else encoded)
 
 
 def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
-    """Return a score as unproven: rules of another round do not prove a fault."""
+    """Return a score as unproven: the rules of another round do not prove a fault."""
     if not strange:
         return score
     reasons = (strange, *(reason for reason in score.reasons if reason != strange))
@@ -359,11 +371,14 @@ def _run_worker(
     timeout_s: float,
     progress: Progress | None,
 ) -> WorkerReport:
-    """Run the checks in a separate process; return its result, or why there is none."""
+    """Run the checks in a separate process; return their result, or the reason why there is
+    none.
+    """
     reports: list[WorkerReport] = []
 
     def on_answer(line: bytes) -> None:
-        # A line cut by the time limit is not JSON; without a report the exit is reported.
+        # A line truncated by the time limit is not JSON; without a report, the exit status is
+        # reported.
         with contextlib.suppress(ValueError):
             message = json.loads(line)
             if "report" in message:
@@ -393,19 +408,19 @@ def _run_worker(
 def score_of_report(
     report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training"
 ) -> FolderScore:
-    """Apply the rules of scoring to the worker's findings.
+    """Apply the scoring rules to the worker's findings.
 
     Args:
-        report: Facts about every run.
-        folder: Name to show.
-        ruleset: As asked for.
-        usage: As asked for.
+        report: The facts about every run.
+        folder: The name to show.
+        ruleset: The requested ruleset.
+        usage: The requested usage.
     """
     runs = report.runs
     benchmark = _first(run.benchmark for run in runs)
     drop = allowed_failures(benchmark)
     failed = [run for run in runs if not run.scores]
-    # A file without a single event shows no run at all: it is missing, not failed.
+    # A file without any event shows no run: the run is missing, not failed.
     shown = [run for run in runs if run.events]
     problems = list(_problems(report, benchmark, shown, failed, drop))
     scorable = _is_scorable(report, shown)
@@ -441,7 +456,7 @@ def score_of_report(
 
 
 def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
-    """Return whether the logs are one whole, checked result; runs may have failed nevertheless."""
+    """Return whether the logs are one complete, checked result; some runs may still have failed."""
     runs = report.runs
     if not runs or not report.runs_needed == len(shown) == len(runs):
         return False
@@ -456,7 +471,7 @@ def _mean_minutes(runs: Sequence[RunScore], failed: Sequence[RunScore], drop: in
 
 
 def _factor(report: WorkerReport) -> float:
-    """Return the factor of the mean: convergence that was too fast makes a score slower."""
+    """Return the factor for the mean: a convergence that was too fast makes the score slower."""
     rcp = report.rcp
     factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
     if report.folder_scaling_factor is not None:
@@ -469,7 +484,7 @@ def _scaled(mean: float | None, factor: float) -> float | None:
 
 
 def _remarks(findings: Sequence[Finding]) -> list[str]:
-    """Return the findings that gate nothing, as reasons for people to read."""
+    """Return the findings without effect on the verdict, as reasons for readers."""
     gates = [finding.verdict is not None and finding.verdict.gates for finding in findings]
     remarks = [_with_source(one) for one, bad in zip(findings, gates, strict=True) if not bad]
     if len(remarks) > _MAX_REMARKS:
@@ -483,7 +498,7 @@ def _with_source(finding: Finding) -> str:
 
 
 def _first(values: Iterator[str]) -> str:
-    """Return the first of the values that is not empty, or "" if there is none."""
+    """Return the first non-empty value, or "" if there is none."""
     return next(filter(None, values), "")
 
 
@@ -496,25 +511,27 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
 
 
 def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
-    """Return the verdicts of findings that gate nothing and yet are not a remark: a run that is degraded."""
+    """Return the verdicts of findings that do not gate but are no mere remarks: the run is
+    degraded.
+    """
     return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 
 def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
-    """Return the reasons, those of the worst verdict first."""
+    """Return the reasons, starting with those of the worst verdict."""
     return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
 
 
 def _problems(
     report: WorkerReport, benchmark: str, shown: Sequence[RunScore], failed: Sequence[RunScore], drop: int
 ) -> Iterator[tuple[Verdict, str]]:
-    """Yield everything that rules out a pass."""
+    """Yield all reasons that rule out a pass."""
     if report.error:
         yield Verdict.UNPROVEN, report.error
         return
     yield from _log_problems(report.runs, shown)
     yield from _count_problems(benchmark, len(shown), report.runs_needed)
-    # A log that is empty or could not be checked proves no failure; it has a reason of its own above.
+    # A log that is empty or could not be checked proves no failure; its own reason is above.
     really_failed = [run for run in failed if run in shown and run.compliant is not None]
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
@@ -534,7 +551,9 @@ def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[
 
 
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
-    """Yield why the logs are not one result: unchecked, empty, of different kinds, or one twice."""
+    """Yield the reasons why the logs are not one result: unchecked, empty, of different kinds, or
+    duplicated.
+    """
     for run in runs:
         if run.compliant is None:
             yield Verdict.UNPROVEN, f"{run.file}: {'; '.join(run.messages) or 'not checked'}"
@@ -553,19 +572,19 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
         return
     if rcp.passed is False:
         mean, least = rcp.submission_mean, rcp.smallest_allowed
-        # The checker's own words are "RCP found", also of runs that it rejects.
+        # The checker's own message is "RCP found", even for runs that it rejects.
         too_fast = mean is not None and least is not None and mean < least
         why = (
             f"{mean:.4g} {rcp.unit} to converge, and {least:.4g} are the fewest" if too_fast else rcp.message
         )
         yield Verdict.FAIL, f"convergence rejected: {why}"
     elif rcp.passed is None and complete:
-        # Of an incomplete set, the missing runs are the reason.
+        # If the set is incomplete, the missing runs are the reason.
         yield Verdict.UNPROVEN, f"convergence not compared: {rcp.message}"
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield the open questions of a pass."""
+    """Yield remarks about what a pass leaves open."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:
@@ -581,7 +600,9 @@ def _why_failed(run: RunScore) -> str:
 
 
 def _mixtures(runs: Sequence[RunScore]) -> list[str]:
-    """Return the properties in which the logs of one result differ though they must not."""
+    """Return the properties that differ between the logs of one result although they must be
+    equal.
+    """
     shared = (
         ("benchmarks", {run.benchmark for run in runs if run.benchmark}),
         ("divisions", {run.division for run in runs if run.division}),
@@ -593,7 +614,9 @@ def _mixtures(runs: Sequence[RunScore]) -> list[str]:
 
 
 def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
-    """Return pairs of files with the same events; equal times to the millisecond are one run."""
+    """Return pairs of files with the same events; if all times agree to the millisecond, it is one
+    run.
+    """
     seen: dict[str, str] = {}
     pairs = []
     for run in runs:
@@ -605,7 +628,7 @@ def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
 
 
 def _parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
-    """Return the runs, each with its part in the score."""
+    """Return the runs, each with its role in the score."""
     good = sorted((run.minutes, index) for index, run in enumerate(runs) if run.scores)
     failed = len(runs) - len(good)
     parts: dict[int, Part] = {}
@@ -622,5 +645,5 @@ def _parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
 
 
 def at_file(finding: Finding, file: str) -> Finding:
-    """Return the finding with the file it was made in."""
+    """Return the finding with the file in which it was made."""
     return finding.model_copy(update={"source": Source(file=file, line=finding.source.line)})

@@ -1,9 +1,9 @@
-"""Run ``mlperf-logging`` in a process of its own: ``python -m rackproof.analysis.mlperf.worker``.
+"""Run ``mlperf-logging`` in a separate process: ``python -m rackproof.analysis.mlperf.worker``.
 
-Reads a job (JSON) from standard input and answers with JSON lines on standard output: progress, then
-one report. It is a process of its own because the tool keeps global state, may crash or take very
-long on hostile logs, and prints; and it works on a copy because the tool writes into the folder it
-reads. Never called with another program's logs in place of a copy.
+The process reads a job (JSON) from standard input and answers with JSON lines on standard output:
+progress, then one report. It is separate because the tool has global state, may crash or take very
+long on hostile logs, and prints; it works on a copy because the tool writes into the folder that it
+reads. It is never started on original logs instead of a copy.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ _NODE = re.compile(
 )
 _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
-"""Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of 1.0 to 2.0
-one has such a file; of 63 of 3.0 whose runs converged faster than the reference 20 have none.
+"""Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of
+1.0 to 2.0, one has such a file; of 63 results of 3.0 whose runs converged faster than the
+reference, 20 have none.
 """
 _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
     {
@@ -66,17 +67,19 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
         "xid_unknown",
     }
 )
-"""Failures that also put the system of the other runs in question."""
+"""Failures that also cast doubt on the system of the other runs."""
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
-"""The failures of a run that the rules count as the slowest."""
+"""Failures for which the rules count a run as the slowest."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
-"""The findings that follow from a shown failure; in any other log they show that a part of it is missing."""
+"""Findings that are consequences of a proven failure; in any other log they show that a part is
+missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
-"""The first where several nodes' words share a line (`echo -n`); the second is every node's name."""
+"""Words that are not node names: the first appears if the messages of several nodes share a line
+(`echo -n`), and the second is the name of any node."""
 
 
 class _RecordKeeper(logging.Handler):
-    """Keeps the tool's log records in place of printing them."""
+    """A handler that stores the tool's log records instead of printing them."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -86,13 +89,13 @@ class _RecordKeeper(logging.Handler):
         self.records.append(record)
 
     def messages(self, level: int) -> list[str]:
-        """Return the messages of this level or above, on one printable line each."""
+        """Return the messages of this level or above, each on one printable line."""
         return [safe_text(record.getMessage()) for record in self.records if record.levelno >= level]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """The files to be checked, their place and the rules; ``kept`` holds the tool's log records."""
+    """The files to check, their place and the rules; ``kept`` stores the tool's log records."""
 
     work: Path
     names: Sequence[str]
@@ -102,20 +105,21 @@ class _Task:
 
     @property
     def copies(self) -> Path:
-        """Return the folder of the cleaned copies."""
+        """Return the folder with the cleaned copies."""
         return self.work / "results"
 
     def copy(self, index: int) -> Path:
-        """Return the cleaned copy of one log, under the name that the tool expects."""
+        """Return the path of the cleaned copy of one log, with the name that the tool expects."""
         return self.copies / f"result_{index}.txt"
 
 
 def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> WorkerReport:
-    """Clean, check and compare the logs that the job names.
+    """Clean, check and compare the logs of a job.
 
     Args:
-        job: ``folder``, ``files`` (names in it), ``work`` (an empty folder), ``ruleset``, ``usage``.
-        progress: Called after each file with ``(done, in all, name)``.
+        job: A mapping with ``folder``, ``files`` (names in it), ``work`` (an empty folder),
+            ``ruleset``, ``usage``.
+        progress: A function that is called after each file with ``(done, number of files, name)``.
     """
     folder = Path(job["folder"])
     kept = _RecordKeeper()
@@ -152,10 +156,11 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
 def _check_runs(
     task: _Task, folder: Path, progress: Callable[[int, int, str], None]
 ) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
-    """Clean and check every log; one that cannot be copied has no digest, and its error as a message.
+    """Clean and check every log; a log that cannot be copied has no digest, and its error is the
+    message.
 
     Returns:
-        All runs, the traces of those that have events, and the findings.
+        All runs, the traces of the runs that have events, and the findings.
     """
     runs: list[RunScore] = []
     traces: list[RunTrace] = []
@@ -168,7 +173,7 @@ def _check_runs(
             continue
         run, remarks = _check_run(task, index, cleaned)
         runs.append(run)
-        # A file without an event shows no run, which has a reason of its own.
+        # A file without events shows no run, which is a separate reason.
         if run.events:
             trace, against = _trace_run(task, index, folder / name, run)
             traces.append(trace)
@@ -179,7 +184,7 @@ def _check_runs(
 
 
 def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
-    """Check one log: compliance by the tool, the facts from its parser's events."""
+    """Check one log: compliance by the tool, and facts from the events that its parser reads."""
     compliant, messages = _comply(task, task.copy(index), cleaned)
     events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
     values: dict[str, Any] = {}
@@ -207,7 +212,7 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
 def described_system(folder: Path) -> DescribedSystem | None:
     """Return a published system's accelerators, or None if its description is not available.
 
-    A round keeps ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``.
+    A round stores ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``.
     """
     if len(folder.parents) < 3:
         return None
@@ -224,10 +229,10 @@ def described_system(folder: Path) -> DescribedSystem | None:
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
-    """Return the course of a run, and the objections of `rackproof parse` to its log.
+    """Return the course of a run, and the findings of `rackproof parse` against its log.
 
-    The checker asks whether the rules' events are there; whether the log proves the number that is read from
-    it is asked by the parser, and both have one answer.
+    The checker tests whether the events that the rules require are present; the parser tests
+    whether the log proves the number read from it, and both contribute to one answer.
     """
     try:
         with open_log(log) as stream:
@@ -254,19 +259,20 @@ _NO_END = {
     True: "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
     "stops without one counts as failed only where its log says why; look in the job's own output",
 }
-"""The remedy for a log without run_stop, by whether it has the end of the run script."""
+"""Remedy for a log without run_stop, by whether it contains the end of the run script."""
 
 
 def findings_of_log(
     parsed: ParsedLog, *, scores: bool, stopped: bool, script_ended: bool = False
 ) -> list[Finding]:
-    """Return the objections to a run from its log, and the remarks.
+    """Return the findings against a run from its log, and the remarks.
 
     Args:
-        parsed: The log, as `rackproof parse` reads and judges it.
+        parsed: The log, as read and judged by `rackproof parse`.
         scores: Whether the run counts as measured; otherwise it counts as the slowest.
-        stopped: Whether its log reports success. Such a run did not fail, whatever the rules find in its log.
-        script_ended: Whether the log contains the end of the run script, and therefore its own end.
+        stopped: Whether its log reports success. Such a run did not fail, whatever else its log
+            contains.
+        script_ended: Whether the log contains the end of the run script, and is therefore complete.
     """
     counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
     gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
@@ -297,7 +303,8 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | N
         elif line.startswith(b"RUNANDTIME_STOP"):
             ended = True
     names -= _NO_NODES
-    # If several contradict each other, the smallest is used: it makes the run differ from its repeats.
+    # If several numbers contradict each other, use the smallest: then the run differs from its
+    # repeats.
     stated = min(counts, default=None)
     return frozenset(names), stated or len(names) or None, stated, ended
 
@@ -309,10 +316,10 @@ def _value(event: Any) -> Any:
 def _duration(
     events: Sequence[Any], cleaned: CleanedLog, ruleset: str
 ) -> tuple[float | None, str, list[Finding]]:
-    """Return minutes, status ("" if the run never ended) and remarks."""
+    """Return the minutes, the status ("" if the run never ended) and the remarks."""
     starts = [event for event in events if event.key == "run_start"]
     remarks = []
-    # Several ranks may log the start at the same moment: that is one start.
+    # Several ranks may log the start at the same time: that counts as one start.
     if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
         message = "several run_start at different times: the first one counts"
         remarks.append(Finding(code="several_run_start", message=message, source=_place(cleaned, starts[1])))
@@ -321,7 +328,7 @@ def _duration(
     if end is not None:
         minutes, status = _until_stop(starts, end, ruleset)
     elif ruleset == "0.6.0":
-        # minigo 0.6 has no run_stop: its evaluation, made later, holds the time to the target.
+        # minigo 0.6 has no run_stop: its evaluation, made later, contains the time to the target.
         end = _first_event(events, "eval_result")
         minutes, status = _until_evaluation(end)
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
@@ -336,16 +343,18 @@ def _first_event(events: Sequence[Any], key: str) -> Any:
 
 
 def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float | None, str]:
-    """Return the minutes from the first start, or ``None`` if there is no start, and the run's status."""
+    """Return the minutes from the first start to the stop, or ``None`` without a start, and the
+    run's status.
+    """
     status = safe_text(str(_metadata(stop).get("status") or "unknown"), 100)
     if not starts:
         return None, status
-    # 0.6 logs seconds, everything later milliseconds.
+    # 0.6 logs seconds, all later rounds milliseconds.
     return (stop.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000), status
 
 
 def _until_evaluation(evaluation: Any) -> tuple[float | None, str]:
-    """Return the minutes to the target and the status by minigo's evaluation, if there is one."""
+    """Return the minutes to the target and the status from minigo's evaluation, if there is one."""
     seconds = _number(_metadata(evaluation).get("timestamp")) if evaluation is not None else None
     if seconds is None:
         return None, ""
@@ -370,15 +379,15 @@ def _number(value: Any) -> float | None:
 
 
 def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, list[str]]:
-    """Return whether the tool finds the log compliant, and its complaints."""
+    """Return whether the tool finds the log compliant, and its messages."""
     task.kept.records.clear()
-    # The tool queues rule files in a global list, which a crash on an earlier log leaves filled.
+    # The tool queues rule files in a global list, which a crash on an earlier log leaves non-empty.
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker(usage=task.usage, ruleset=task.ruleset, quiet=True, werror=False)
     crash = ""
     try:
         mlp_compliance.main(str(copy), _rules(task, copy), checker)
-    except Exception as error:  # the tool may raise anything at all
+    except Exception as error:  # the tool may raise any exception
         crash = f"the compliance checker crashed: {type(error).__name__}: {safe_text(str(error))}"
     complaints = [*checker.overwritable.values(), *checker.not_overwritable]
     messages = [_complaint(text, cleaned) for text in complaints[:_MAX_MESSAGES]]
@@ -386,13 +395,13 @@ def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, 
         messages.append(f"and {len(complaints) - _MAX_MESSAGES} more")
     if crash:
         messages.append(crash)
-    # The tool's complaints before it crashed count; a crash alone proves nothing.
+    # The tool's messages before a crash count; a crash alone proves nothing.
     compliant = False if complaints else (None if crash else True)
     return compliant, messages
 
 
 def _rules(task: _Task, copy: Path) -> str:
-    """Return the rules to begin with; those of 0.6 have minigo apart."""
+    """Return the first rules to apply; round 0.6 has separate rules for minigo."""
     name = "common"
     if task.ruleset == "0.6.0":
         events, _ = mlp_parser.parse_file(str(copy), ruleset=task.ruleset)
@@ -403,7 +412,9 @@ def _rules(task: _Task, copy: Path) -> str:
 
 
 def _complaint(text: str, cleaned: CleanedLog) -> str:
-    """Return the tool's message on one line, with the line of the original log, without the dumps."""
+    """Return the tool's message on one line, with the line number of the original log, without
+    dumps.
+    """
 
     def original(match: re.Match[str]) -> str:
         index = int(match[1])
@@ -420,20 +431,20 @@ def _complaint(text: str, cleaned: CleanedLog) -> str:
 def _compare(
     task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
-    """Compare convergence with the reference points; also return each run's own, if it was read."""
+    """Compare convergence with the reference points; also return each run's own, if readable."""
     data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{task.usage}_{task.ruleset}"
     not_compared = _not_compared(task, runs, data, complete)
     if not_compared is not None:
         return not_compared, []
-    # Imported only where it is needed: it loads scipy, which takes longer than checking ten logs.
+    # Imported only here: it loads scipy, which takes longer than checking ten logs.
     from mlperf_logging.rcp_checker import rcp_checker
 
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
-    # The package has dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
+    # The package still has dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
     known = rcp_checker.submission_runs[task.usage]
     known.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
     if not (data / f"rcps_{benchmark}.json").is_file():
-        # A reference that was never published shows nothing against the runs.
+        # A reference that was never published proves nothing against the runs.
         problem = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
         return RcpResult(applies=True, message=problem), []
     if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
@@ -443,7 +454,7 @@ def _compare(
     folder.mkdir()
     try:
         converged = _read_convergence(rcp_checker, task, runs, folder, benchmark, next(iter(sizes)))
-        # Reading the files logs, too; the numbers are to be those of the comparison alone.
+        # Reading the files also logs records; only the numbers of the comparison are needed.
         task.kept.records.clear()
         passed, message, factor = rcp_checker.check_directory(
             str(folder),
@@ -453,7 +464,7 @@ def _compare(
             False,
             rcp_pass="pruned_rcps",  # noqa: S106  (not a password)
         )
-    except Exception as error:  # the tool may raise anything at all
+    except Exception as error:  # the tool may raise any exception
         crash = f"{type(error).__name__}: {safe_text(str(error))}"
         return RcpResult(applies=True, message=f"the RCP checker crashed: {crash}"), []
     point, mean = _logged_numbers(task.kept.records)
@@ -472,15 +483,17 @@ def _compare(
 
 
 def _scaling_factor(factor: float, task: _Task) -> float:
-    """Return the round's factor for the score."""
+    """Return the factor of the round for the score."""
     if task.usage == "training" and task.ruleset in _UNSCALED:
         return 1.0
-    # A factor that is not a number cannot scale a score; the tool's own default is 1.
+    # A factor that is NaN or infinite cannot scale a score; the tool's own default is 1.
     return max(1.0, float(factor)) if math.isfinite(factor) else 1.0
 
 
 def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
-    """Return why convergence is not compared at all, or ``None`` if it is to be."""
+    """Return the result that states why convergence is not compared, or ``None`` if it should
+    be.
+    """
     if not data.is_dir():
         return RcpResult(applies=False, message=f"the rules {task.ruleset} know no reference points")
     if any(run.benchmark == "minigo" for run in runs):
@@ -495,7 +508,9 @@ def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: b
 def _read_convergence(
     rcp_checker: Any, task: _Task, runs: Sequence[RunScore], folder: Path, benchmark: str, size: float
 ) -> list[float | None]:
-    """Copy the logs for the RCP checker; return how long each run took to converge, if it did."""
+    """Copy the logs for the RCP checker; return each run's samples or epochs to converge, if it
+    did.
+    """
     converged: list[float | None] = []
     for index, run in enumerate(runs):
         log = folder / f"result_{index}.txt"
@@ -508,8 +523,9 @@ def _read_convergence(
 def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, size: float | None) -> None:
     """Copy a log for the RCP checker.
 
-    A failed run that died before it named benchmark and batch size crashes the checker, although all
-    that counts is that it did not converge: such a log is given the two facts of the other runs.
+    A failed run that ended before it logged benchmark and batch size crashes the checker, although
+    it only matters that it did not converge: such a log is given these two facts from the other
+    runs.
     """
     text = copy.read_text(encoding="latin-1")
     if run.status != "success":
@@ -525,7 +541,9 @@ def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, siz
 
 
 def _convergence_unit(folder: Path, ruleset: str) -> str:
-    """Return the unit that the logs count until the target is reached; benchmarks log one of the two."""
+    """Return the unit in which the logs count until the target is reached; each benchmark logs one
+    of the two.
+    """
     for log in sorted(folder.iterdir()):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
@@ -535,7 +553,9 @@ def _convergence_unit(folder: Path, ruleset: str) -> str:
 
 
 def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, Any], float | None]:
-    """Return the reference point and the submission's mean, which the tool only writes to its log."""
+    """Return the reference point and the submission's mean, which the tool writes only to its
+    log.
+    """
     point: Mapping[str, Any] = {}
     mean = None
     for record in records:
@@ -547,12 +567,12 @@ def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, 
 
 
 def _check_seeds(task: _Task) -> list[Finding]:
-    """Return a remark for each complaint of the tool's seed checker (reviews may waive it)."""
+    """Return a remark for each message of the tool's seed checker (reviews may waive it)."""
     task.kept.records.clear()
     files = [str(task.copy(index)) for index in range(len(task.names))]
     try:
         fine = SeedChecker(task.ruleset).check_seeds(files)
-    except Exception as error:  # the tool may raise anything at all
+    except Exception as error:  # the tool may raise any exception
         message = f"the seed checker crashed: {type(error).__name__}: {safe_text(str(error))}"
         return [Finding(code="seeds", message=message)]
     if fine:
@@ -564,10 +584,10 @@ def _check_seeds(task: _Task) -> list[Finding]:
 
 
 def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Finding]]:
-    """Read the factor of a scaling.json that lies beside the logs.
+    """Read the factor from a scaling.json beside the logs.
 
-    The review of a round may add one to slow a score down. It is believed where it does that, never
-    where it would make the score faster than the RCP does.
+    The review of a round may add this file to slow a score down. The factor is used if it does
+    that, and never if it would make the score faster than the RCP does.
     """
     source = Source(file=file.name)
     try:

@@ -11,8 +11,8 @@ from rackproof.core.records import Verdict
 
 
 class Doubt(NamedTuple):
-    """The reason why two values do not agree: proven (``fail``), not comparable (``unproven``), a
-    remark (``None``).
+    """The kind of disagreement between two values: proven (``fail``), not comparable
+    (``unproven``), a remark (``None``).
     """
 
     verdict: Verdict | None
@@ -23,7 +23,8 @@ COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node"
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 _NAMES = frozenset({"host_processor_model_name", "framework"})
 
-# DIMMs hold more than the system shows, and people round: 5 % lies between that and the next smaller part.
+# DIMMs have more than the system shows, and people round: 5 % is between that and the next smaller
+# part.
 _TOLERANCE = 0.05
 _CAPACITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b", re.IGNORECASE)
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
@@ -32,10 +33,11 @@ _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,
 
 
 def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
-    """Return why a described value does not agree with one that was seen, or ``None`` if it does.
+    """Return the reason why a described value disagrees with an observed one, or ``None`` if it
+    agrees.
 
     Args:
-        key: The description's key; keys of its software are versions.
+        key: The key in the description; keys of its software are versions.
         described: The value in the description, not empty.
         seen: The value in the nodes' facts or in a log.
     """
@@ -66,7 +68,7 @@ def _same_capacity(described: str, seen: str) -> Doubt | None:
 
 
 def _capacities(text: str) -> set[float]:
-    """Return the bytes that a text may mean: GB is written for both powers, of ten and of two."""
+    """Return the numbers of bytes that a text may mean: GB is used for powers of ten and of two."""
     match = _CAPACITY.search(text.replace(",", ""))
     if match is None:
         return set()
@@ -76,7 +78,9 @@ def _capacities(text: str) -> set[float]:
 
 
 def same_version(described: str, seen: str) -> Doubt | None:
-    """Return why no version of a description is the one that was seen: equal, or the beginning of it."""
+    """Return a doubt unless a version in a description equals the observed one or is a prefix of
+    it.
+    """
     theirs = _version(seen)
     ours = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
     if described.casefold().split() == seen.casefold().split():
@@ -97,7 +101,7 @@ def _begins(short: list[str], long: list[str]) -> bool:
 
 
 def _same_system(described: str, seen: str) -> Doubt | None:
-    """Return how operating systems differ; their point releases only make a remark."""
+    """Return the difference of operating systems; a different point release is only a remark."""
     ours, theirs = _version(described), _version(seen)
     if ours[:2] != theirs[:2] or not _name_words(described) & _name_words(seen):
         return _contradicted(_same_name(described, seen) is None)
@@ -120,13 +124,15 @@ def _same_model(described: str, seen: str) -> Doubt | None:
     ours, theirs = model_words(described), model_words(seen)
     if not theirs:
         return _contradicted(described.casefold() == seen.casefold())
-    # Whole words: a B200 is not a GB200. And no second model beside the right one.
+    # Whole words: a B200 is not a GB200. There must also be no second model beside the right one.
     others = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
     return _contradicted(bool(ours & theirs) and not others)
 
 
 def model_words(name: str) -> frozenset[str]:
-    """Return the words of a name that distinguish models: those with a digit, without memory sizes."""
+    """Return the words of a name that distinguish models: words with a digit, except memory
+    sizes.
+    """
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return frozenset(
         word
@@ -138,7 +144,7 @@ def model_words(name: str) -> frozenset[str]:
 
 
 def _same_words(described: str, seen: str) -> Doubt | None:
-    """Return a remark where prose differs: no rule decides whether it means the same."""
+    """Return a remark if prose differs: no rule decides whether it means the same."""
     ours, theirs = (set(re.findall(r"[a-z0-9]+", text.casefold())) for text in (described, seen))
     if ours <= theirs or theirs <= ours:
         return None

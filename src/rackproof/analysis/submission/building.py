@@ -1,4 +1,4 @@
-"""From runs to a package in place: every step in its order."""
+"""Build a submission package from runs: examine them, write a draft, check it, put it in place."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def build_submission(
     timeout_s: float = 300,
     known_issues: Sequence[Issue] = (),
 ) -> Submission:
-    """Make the package of one system's runs, check it, and put it at ``out`` if nothing hinders.
+    """Build the package of one system's runs, check it, and put it at ``out`` if it passes.
 
-    The package is written beside ``out`` and renamed; with anything missing or wrong, nothing is
-    written there, and the outcome lists all of it.
+    The package is written beside ``out`` and then renamed. If anything is missing or wrong, nothing
+    is written to ``out``, and the outcome lists every issue.
 
     Args:
-        runs: Records with their folders, of one or several benchmarks.
+        runs: The records with their folders, of one or several benchmarks.
         system: The operator's statements about the system.
         out: The output folder: absent, empty, or a package that Rackproof wrote.
-        ruleset: The round's rules, one of ``known_rulesets()``; without it the logs have to show them.
-        timeout_s: Seconds after which the official checks are stopped, each.
-        known_issues: The problems already found in the choice of the runs.
+        ruleset: The round's rules, one of ``known_rulesets()``; without it the logs must name them.
+        timeout_s: Seconds after which each of the official checks is stopped.
+        known_issues: Issues that were found when the runs were chosen.
 
     Raises:
-        SubmissionError: Nothing can be made at all: no runs, an output folder of another user, a full
-            disk.
-        ValueError: Unknown ruleset; the message names those known.
+        SubmissionError: No package can be built at all: there are no runs, the output folder has
+            other files, or the disk is full.
+        ValueError: The ruleset is unknown; the message lists the known ones.
     """
     out = out.absolute()
     ruleset = _refuse_arguments(runs, out, ruleset, timeout_s)
@@ -73,11 +73,11 @@ def build_submission(
     description, problems = describe_system(system, chosen)
     issues += [*known_issues, *unfit_names, *problems]
     parts: tuple[BenchmarkPart, ...] = ()
-    answer = CheckerAnswer(error="no run of those chosen can be packed")
+    answer = CheckerAnswer(error="none of the chosen runs can be packed")
     draft = draft_beside(out)
     folder = ""
     try:
-        # A benchmark's name becomes a folder of the package: none is made of a name that is unfit.
+        # A benchmark's name becomes a folder of the package, so nothing is written if one is unfit.
         if groups and not unfit_names:
             files, problems = lay_out(system, description, groups, ruleset=ruleset)
             issues += problems
@@ -87,7 +87,7 @@ def build_submission(
             )
             issues += problems
         verdict = _verdict(issues)
-        # Issues alone do not show that the checker accepted: without any run it was never asked.
+        # A lack of issues is not enough: without a run, the checker was never asked.
         if verdict is Verdict.PASS and answer.accepted is True:
             _finish(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)
@@ -109,7 +109,7 @@ def build_submission(
 
 
 def _examine_runs(runs: Sequence[tuple[Run, Path]]) -> tuple[list[ChosenRun], list[Issue]]:
-    """Return the runs that can be packed, and why the others cannot."""
+    """Return the runs that can be packed, and an issue for each of the others."""
     examined = [examine_run(run, folder) for run, folder in runs]
     return (
         [one for one in examined if isinstance(one, ChosenRun)],
@@ -124,11 +124,11 @@ def _verdict(issues: Sequence[Issue]) -> Verdict:
 def _refuse_arguments(
     runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str | None, timeout_s: float
 ) -> str:
-    """Refuse impossible arguments, return the rules; :func:`build_submission` lists the errors."""
+    """Check the arguments and return the ruleset; :func:`build_submission` lists the errors."""
     known = known_rulesets()
     if ruleset is not None and ruleset not in known:
         raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
-    # Not `<= 0`, which a NaN would pass.
+    # Not `<= 0`, which would let a NaN through.
     if not timeout_s > 0:
         raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
     refuse_strangers(out)
@@ -144,10 +144,10 @@ def _refuse_arguments(
 
 
 def _ruleset_of(runs: Sequence[tuple[Run, Path]], known: Sequence[str]) -> str:
-    """Return the rules of the round that the runs' logs show.
+    """Return the ruleset of the round that the runs' logs name.
 
     Raises:
-        SubmissionError: They show none, or different ones.
+        SubmissionError: The logs name no round, or different rounds.
     """
     named = [folder / log.path for run, folder in runs if (log := result_log(run)) is not None]
     evidence = read_evidence(runs[0][1], [path for path in named if path.is_file()])
@@ -165,7 +165,7 @@ def _check_draft(
     ruleset: str,
     timeout_s: float,
 ) -> tuple[tuple[BenchmarkPart, ...], CheckerAnswer, list[Issue]]:
-    """Score every benchmark of a written draft, run the official checker, and return the findings of both."""
+    """Score each benchmark of a draft, run the official checker, and return the issues of both."""
     issues: list[Issue] = []
     scores = {}
     for benchmark in groups:
@@ -198,14 +198,14 @@ def _answer(package: Path, ruleset: str, timeout_s: float) -> CheckerAnswer:
 
 
 def _unfit_names(groups: Mapping[str, Sequence[ChosenRun]]) -> list[Issue]:
-    """Return benchmarks whose name, as a log states it, is not a plain name of a folder."""
+    """Return an issue for each benchmark whose name in the log cannot name a folder."""
     return [
         Issue(
             code="benchmark_name",
             verdict=Verdict.FAIL,
             run=group[0].run.run_id,
             file=group[0].log.path,
-            message=f"{benchmark!r} is no name of a benchmark",
+            message=f"{benchmark!r} is not the name of a benchmark",
             remedy="choose another run",
         )
         for benchmark, group in groups.items()
@@ -235,6 +235,6 @@ def _finish(
 
 
 def _ordered(issues: Sequence[Issue]) -> list[Issue]:
-    """Return the issues, proven faults first, remarks last."""
+    """Return the issues: proven faults come first, remarks last."""
     weights = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
     return sorted(issues, key=lambda issue: 2 if issue.verdict is None else weights.get(issue.verdict, 2))

@@ -1,5 +1,5 @@
-"""The system description ``systems/<system>.json``: from facts, never invented. Apart from reading one file
-it does no I/O.
+"""Build the system description ``systems/<system>.json`` from facts only. Apart from reading one
+file, there is no I/O.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ STATUSES = (
 )
 DIVISIONS = ("closed", "open")
 
-# The keys in the order of the rules, and how much each needs a value: "identity" must be known and true,
-# the rules want an answer for "answered" (an operator may decline to give one), the rest may stay empty.
+# The keys in the order of the rules, and the kind of value that each needs: "identity" must be
+# known and true, the rules require an answer for "answered" (an operator may decline to give one),
+# the others may stay empty.
 _NEED = {
     "submitter": "identity",
     "division": "identity",
@@ -70,22 +71,22 @@ ANSWERED = tuple(key for key, need in _NEED.items() if need == "answered")
 STACK = "other_software_stack"
 
 _ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system_name"})
-# Of these only one value can be true; others contradict it.
+# Each of these has only one true value; other values contradict it.
 _SINGLE = frozenset({*COUNTS, "accelerator_model_name", "host_processor_model_name"})
 _IN_ALL_PLACES = frozenset({*_SINGLE, "framework", STACK})
 _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
 _FILE_BYTES = 65_536
 _NO_NUMBER = re.compile(r"\s*[-+.]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# The words of a log for the availability of a system, and those of the description.
+# Words for the availability of a system in a log, and in the description.
 _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES, strict=True))
 
 
 class SystemFile(Record):
-    """The operator's statements about the system: the file behind ``--system``.
+    """The operator's statements about the system: the content of the file given with ``--system``.
 
-    ``system`` and ``implementation`` name folders of the package. A value that is an empty text means
-    "not stated" on purpose.
+    ``system`` and ``implementation`` name folders of the package. An empty text as a value means
+    that it is deliberately not stated.
     """
 
     file: str
@@ -95,7 +96,7 @@ class SystemFile(Record):
 
     @property
     def submitter_folder(self) -> str:
-        """Return the submitter's name in a form that is allowed for a folder of a git repository."""
+        """Return the submitter's name in a form that is valid for a folder in a git repository."""
         return re.sub(r"[^A-Za-z0-9._-]+", "_", self.values["submitter"]).strip("._-")
 
 
@@ -103,8 +104,8 @@ def load_system_file(path: Path) -> SystemFile:
     """Return the content of the operator's YAML file.
 
     Raises:
-        SubmissionError: Not readable, not YAML, an unknown key, a value of the wrong kind, or no name
-            for submitter or system; names file and key.
+        SubmissionError: The file is not readable or not YAML, has an unknown key or a value of the
+            wrong type, or gives no name for submitter or system; the message gives file and key.
     """
     values = {_key(path, key): _value(path, key, value) for key, value in _read_yaml(path).items()}
     system = values.pop("system", "")
@@ -136,11 +137,11 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
         raise SubmissionError(
             f"cannot read {path}: {error.strerror}; docs/using/submission.md has an example of this file"
         ) from None
-    # Before parsing: YAML's parser takes long on large input.
+    # Checked before parsing: YAML's parser takes long for large input.
     if len(data) > _FILE_BYTES:
         raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
     try:
-        # Of a key that is written twice YAML drops the first.
+        # If a key is written twice, YAML drops the first.
         lines_of_keys(yaml.compose(data, Loader=yaml.SafeLoader), path)
         content = yaml.safe_load(data)
     except DefinitionError as error:
@@ -165,7 +166,7 @@ def _value(path: Path, key: object, value: object) -> Any:
     if key == STACK and isinstance(value, dict):
         return {sanitize(name, 100): _value(path, name, one) for name, one in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        # The checker joins the values as text.
+        # The checker concatenates the values as text.
         text = sanitize(value, 1000)
         if not _NO_NUMBER.match(text):
             return text
@@ -175,15 +176,15 @@ def _value(path: Path, key: object, value: object) -> Any:
 
 
 def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the nodes' facts by the description's keys; a key without a fact is left out.
+    """Return the nodes' facts by the description's keys; keys without a fact are left out.
 
     Args:
-        nodes: The nodes of one run, alike: their kind is taken from the first.
+        nodes: The nodes of one run, which are alike: their kind is taken from the first node.
     """
     if not nodes:
         return {}
     first = nodes[0]
-    # If nodes differ a little in usable memory, the description states the smallest.
+    # If nodes differ slightly in usable memory, the description states the smallest.
     memory = min(node.memory_bytes for node in nodes)
     facts: dict[str, Any] = {
         "number_of_nodes": str(len(nodes)),
@@ -208,7 +209,7 @@ def _accelerator_facts(node: Node) -> dict[str, str]:
 
 
 def _driver_stack(node: Node) -> dict[str, str]:
-    """Return the node's own software under the names of the description."""
+    """Return the node's own software, with the names that the description uses."""
     names = {"kernel": "kernel_version", "driver": "nvidia_kernel_driver", "ofed": "mofed_version"}
     return {name: node.software[key] for key, name in names.items() if node.software.get(key)}
 
@@ -220,10 +221,10 @@ def _capacity(size_bytes: int) -> str:
 
 
 def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
-    """Return the description and all that is missing in it or contradicts the runs.
+    """Return the description, and all that is missing in it or contradicts the runs.
 
-    The operator's word comes first, then the nodes' facts, then what the run script printed into the
-    logs; where they contradict each other, there is an issue.
+    The operator's statements come first, then the nodes' facts, then what the run script printed
+    into the logs; contradictions between them are issues.
 
     Args:
         system: The operator's statements.
@@ -242,7 +243,7 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
 
 
 def _log_facts(one: ChosenRun) -> dict[str, Any]:
-    """Return a log's facts about the system, without those that a run script cannot know."""
+    """Return a log's facts about the system, except facts that a run script cannot know."""
     return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
@@ -252,7 +253,7 @@ def _value_of(
     nodes: Sequence[Mapping[str, Any]],
     printed: Sequence[Mapping[str, Any]],
 ) -> Any:
-    """Return the value of one key by the most trusted source that has one, or "" if none has."""
+    """Return the value of one key from the most trusted source that has one, or "" if none has."""
     if key == STACK:
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
@@ -266,7 +267,7 @@ def _value_of(
 
 
 def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the software: that of the logs, over it the nodes', over it the operator's."""
+    """Return the software from the logs, overridden by the nodes' and then by the operator's."""
     if isinstance(stated, str):
         return stated
     stack: dict[str, str] = {}
@@ -276,7 +277,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
             versions = source.get(STACK)
             for name, version in versions.items() if isinstance(versions, dict) else ():
                 found.setdefault(name, {})[str(version)] = None
-        # Benchmarks come from images of their own, whose libraries may differ: both are true.
+        # Benchmarks use separate images, whose libraries may differ: both versions are true.
         stack |= {name: "; ".join(versions) for name, versions in found.items()}
     if isinstance(stated, dict):
         stack |= stated
@@ -307,7 +308,9 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 
 
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
-    """Yield runs on nodes that are not alike, or unlike those of the first: one description is one system."""
+    """Yield runs on nodes that differ from each other or from the first run's: one description is
+    one system.
+    """
     first: tuple[tuple[object, ...], str] | None = None
     for one in chosen:
         kinds = _kinds_of_nodes(one.run.nodes)
@@ -334,7 +337,9 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
 
 
 def _kinds_of_nodes(nodes: Sequence[Node]) -> dict[tuple[object, ...], list[str]]:
-    """Return kind (processor, number and models of accelerators) → names of its nodes."""
+    """Return each kind (processor, number and models of accelerators) with the names of its
+    nodes.
+    """
     kinds: dict[tuple[object, ...], list[str]] = {}
     for node in nodes:
         kind = (node.cpu, len(node.gpus), *sorted({gpu.name for gpu in node.gpus}))
@@ -347,7 +352,7 @@ def _shown_names(names: Sequence[str]) -> str:
 
 
 def _contradictions(system: SystemFile, description: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
-    """Yield where a run's facts or its log contradict the description."""
+    """Yield contradictions between the description and a run's facts or its log."""
     nodes = facts_of_nodes(one.run.nodes)
     printed = _log_facts(one)
     software = _only_of_log(printed.get(STACK), nodes.get(STACK))
@@ -356,7 +361,7 @@ def _contradictions(system: SystemFile, description: Mapping[str, Any], one: Cho
         ("the log", {**printed, STACK: software}, one.log.path),
     )
     for key in FIELDS:
-        # A run script sees its container: where the nodes themselves show a value, they decide.
+        # A run script sees its container: if the nodes themselves show a value, that value decides.
         known = [place for place in places if place[1].get(key)]
         for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):
@@ -380,18 +385,18 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
 
 
 def _only_of_log(printed: Any, nodes: Any) -> Any:
-    """Return the software that only a log shows, and not the nodes themselves."""
+    """Return the software that only a log shows, not the nodes themselves."""
     if not (isinstance(printed, dict) and isinstance(nodes, dict)):
         return printed
     return {name: version for name, version in printed.items() if name not in nodes}
 
 
 _Doubts = Iterator[tuple[str, Doubt, str, str]]
-"""Name of the value, why it is doubtful, the value in the description, the value that was seen."""
+"""Name of the value, kind of doubt, value in the description, observed value."""
 
 
 def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
-    """Yield the values of one key that do not agree; of the software each version."""
+    """Yield the values of one key that disagree; for the software, each version."""
     if key == STACK:
         yield from _doubts_of_software(described, seen)
     elif described and (doubt := doubt_of(key, str(described), str(seen))):
@@ -414,7 +419,7 @@ def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
 
 
 def _plain_name(name: str) -> str:
-    """Return a software's name as it compares: ``CUDA`` is ``cuda_version``."""
+    """Return a software's name in the form used for comparison: ``CUDA`` is ``cuda_version``."""
     return re.sub(r"[^a-z0-9]", "", name.casefold()).removesuffix("version")
 
 
@@ -440,9 +445,9 @@ def _doubtful(
 
 
 def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
-    """Yield remarks on identity in the logs, which run scripts fill with placeholders.
+    """Yield remarks on identity in the logs, where run scripts often put placeholders.
 
-    Reviewers go by the folder and the description, so nothing here hinders.
+    Reviewers use the folder and the description, so these remarks do not block the package.
     """
     submitter, status = system.values["submitter"], system.values["status"]
     expected = {"submission_org": submitter, "submission_status": status}

@@ -1,4 +1,4 @@
-"""Define the parts of a submission, and the issues with it. Nothing here computes."""
+"""Define the parts of a submission, and the issues with it. This module computes nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
 class SubmissionError(RackproofError):
-    """The package cannot be made at all (operator's file, folder, disk); the message has the remedy."""
+    """A package that cannot be made at all (operator's file, folder, disk); the message gives the
+    remedy.
+    """
 
 
 class Issue(Record):
-    """Something missing or wrong, where, and what to do about it.
+    """Something missing or wrong, with its place and the remedy.
 
-    ``verdict`` is ``fail`` (proven wrong) or ``unproven`` (missing, not known); ``None`` for a remark, which
-    hinders nothing. ``code`` is a stable short name. ``run`` is the id of the run and ``file`` the path that
-    the issue is about; both are empty if it is about neither.
+    Attributes:
+        verdict: Either ``fail`` (proven wrong), ``unproven`` (missing, unknown), or ``None`` for a
+            remark, which does not block the package.
+        code: A stable short name.
+        run, file: The run's id and the path concerned; both are empty if there is none.
     """
 
     code: str
@@ -31,22 +35,24 @@ class Issue(Record):
 
     @property
     def place(self) -> str:
-        """Run and file, as far as it is about any."""
+        """Return the run and the file concerned, if any."""
         return ", ".join(filter(None, (f"run {self.run}" if self.run else "", self.file)))
 
     @property
     def text(self) -> str:
-        """Return what is wrong and what to do, without the place."""
+        """Return the fault and the remedy, without the place."""
         return f"{self.message}. To do: {self.remedy}" if self.remedy else self.message
 
 
 class CheckerAnswer(Record):
     """The answer of the official package checker.
 
-    ``accepted`` is ``None`` if it gave no answer (crashed, stopped, never asked); ``error`` is the reason.
-    ``messages`` are its warnings and errors, each with the file of the package that it was reading.
-    ``checked`` are the benchmarks whose logs it looked at (it passes over those that it does not know),
-    ``allowed`` those that the round has.
+    Attributes:
+        accepted: The answer, or ``None`` if there was none (crashed, stopped, never asked).
+        error: The reason for a missing answer.
+        messages: Its warnings and errors, each with the file of the package that it was reading.
+        checked: The benchmarks whose logs it examined (it skips unknown ones).
+        allowed: The benchmarks of the round.
     """
 
     accepted: bool | None = None
@@ -78,7 +84,7 @@ class BenchmarkPart(Record):
 class Submission(Record):
     """The outcome: the packed files, the checker's answer, and all missing or wrong parts.
 
-    ``folder`` is the submitter's folder inside the output folder; empty if nothing was written.
+    ``folder`` is the submitter's folder inside the output folder, or empty if nothing was written.
     """
 
     verdict: Verdict
@@ -97,9 +103,10 @@ class Submission(Record):
 class ChosenRun:
     """A run with its result log: its record, and the log's own statements.
 
-    ``moment`` is when the run began, in seconds since 1970 (0 where it is unknown). ``stated`` are the
-    tags of the log's MLPerf events, ``system`` the description that the run script printed
-    (``:::SYSJSON``), without what it left empty.
+    Attributes:
+        moment: The start of the run, in seconds since 1970 (0 if unknown).
+        stated: The tags of the log's MLPerf events.
+        system: The description that the run script printed (``:::SYSJSON``), without empty values.
     """
 
     run: Run
@@ -111,22 +118,22 @@ class ChosenRun:
 
     @property
     def path(self) -> Path:
-        """Return where the log is."""
+        """Return the path of the log."""
         return self.folder / self.log.path
 
     @property
     def benchmark(self) -> str:
-        """Return the benchmark by the rules' name: the log's, else the record's."""
+        """Return the benchmark by its name in the rules: from the log, or else from the record."""
         return self.stated.get("submission_benchmark") or self.run.benchmark
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file that goes into the package byte for byte, or not at all."""
+    """A file that is copied into the package byte for byte, or not at all."""
 
     path: Path
     sha256: str
 
 
 Files = dict[str, bytes | CopiedFile]
-"""A package: path below the output folder → contents, or the file that is copied."""
+"""The files of a package: path below the output folder → contents, or the file to copy."""

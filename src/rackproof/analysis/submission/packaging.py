@@ -1,4 +1,4 @@
-"""Write the package as files: their places, written as a whole or not at all."""
+"""Write the package as files, at their places, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Lies beside the submitter's folder; it lists the runs in the package and the files that Rackproof wrote."""
+"""Name of the manifest beside the submitter's folder; it lists the runs in the package and the
+files that Rackproof wrote."""
 
-# The files of a run's folder that reproduce it: configuration, run scripts, code.
+# Files in a run's folder that reproduce it: configuration, run scripts, code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
 # Git hosts and the repository checker of the rules refuse spaces and leading dots.
 _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
@@ -35,7 +36,8 @@ _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z
 def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
     """Return the configuration and scripts in a run's folder: relative path → file.
 
-    Logs, the record, reports, links, hidden files and files too large for a repository are left out.
+    Logs, the record, reports, links, hidden files and files that are too large for a repository are
+    left out.
     """
     logs = {log.path for log in one.run.logs}
     found = {}
@@ -51,12 +53,14 @@ def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
 
 
 def _is_code(path: Path, relative: str) -> bool:
-    """Return whether a file is configuration or a script that a git repository of the round can take."""
+    """Return whether a file is configuration or a script that is valid in a git repository of the
+    round.
+    """
     if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _CODE):
         return False
     if not _GIT_FRIENDLY.fullmatch(relative):
         return False
-    # A link could lead to any file of the site.
+    # A link could point to any file of the site.
     return path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE_BYTES
 
 
@@ -72,8 +76,8 @@ def lay_out(
     Args:
         system: The operator's statements, which name the folders.
         description: The system description.
-        groups: Benchmark → its runs in the order of ``result_<i>.txt``.
-        ruleset: The round.
+        groups: Each benchmark with its runs, in the order of ``result_<i>.txt``.
+        ruleset: The ruleset of the round.
     """
     top = system.submitter_folder
     text = json.dumps(description, indent=4, ensure_ascii=True) + "\n"
@@ -92,12 +96,12 @@ def lay_out(
 
 
 def result_path(system: SystemFile, benchmark: str, index: int) -> str:
-    """Return where a result log lies below the submitter's folder."""
+    """Return the path of a result log below the submitter's folder."""
     return f"results/{system.system}/{benchmark}/result_{index}.txt"
 
 
 def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], list[Issue]]:
-    """Return the code that the runs of a benchmark share, and where they differ."""
+    """Return the code that the runs of a benchmark share, and the differences."""
     code: dict[str, CopiedFile] = {}
     owner: dict[str, ChosenRun] = {}
     issues = []
@@ -131,9 +135,9 @@ def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], li
 def implementation_readme(
     benchmark: str, chosen: Sequence[ChosenRun], code: Sequence[str], *, ruleset: str
 ) -> str:
-    """Return the README of an implementation: how its runs were made, by their records.
+    """Return the README of an implementation: how its runs were made, according to their records.
 
-    The environment of the runs is left out: it names paths and accounts of the site.
+    The environment of the runs is left out because it contains paths and accounts of the site.
     """
     lines = [f"# {benchmark}, MLPerf Training {ruleset}", ""]
     for title, value_of in _README_FACTS:
@@ -149,7 +153,7 @@ def implementation_readme(
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a section of the README, or nothing if it would be empty."""
+    """Return a section of the README, or an empty list if it would be empty."""
     return ["", f"## {title}", "", *lines] if lines else []
 
 
@@ -175,7 +179,7 @@ _README_FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
 
 
 def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
-    """Return the seeds of all runs, by their records or, where a record has none, by their logs."""
+    """Return the seeds of all runs from their records or, if a record has none, from their logs."""
     seeds: list[int] = []
     for one in chosen:
         seeds += one.run.seeds or _digits(one.stated.get("seed", ""))
@@ -183,7 +187,7 @@ def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
 
 
 def _values(texts: Any) -> list[str]:
-    """Return distinct texts, without characters that a log could smuggle into Markdown."""
+    """Return distinct texts, without characters that could be interpreted as Markdown."""
     return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
 
 
@@ -195,7 +199,8 @@ def write_draft(files: Files, draft: Path) -> None:
     """Write a package into a new folder.
 
     Raises:
-        SubmissionError: The disk is full, the folder not writable, or a file changed meanwhile.
+        SubmissionError: The disk is full, the folder is not writable, or a file changed during the
+            copy.
     """
     for name, content in files.items():
         data = _read(content) if isinstance(content, CopiedFile) else content
@@ -229,10 +234,11 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def refuse_strangers(out: Path) -> None:
-    """Make sure that an output folder is absent, empty, or a package that was not changed since.
+    """Check that an output folder is absent, empty, or an unchanged package.
 
     Raises:
-        SubmissionError: It holds anything that Rackproof did not write; names the first such file.
+        SubmissionError: The folder contains a file that Rackproof did not write; the message names
+            the first one.
     """
     if not os.path.lexists(out):
         return
@@ -265,7 +271,7 @@ def _change_since(out: Path) -> str:
     changed: list[str] = [name for name in sorted({*known, *there}) if known.get(name) != there.get(name)]
     if changed:
         return changed[0]
-    # The hashes follow links: one that leads to the same content would pass for the file.
+    # The hashes follow links: a link to the same content would pass for the file.
     return "a link in it" if any(path.is_symlink() for path in out.rglob("*")) else ""
 
 
@@ -275,12 +281,13 @@ def draft_beside(out: Path) -> Path:
 
 
 def put_in_place(draft: Path, out: Path) -> None:
-    """Rename a whole draft to ``out``; a former package of Rackproof's is replaced.
+    """Rename a complete draft to ``out``; an earlier package of Rackproof's is replaced.
 
     Raises:
-        SubmissionError: ``out`` is another's, or cannot be replaced; the old contents are still there.
+        SubmissionError: ``out`` belongs to something else, or cannot be replaced; the old contents
+            remain.
     """
-    # Checked again: checks take minutes, in which a file may have been put there.
+    # Checked again: the checks take minutes, in which a file may have been added there.
     refuse_strangers(out)
     former = draft.with_suffix(".former")
     try:
@@ -300,5 +307,5 @@ def put_in_place(draft: Path, out: Path) -> None:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Return whether a path is, or lies in, the folder of a run: no place for a package."""
+    """Return whether a path is, or is inside, a run's folder, which is no place for a package."""
     return any((place / RECORD_NAME).is_file() for place in (path, *path.parents))

@@ -19,13 +19,13 @@ _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
 def judge_runs(
     chosen: Sequence[ChosenRun], score: FolderScore, system: SystemFile, *, ruleset: str
 ) -> list[Issue]:
-    """Return what is missing or wrong about the runs of one benchmark.
+    """Return the issues about the runs of one benchmark: what is missing or wrong.
 
     Args:
-        chosen: The runs in the order of ``result_<i>.txt``.
-        score: The score of the folder that holds their logs under these names.
+        chosen: The runs, in the order of ``result_<i>.txt``.
+        score: The score of the folder that has their logs under these names.
         system: The operator's statements.
-        ruleset: The round.
+        ruleset: The ruleset of the round.
     """
     benchmark = chosen[0].benchmark
     by_file = {f"result_{index}.txt": one for index, one in enumerate(chosen)}
@@ -38,7 +38,7 @@ def judge_runs(
     issues += _shared(by_file, scored, system)
     issues += _convergence(benchmark, score, len(chosen))
     issues += _gating_findings(benchmark, by_file, score)
-    # Nothing that the score has against the runs may go unreported.
+    # Every objection of the score to the runs must be reported.
     if score.verdict.gates and not any(issue.verdict and issue.verdict.gates for issue in issues):
         issues.append(
             Issue(
@@ -53,7 +53,7 @@ def judge_runs(
 
 
 def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: FolderScore) -> Iterator[Issue]:
-    """Yield the score's findings that no run may have, each at its run where it names one."""
+    """Yield the score's findings that no run may have, each with its run if it names one."""
     for finding in score.findings:
         if finding.verdict is None or not finding.verdict.gates:
             continue
@@ -91,7 +91,9 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
 def _failed(
     benchmark: str, by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore]
 ) -> Iterator[Issue]:
-    """Yield every run that is not good; the rules let as many fail as olympic scoring drops."""
+    """Yield every run that is not good; the rules allow as many failures as olympic scoring
+    drops.
+    """
     bad = []
     for file, one in by_file.items():
         run = scored.get(file)
@@ -128,7 +130,7 @@ def _reasons_against(one: ChosenRun, run: RunScore | None) -> list[str]:
 
 
 def _verdict_against(one: ChosenRun, run: RunScore | None) -> Verdict:
-    # A run that did not end, or could not be checked, proves nothing against the system.
+    # A run that did not end, or could not be checked, does not prove a fault of the system.
     proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
     return Verdict.FAIL if proven else Verdict.UNPROVEN
 
@@ -151,12 +153,14 @@ def _why_not(run: RunScore) -> str:
 def _shared(
     by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore], system: SystemFile
 ) -> Iterator[Issue]:
-    """Yield the differences of one result's runs from each other and from the description."""
+    """Yield the differences between the runs of one result, and between them and the
+    description.
+    """
     first_size: tuple[float, str] | None = None
     seen: dict[str, str] = {}
     for file, one in by_file.items():
         run = scored.get(file)
-        # A log without events states nothing that could be shared.
+        # A log without events states nothing that could be compared.
         if run is None or not run.events:
             continue
         yield from _other_division(one, run, system)
@@ -193,7 +197,7 @@ def _other_batch_size(one: ChosenRun, size: float, first: tuple[float, str]) -> 
 
 
 def _same_run(one: ChosenRun, owner: str) -> Iterator[Issue]:
-    """Yield an issue where another run was the first with these events."""
+    """Yield an issue if another run was the first with these events."""
     if owner != one.run.run_id:
         yield Issue(
             code="same_run_twice",
@@ -229,7 +233,7 @@ def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Iss
 
 
 def _too_fast(rcp: RcpResult) -> str:
-    """Return how much too fast the runs converge, if it is that."""
+    """Describe by how much the runs converge too fast, if they do."""
     own, least = rcp.submission_mean, rcp.smallest_allowed
     if own is None or least is None or rcp.reference_mean is None or own >= least:
         return ""
@@ -247,10 +251,10 @@ def judge_answer(
     *,
     ruleset: str,
 ) -> list[Issue]:
-    """Return the problems that the checker found in the package, and gaps of the answer itself.
+    """Return the problems that the checker found in the package, and the gaps of its answer.
 
-    The checker accepts what it does not read: benchmarks that the round does not have are passed
-    over. So it must have looked at every benchmark and at the description.
+    The checker accepts what it does not read: benchmarks that the round does not have are skipped.
+    Therefore its answer must show that it checked every benchmark and the description.
     """
     if answer.accepted is None:
         return [_no_answer(answer, groups)]
@@ -287,7 +291,7 @@ def _no_answer(answer: CheckerAnswer, groups: Mapping[str, Sequence[ChosenRun]])
 
 
 def _coverage(benchmark: str, answer: CheckerAnswer, ruleset: str) -> Iterator[Issue]:
-    """Yield an issue where the checker passed a benchmark over, which it does without a word."""
+    """Yield an issue if the checker skipped a benchmark, which it does without a message."""
     if answer.allowed and benchmark not in answer.allowed:
         yield Issue(
             code="benchmark_not_in_round",
@@ -312,7 +316,8 @@ def _rejection(answer: CheckerAnswer) -> Issue:
     only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
     return Issue(
         code="checker_rejects",
-        # Too few runs prove nothing, nor does how few converge; all else that it found is proven.
+        # Too few runs prove nothing, and neither does the number that converge; its other findings
+        # are proven.
         verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
         message=f"the official package checker rejects the package: {errors}",
         remedy="mend what is listed here, then run the same command again",
@@ -320,19 +325,21 @@ def _rejection(answer: CheckerAnswer) -> Issue:
 
 
 def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
-    """Return the id of the run whose log a text of the checker names, "" unless it is exactly one."""
+    """Return the id of the run whose log a text of the checker names, or "" unless it is exactly
+    one.
+    """
     names = {(match[1], int(match[2])) for match in _PACKED_LOG.finditer(text)}
     found = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
     return found.pop() if len(found) == 1 else ""
 
 
 def _describes(ruleset: str) -> bool:
-    """Return whether the checker checks descriptions in this round: from 1.0 on."""
+    """Return whether the checker checks descriptions in this round, which it does from 1.0 on."""
     return not ruleset.startswith("0.")
 
 
 def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
-    """Return the factor in the checker's ``scaling.json``, or ``None`` if it wrote none."""
+    """Return the factor in the checker's ``scaling.json``, or ``None`` if there is none."""
     match = re.fullmatch(r'\{"scaling_factor": ([0-9.eE+-]+)\}', answer.scaling.get(benchmark, ""))
     try:
         return float(match[1]) if match else None

@@ -17,7 +17,7 @@ from rackproof.core.text import sanitize, slug
 from rackproof.store.history.rows import RunRow
 from rackproof.store.run_folder import RECORD_NAME, iter_runs, stamp_of
 
-# Review happens in a git repository that refuses larger files.
+# Submissions are reviewed in a git repository that refuses larger files.
 LARGEST_FILE_BYTES = 50 * 2**20
 _RESULT_FORMAT = "mllog"
 _RESULT_NAME = re.compile(r"(?:.*/)?(?:result_[^/]*|\d{6,}_\d+\.log)")
@@ -30,16 +30,17 @@ def latest_runs(
 ) -> list[tuple[Run, Path]]:
     """Return the newest runs of each benchmark, of any verdict, with their folders.
 
-    Verdicts are ignored, because a choice of good runs would not be a result.
+    Verdicts are ignored: selecting only good runs would not give a result.
 
     Args:
         results: The results folder.
-        benchmarks: Names of benchmarks.
-        count: The number of runs of each.
-        sku: Only runs on nodes of this model.
+        benchmarks: The names of benchmarks.
+        count: The number of runs of each benchmark.
+        sku: The model of the nodes, to return only runs on them.
 
     Raises:
-        SubmissionError: There are no runs of a benchmark; the message names those there are.
+        SubmissionError: There are no runs of a benchmark; the message lists the benchmarks that
+            have runs.
         ResultsError: A record is damaged.
     """
     by_name: dict[str, list[Run]] = {}
@@ -60,14 +61,13 @@ def latest_runs(
 def runs_gone(
     results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], known: Iterable[RunRow]
 ) -> list[Issue]:
-    """Return evidence that a run which ``--latest`` would have to take is gone: its folder or record is
-    missing.
+    """Return evidence that a run needed for ``--latest`` is gone: its folder or record is missing.
 
-    Deleting the runs that failed chooses the good ones, which is not a result.
+    Deleting failed runs would select the good ones, which gives no result.
 
     Args:
         results: The results folder.
-        benchmarks: Names of benchmarks.
+        benchmarks: The names of benchmarks.
         chosen: The runs that were found.
         known: The runs that the history lists.
     """
@@ -102,7 +102,7 @@ def runs_gone(
 
 
 def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
-    """Return folders that are called like a run of one of these benchmarks and have no record."""
+    """Return folders that are named like a run of these benchmarks and have no record."""
     marks = [f"{slug(name)}-" for name in benchmarks]
     return [
         folder
@@ -115,12 +115,12 @@ def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Pa
 
 
 def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:
-    # The run's id decides between runs of one moment, so that the order is always the same.
+    # The run's id decides between runs of the same time, so that the order is reproducible.
     return sorted(runs, key=lambda run: (moment_of(run, results / run.run_id), run.run_id))
 
 
 def moment_of(run: Run, folder: Path) -> float:
-    """Return when a run began, in seconds since 1970, or 0 if neither record nor log shows it."""
+    """Return the start of a run in seconds since 1970, or 0 if neither record nor log shows it."""
     known = run.started or stamp_of(run.run_id)
     if known is not None:
         return known.timestamp()
@@ -140,11 +140,11 @@ def _first_moment(data: bytes) -> float:
 
 
 def result_log(run: Run) -> LogFile | None:
-    """Return the log of a run that holds its MLPerf events, ``None`` unless there is exactly one."""
+    """Return the log of a run with its MLPerf events, or ``None`` unless there is exactly one."""
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
     if len(results) > 1:
         results = [log for log in results if _RESULT_NAME.fullmatch(log.path)]
-    # A run that died early may have left a log without a recognisable format.
+    # A run that ended early may have left a log without a recognizable format.
     results = results or list(run.logs)
     return results[0] if len(results) == 1 else None
 
@@ -153,8 +153,8 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """Read a run's result log: its bytes must be those that were recorded.
 
     Args:
-        run: The record.
-        folder: The run's folder.
+        run: The record of the run.
+        folder: The folder of the run.
     """
     log = result_log(run)
     if log is None:
@@ -176,7 +176,9 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
 
 
 def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
-    """Return a log's content if it is as recorded and fits a submission, else why not."""
+    """Return a log's content if it is as recorded and suitable for a submission, else the reason
+    why not.
+    """
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""
@@ -213,7 +215,7 @@ def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
 def system_of(log: bytes) -> dict[str, Any]:
     """Return the description of the system that the run script printed into the log, if it did.
 
-    Empty and placeholder values are left out: they state nothing.
+    Empty and placeholder values are left out because they state nothing.
     """
     for match in _SYSTEM_LINE.finditer(log):
         try:
@@ -235,7 +237,7 @@ def _known(value: Any) -> Any:
 
 
 def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:
-    """Return the runs of each benchmark in the order of their beginnings."""
+    """Return the runs of each benchmark, in order of their start."""
     groups: dict[str, list[ChosenRun]] = {}
     for one in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
         groups.setdefault(one.benchmark, []).append(one)

@@ -1,4 +1,4 @@
-"""Logs made elsewhere are kept as runs: record, raw log, history and pages in the results folder."""
+"""Store logs made elsewhere as runs: record, raw log, history and pages in the results folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rackproof.store.history.client import History
 
 
 class ImportedRun(Record):
-    """A run made from a log, and where its record is.
+    """A run made from a log, with the place of its record.
 
-    ``known``: it had been imported before. ``history``: why it is not in the history yet, or empty.
+    ``known`` means that it was imported before. ``history`` is the reason why it is not in the
+    history yet, or empty.
     """
 
     run: Run
@@ -29,7 +30,8 @@ class ImportedRun(Record):
 class ImportResult(Record):
     """The result of an import: the runs, and the files that were skipped, each with the reason.
 
-    ``unread``: those that may hold logs, and could not be read: the whole is unproven.
+    ``unread`` lists files that may contain logs but could not be read, which makes the whole
+    unproven.
     """
 
     imported: tuple[ImportedRun, ...]
@@ -48,30 +50,31 @@ def import_logs(
 ) -> ImportResult:
     """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
 
-    A file without a known format is passed over, unless its name is that of a log: then it becomes an
-    unproven run. Two byte-identical logs are two runs, the second with a finding.
+    A file in no known format is skipped, unless its name is that of a log: then it becomes an
+    unproven run. Two byte-identical logs become two runs, the second with a finding.
 
     Args:
-        place: A folder or a log.
-        results_folder: The folder for run folders.
-        benchmark: Its name; by default what each log states, else its folder's name.
-        format: A log format's name, or ``auto``.
-        old: The logs are known to be old: their age is not judged.
-        progress: Called before each file.
+        place: The path of a folder or a log.
+        results_folder: The folder for the folders of runs.
+        benchmark: The name of the benchmark; by default the one that each log states, or else its
+            folder's name.
+        format: The name of a log format, or ``auto``.
+        old: Whether the logs are known to be old, so that their age is not judged.
+        progress: A function that is called before each file.
 
     Raises:
-        NoLogsError: No file there is a log.
+        NoLogsError: The place has no logs.
         ResultsError: The results folder cannot be written.
         OSError: A log cannot be read.
         ValueError: The format is unknown.
     """
     check_place(place)
     own = results_folder.resolve()
-    # Else each import would double what is there.
+    # Otherwise each import would double the existing runs.
     if place.resolve().is_relative_to(own):
         raise NoLogsError(f"{place} is in the results folder {results_folder}: its logs are runs already")
     root = place if place.is_dir() else place.parent
-    # Of the place, not of the moment: the same folder imported again is the same plan.
+    # From the place, not the time: importing the same folder again gives the same plan.
     plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{text_digest(str(root.resolve()))[:8]}"
     history = History(results_folder)
     imported: list[ImportedRun] = []
@@ -91,9 +94,9 @@ def import_logs(
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path
         folder = results_folder / run_id
-        # A run's id is made from its log: the same log again has the same folder.
+        # A run's id is made from its log: the same log always has the same folder.
         known = (folder / run_folder.RECORD_NAME).is_file()
-        # The log goes first: a record whose log is not beside it would never be judged again.
+        # The log comes first: a record without its log beside it could never be judged again.
         _copy_log(path, folder, name)
         run_folder.write_run(run, folder)
         write_run_reports(run, folder)
@@ -112,12 +115,12 @@ def _copy_log(path: Path, folder: Path, name: str) -> None:
     """Copy a log into its run's folder.
 
     Raises:
-        ResultsError: It cannot be copied.
+        ResultsError: The log cannot be copied.
     """
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         with open_log(path) as content, (folder / name).open("wb") as copy:
-            # As it was written: what reads it later need not know how it came.
+            # As it was written, so that later readers need not know its origin.
             while block := content.read(1 << 20):
                 copy.write(block)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Follow a job on a node: poll the node, read its answer, and choose the lines to show.
 
-No I/O; time comes from the caller. The node is polled by one small shell command,
-because a module call costs the node a hundred times as much, and the job would feel it.
+No I/O; the caller provides the time. The node is polled with one small shell command, because a
+module call takes a hundred times as much of the node's time and would slow the job.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from rackproof.core.text import duration, number, quantity, sanitize, size
 from rackproof.logs.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
-"""The most bytes of log in one answer."""
+"""Largest number of bytes of log in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""Further behind than this, even a patient follower skips to the newest chunk: progress is about now."""
+"""Distance in bytes from which even a patient follower skips to the newest chunk: progress must be
+current."""
 KERNEL_TICKS_PER_S = 100
-"""Unit of start times in /proc; fixed for user space on every architecture that has GPUs."""
+"""Unit of start times in /proc; fixed for user space on every architecture with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -42,24 +43,25 @@ def poll_command(
     wait_s: float = 0,
     limit: int = CHUNK_BYTES,
 ) -> str:
-    """Return the POSIX shell command that asks a node about a job.
+    """Return the POSIX shell command that queries a node about a job.
 
     Args:
-        folder: The job's folder on the node.
-        offset: Bytes of the log already read.
-        supervisor_pid: Process id of the supervisor, or 0 if it is not known.
-        job_pid: Process id of the job's program, or 0 if it is not known.
-        wait_s: Let the node wait so long first, but not beyond the program's end; the end of a job is then
-            seen at once without frequent polls. A node whose ``tail`` knows no ``--pid`` does not wait.
-        limit: The most bytes of log to answer with.
+        folder: The folder of the job on the node.
+        offset: The number of bytes of the log that were already read.
+        supervisor_pid: The process id of the supervisor, or 0 if unknown.
+        job_pid: The process id of the job's program, or 0 if unknown.
+        wait_s: The number of seconds that the node waits first, but not beyond the program's end;
+            so the end of a job is noticed at once without frequent polls. A node whose ``tail``
+            does not support ``--pid`` does not wait.
+        limit: The largest number of bytes of log in the answer.
     """
     wait = ""
     if wait_s > 0 and job_pid > 0:
         watch = f"tail --pid={int(job_pid)} -s 0.3 -f /dev/null"
-        # After an early end the supervisor still has to write it down.
+        # After an early end, the supervisor still has to record it.
         wait = f"timeout {wait_s:.1f} {watch} >/dev/null 2>&1 </dev/null; [ $? -eq 124 ] || sleep 0.3; "
-    # The state is read before the log: once it is "ended", the log that follows is whole. Base64,
-    # because a terminal on the way (become over SSH) changes line ends.
+    # The state is read before the log: once it is "ended", the following log is complete. Base64,
+    # because a terminal in between (become over SSH) changes line ends.
     return (
         f"{wait}cd {shlex.quote(folder)} 2>/dev/null || {{ echo {_MARK}nofolder; exit 0; }}; "
         f"echo {_MARK}state; "
@@ -77,11 +79,11 @@ class PollResult:
     """A node's answer to :func:`poll_command`.
 
     Attributes:
-        state: The job's state (state.json), or None if no job was started.
-        alive: Whether the supervisor runs, or None if its process id was not known yet.
-        age_s: Seconds since the job started by the node's own clock, or None if unknown.
-        log_bytes: Size of the log on the node.
-        data: New bytes of the log.
+        state: The state of the job (state.json), or None if no job was started.
+        alive: Whether the supervisor is running, or None if its process id was not known yet.
+        age_s: The seconds since the start of the job by the node's own clock, or None if unknown.
+        log_bytes: The size of the log on the node.
+        data: The new bytes of the log.
     """
 
     state: Mapping[str, Any] | None
@@ -100,13 +102,13 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
     """Read a node's answer.
 
     Args:
-        text: Standard output of the command.
-        supervisor_pid: As given to :func:`poll_command`.
+        text: The standard output of the command.
+        supervisor_pid: The process id that was passed to :func:`poll_command`.
 
     Raises:
-        ValueError: The answer is cut off or garbled; asking again is the remedy.
+        ValueError: The answer is truncated or garbled; the remedy is to poll again.
     """
-    # A terminal on the way ends lines with CR LF.
+    # A terminal in between ends lines with CR LF.
     lines = text.replace("\r", "").splitlines()
     if f"{_MARK}nofolder" in lines:
         return PollResult(None, None, None, 0, b"")
@@ -115,7 +117,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
     except (ValueError, StopIteration):
         raise ValueError(f"the node's answer is not whole: {sanitize(text[-200:])!r}") from None
     log_bytes, data = _new_log_bytes(log_lines)
-    # `cat` leaves out files that are not there: without state.json, boot_id comes first.
+    # `cat` leaves out missing files: without state.json, boot_id comes first.
     if not facts or not facts[0].startswith("{"):
         return PollResult(None, None, None, log_bytes, data)
     state, kernel_lines = _state(facts[0]), facts[1:]
@@ -130,7 +132,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
 
 
 def _answer_sections(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the lines about the job and those about its log, the latter with their mark.
+    """Return the lines about the job, and the lines about its log including their mark.
 
     Raises:
         ValueError: The first or the last mark is missing.
@@ -155,25 +157,26 @@ def _new_log_bytes(lines: Sequence[str]) -> tuple[int, bytes]:
 
 
 def _age_s(kernel_lines: Sequence[str], start_ticks: int) -> float | None:
-    """Return the seconds since a process of this boot started, or None if they are not known."""
+    """Return the seconds since a process of this boot started, or None if unknown."""
     uptime = next((match for line in kernel_lines if (match := _UPTIME.fullmatch(line))), None)
     if uptime is None:
         return None
     age_s = float(uptime[1]) - start_ticks / KERNEL_TICKS_PER_S
-    # A container with an up-time of its own does not share the clock of the start ticks.
+    # A container with its own up-time does not share the clock of the start ticks.
     return None if age_s < 0 else age_s
 
 
 def _state(line: str) -> Mapping[str, Any]:
-    """Return the state on a line.
+    """Return the state that a line contains.
 
     Raises:
-        ValueError: It is not a job's state.
+        ValueError: The line is not a job's state.
     """
     try:
         state = json.loads(line)
     except RecursionError:
-        # Not only a ValueError: brackets nested a thousand deep would let a node end this process.
+        # More than a ValueError is caught: with brackets nested a thousand deep, a node could end
+        # this process.
         state = None
     if (
         not isinstance(state, dict)
@@ -186,15 +189,16 @@ def _state(line: str) -> Mapping[str, Any]:
 
 
 def _runs(text: str, start_ticks: int) -> bool:
-    """Return whether a /proc/PID/stat shows a live process that was started then."""
-    # The name in brackets may itself contain spaces and brackets: fields count from the last bracket.
-    # A process id is reused, a pair of id and start time is not; Z and X are dead but not reaped.
+    """Return whether a /proc/PID/stat shows a live process that was started at the given time."""
+    # The name in brackets may itself contain spaces and brackets: count fields from the last
+    # bracket. A process id is reused, but not with the same start time; Z and X are dead but not
+    # reaped.
     fields = text.rpartition(")")[2].split()
     return len(fields) > 19 and fields[0] not in ("Z", "X") and fields[19] == str(start_ticks)
 
 
 def _float(value: float) -> float:
-    """Return the number as a float; a log can hold integers too large for one."""
+    """Return the number as a float; a log can contain integers that are too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -214,15 +218,17 @@ def _bytes_text(done: int, total: int | None) -> str:
 
 
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
-    """Return where to read on: after the new bytes, or near the end where too much has come together.
+    """Return the offset for the next poll: after the new bytes or, if too many are pending, near
+    the end.
 
     Args:
-        offset: The offset of the answer's first byte.
-        answer: The node's answer.
-        patient: Read on from there although more than one chunk has come together, as when a log is
-            met for the first time. A job that talks without end would keep the node busy with that.
+        offset: The offset of the first byte in the answer.
+        answer: The answer of the node.
+        patient: Whether to read on from there even if more than one chunk is pending, as when a log
+            is read for the first time. For a job with endless output, this would keep the node
+            busy.
     """
-    # The log shrank, so it was cut off or replaced: only what is written from now on is news.
+    # The log shrank, so it was truncated or replaced: only later text is new.
     if answer.log_bytes < offset:
         return answer.log_bytes
     offset += len(answer.data)
@@ -232,24 +238,24 @@ def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
 
 
 def next_pause(followed_s: float, poll_s: float) -> float:
-    """Return how long to wait before asking again, in seconds.
+    """Return the seconds to wait before the next poll.
 
-    Half a second at first, then an eighth of the time followed so far, at most five seconds. Never less
-    than ten times what the last question took.
+    The pause is half a second at first, then an eighth of the time followed so far, at most five
+    seconds. It is never less than ten times the duration of the last poll.
 
     Args:
-        followed_s: Seconds followed so far.
-        poll_s: Seconds the last question took.
+        followed_s: The seconds followed so far.
+        poll_s: The duration of the last poll in seconds.
     """
     return min(max(followed_s / 8, 0.5, 10 * poll_s), max(5.0, min(10 * poll_s, 30.0)))
 
 
 @dataclass
 class Estimate:
-    """The expected end of a job: from the pace of its progress, else from history.
+    """The expected end of a job: from the pace of its progress, or else from history.
 
     Attributes:
-        expected_s: Duration of earlier jobs like this, or None if unknown.
+        expected_s: The duration of earlier jobs like this one in seconds, or None if unknown.
     """
 
     expected_s: float | None = None
@@ -261,33 +267,35 @@ class Estimate:
         if fraction is None or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             return
         if self._last is None or fraction < self._last[1]:
-            self._first = self._last = (elapsed_s, fraction)  # the beginning, or a new beginning
+            self._first = self._last = (elapsed_s, fraction)  # the start, or a restart
         elif fraction > self._last[1]:
             self._last = (elapsed_s, fraction)
 
     def left_s(self, elapsed_s: float, *, may_end_early: bool = False) -> float | None:
-        """Return the expected seconds to the end, negative when overdue, or None if unknown.
+        """Return the expected seconds until the end, negative if overdue, or None if unknown.
 
         Args:
-            elapsed_s: Seconds since the job started.
-            may_end_early: Whether it ends when a target is reached: its last epoch is then the latest end,
-                and the duration of earlier jobs, until it is exceeded, the likely one.
+            elapsed_s: The seconds since the start of the job.
+            may_end_early: Whether the job ends when a target is reached: its last epoch is then the
+                latest end, and the duration of earlier jobs, until it is exceeded, the likely one.
         """
         left = self._left_by_pace(elapsed_s)
         usual = None if self.expected_s is None else self.expected_s - elapsed_s
         if self._last is not None and self._last[1] >= 1:
-            # All steps are done: what follows them has no pace of its own.
+            # All steps are done: what follows has no pace of its own.
             return usual if usual is not None and usual > 0 else None
         if left is None or (may_end_early and usual is not None and 0 < usual < left):
             return usual
         return left
 
     def _left_by_pace(self, elapsed_s: float) -> float | None:
-        """Return the seconds to the last step at the present pace, or None if too little was seen."""
+        """Return the seconds until the last step at the current pace, or None if too little is
+        known.
+        """
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
-            # Start-up is not a part of the pace: measured between two points where there are two. Below a
-            # hundredth of the job, rounding in the log would decide.
+            # Start-up does not belong to the pace: it is measured between two points if there are
+            # two. Below a hundredth of the job, rounding in the log would dominate.
             pace = (until - since) / (high - low) if high - low >= 0.01 else until / high
             if high - low >= 0.01 or high >= 0.02:
                 return (1 - high) * pace - (elapsed_s - until)
@@ -295,15 +303,16 @@ class Estimate:
 
 
 class ProgressPrinter:
-    """Decides when a line is due, and writes it.
+    """A printer that decides when a progress line is due, and writes it.
 
     Args:
-        run_id: Name of the run.
-        node: Name of the node.
-        clock: Seconds that only grow.
-        wall: The time of day, for the expected end.
-        every_s: A line at most so often; a new epoch or phase comes sooner.
-        expected_s: Duration of earlier jobs like this.
+        run_id: The name of the run.
+        node: The name of the node.
+        clock: A function that returns monotonic seconds.
+        wall: A function that returns the time of day, for the expected end.
+        every_s: The shortest interval between lines in seconds; a new epoch or phase is shown
+            sooner.
+        expected_s: The duration of earlier jobs like this one in seconds.
     """
 
     def __init__(
@@ -336,10 +345,11 @@ class ProgressPrinter:
         """Return the line to show now, or None.
 
         Args:
-            progress: The log's progress.
-            elapsed_s: Seconds since the job started.
-            log_bytes: Size of the log.
-            hang_s: Silence after which the supervisor stops the job, or 0 if it does not.
+            progress: The progress shown by the log.
+            elapsed_s: The seconds since the start of the job.
+            log_bytes: The size of the log.
+            hang_s: The seconds of silence after which the supervisor stops the job, or 0 if it does
+                not.
         """
         now = self._clock()
         self._estimate.observe(elapsed_s, progress.fraction)
@@ -355,7 +365,7 @@ class ProgressPrinter:
         if silent_s >= max(self._every_s, 1.0):
             warning = f"no output for {duration(silent_s)}"
             parts.append(f"{warning} (stopped at {duration(hang_s)})" if hang_s else warning)
-            # A job that is silent for hours does not need a line about that every ten seconds.
+            # A job that is silent for hours does not need a line about it every ten seconds.
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         parts += [
             f"{duration(elapsed_s)} elapsed",
@@ -364,7 +374,7 @@ class ProgressPrinter:
         return self._line(parts)
 
     def connection_lost(self, reason: str) -> str | None:
-        """Return the line about a node that does not answer, or None; the job itself goes on."""
+        """Return the line about a node that does not answer, or None; the job itself continues."""
         now = self._clock()
         if self._lost is None:
             self._lost = now
@@ -424,7 +434,7 @@ class ProgressPrinter:
         if left <= 0:
             return [f"expected to end {duration(-left)} ago"] if left < -1 else []
         when = self._wall() + timedelta(seconds=left)
-        # From twenty hours on, a time of day alone could be today's or tomorrow's.
+        # From twenty hours on, a time of day alone could mean today or tomorrow.
         moment = f"{when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}"
         # Without an earlier job that reached the target, only the last epoch is known.
         is_latest = may_end_early and self._estimate.expected_s is None

@@ -1,8 +1,9 @@
-"""Launch a benchmark whose image is built on the node: the one program to start, and its specification.
+"""Launch a benchmark whose image is built on the node: provide the program to start, and its
+specification.
 
-The program is workloads/docker_run.py, started under the supervisor on every limited node by itself, or
-on one node that submits a Slurm job for all of them (``bench_together``). One JSON text specifies which
-sources, which image, which data, which config. It holds no secret.
+The program is workloads/docker_run.py, started under the supervisor on every host that --limit
+selects, or on one node that submits a Slurm job for all of them (``bench_together``). One JSON text
+specifies sources, image, data and config. It contains no secret.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from rackproof.jobs.bench.launch_slurm import Site, rack_obstacle
 
 PROGRAM = "docker_run.py"
 SILENCE_BEYOND_S = 900
-"""The program reports its progress every few seconds before the training; a hang in it is found later."""
+"""Additional seconds before a hang is found: until the training, the program reports its progress
+every few seconds."""
 GRACE_S = 120.0
-"""Between SIGTERM and SIGKILL: the program has to end its container, which is not a child of its own."""
+"""Seconds between SIGTERM and SIGKILL, in which the program must end its container, which is not
+its own child."""
 _CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
 _SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -36,7 +39,7 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
         DefinitionError: The definition names an unknown variable.
     """
     if site.config:
-        # Operators give the name as run.sub takes it, or the file's: both mean the same config.
+        # Operators give the name as run.sub uses it, or the file's name: both mean the same config.
         found = _CONFIG.fullmatch(site.config)
         return found[1] if found else ""
     configs = loaded.definition.configs
@@ -55,7 +58,7 @@ def docker_obstacle(
     unreached: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> str:
-    """Return why these nodes cannot run it, or "" if there is no obstacle.
+    """Return the reason why these nodes cannot run it, or "" if there is none.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -64,7 +67,7 @@ def docker_obstacle(
     if build is None or configs is None:
         return "its definition has no build"
     ref = substitute_variables(build.ref, variables, f"{loaded.path}: build.ref")
-    # A branch moves: the same run tomorrow would be made of other sources.
+    # A branch moves: the same run tomorrow would use other sources.
     if not _COMMIT.fullmatch(ref):
         return f"the commit of the sources is {ref or 'empty'!r}: give 40 hexadecimal digits, not a branch"
     if site.together:
@@ -77,7 +80,7 @@ def docker_obstacle(
 
 
 def _no_config(configs: Configs, site: Site) -> str:
-    """Return in words that there is no config for a site's SKU, and which there are."""
+    """Return the message that a site's SKU has no config, with the configs that exist."""
     known, how = configs.systems, ""
     if site.together:
         known, how = configs.together, " together (bench_together)"
@@ -101,7 +104,7 @@ def docker_specification(
     definition, build = loaded.definition, loaded.definition.build
     if build is None:
         raise DefinitionError(f"{loaded.path}: launch with docker needs build")
-    # Together, every node has to start the same build: one on shared storage, not one on each.
+    # Together, all nodes must start the same build: one on shared storage, not one on each node.
     home = f"{site.shared}" if site.together else f"{variables['bench_home']}"
     known = {**variables, "data": docker_data_folder(loaded, site, variables)}
     return {
@@ -138,7 +141,7 @@ def docker_specification(
 
 
 def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> str:
-    """Return where the data lie: on each node, or on shared storage where nodes run together."""
+    """Return the folder of the data: on each node, or on shared storage if nodes run together."""
     name = (loaded.definition.build.data if loaded.definition.build else "") or loaded.name
     top = f"{site.shared}/data" if site.together else variables["bench_data"]
     return f"{top}/{name}"
@@ -147,7 +150,7 @@ def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[
 def docker_environment(
     loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
 ) -> dict[str, str]:
-    """Return the variables that run.sub is started with.
+    """Return the variables with which run.sub is started.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -163,7 +166,7 @@ def docker_environment(
 def describe_docker_launch(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], variables: Mapping[str, Scalar]
 ) -> list[str]:
-    """Return the images, staging and starts of a plan, in words.
+    """Describe the images, staging steps and starts of a plan.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

@@ -1,7 +1,8 @@
-"""Launch a benchmark for a Slurm cluster on a rack: the one program to start, and its specification.
+"""Launch a benchmark for a Slurm cluster on a rack: provide the program to start, and its
+specification.
 
-The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. One JSON text
-specifies which image, which data, which config, which nodes. It holds no secret.
+The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. One
+JSON text specifies image, data, config and nodes. It contains no secret.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
 PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
-"""The program itself ends a job that hangs; its supervisor waits so much longer."""
+"""Additional seconds that the supervisor waits; the program itself ends a job that hangs."""
 GRACE_S = 120.0
-"""Between SIGTERM and SIGKILL: the program has to cancel the job and to see it end."""
+"""Seconds between SIGTERM and SIGKILL, in which the program has to cancel the job and see it
+end."""
 
 
 LEAST_SECRET = 8
-"""Characters: a shorter value is a mistake, and cannot be removed from a log without damage to it."""
+"""Smallest number of characters of a secret: a shorter value is a mistake, and removing it from a
+log would damage the log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The kernel's name of a machine, to the name of its architecture in registries."""
+"""Name of a machine's architecture in registries, by the kernel's name."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -52,24 +55,24 @@ class Site(Record):
     """Images in place of those of the definitions, by benchmark."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
     architecture: str = ""
-    """The architecture of all its nodes, by their facts; empty if it is not known."""
+    """Architecture of all its nodes, from their facts; empty if unknown."""
     launch_host: str = ""
     partition: str = ""
     account: str = ""
     reservation: str = ""
     together: bool = False
-    """True if Slurm runs a benchmark on the nodes together that each could run by itself."""
+    """True if Slurm runs a benchmark on the nodes together although each could run it alone."""
     repeats: int = Field(default=1, ge=0)
-    """0: as many as a publishable result needs."""
+    """Number of repeats; 0 means as many as a publishable result needs."""
     config: str = ""
     precision: str = ""
     hang_s: int = Field(default=0, ge=0)
-    """0: the definition's."""
+    """Seconds of silence after which a job hangs; 0 means the definition's value."""
     queue_s: int = Field(default=86400, gt=0)
     size_factor: float = Field(default=1, ge=0)
     environment: dict[str, str] = {}  # noqa: RUF012
     secrets: dict[str, int] = {}  # noqa: RUF012
-    """Secret variables of jobs with the length of each; their values are given to the supervisor alone."""
+    """Secret variables of jobs, with the length of each; only the supervisor gets their values."""
     published_references: bool = True
     sku: str = ""
     sku_gpus: int = 0
@@ -96,13 +99,13 @@ class Site(Record):
 
     @property
     def hidden(self) -> dict[str, str]:
-        """Return the secret variables as plans and records have them."""
+        """Return the secret variables in the form for plans and records."""
         return dict.fromkeys(self.secrets, HIDDEN)
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
-    """Return why no job can run on all nodes of a rack together, or "" if there is no obstacle."""
-    # A smaller rack would take another config: its result would be another benchmark's.
+    """Return the reason why no job can use all nodes of a rack together, or "" if there is none."""
+    # A smaller rack would need another config: its result would belong to another benchmark.
     if unreached:
         return (
             f"it runs on all nodes of the rack together, and {', '.join(unreached)} did not answer: mend "
@@ -116,7 +119,7 @@ def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
 def slurm_obstacle(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
 ) -> str:
-    """Return why these nodes cannot run it, or "" if there is no obstacle."""
+    """Return the reason why these nodes cannot run it, or "" if there is none."""
     obstacle = rack_obstacle(site, unreached)
     if obstacle:
         return obstacle
@@ -135,7 +138,7 @@ def slurm_obstacle(
 
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return the names of nodes by architecture; the key is empty where facts have none. No I/O."""
+    """Return the names of nodes by architecture; the key is empty if it is unknown. No I/O."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         machine = node.software.get("machine", "")
@@ -144,7 +147,7 @@ def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
 
 
 def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
-    """Return why nodes of these architectures cannot run one job, or "" if there is no obstacle."""
+    """Return the reason why nodes of these architectures cannot run one job, or "" if they can."""
     known = {architecture: names for architecture, names in found.items() if architecture}
     if len(known) < 2:
         return ""
@@ -157,9 +160,9 @@ def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
 
 
 def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
-    """Return repository and tag of the image for a site's nodes; empty if there is none for them.
+    """Return repository and tag of the image for a site's nodes; both are empty if there is none.
 
-    A digest without a tag is returned in the tag's place.
+    A digest without a tag is returned in place of the tag.
     """
     container = loaded.definition.container
     name = site.images.get(loaded.name, "")
@@ -172,7 +175,9 @@ def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
 
 
 def _image_for(container: Container, architecture: str) -> str:
-    """Return a definition's image for an architecture; for an unknown one only an image for all."""
+    """Return a definition's image for an architecture or, if that is unknown, only an image for
+    all.
+    """
     if architecture:
         return {str(key): name for key, name in container.images.items()}.get(architecture, "")
     names = set(container.images.values())
@@ -180,7 +185,7 @@ def _image_for(container: Container, architecture: str) -> str:
 
 
 def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
-    """Return why there is no image for a site's nodes, or "" if there is one."""
+    """Return the reason why there is no image for a site's nodes, or "" if there is one."""
     container = loaded.definition.container
     if container is None or image_of(loaded, site)[0]:
         return ""
@@ -192,7 +197,7 @@ def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
 
 
 def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
-    """Return which config file is taken, as a pattern to show."""
+    """Return the config file to use, as a pattern for display."""
     if site.config:
         return site.config
     system = loaded.definition.configs.systems.get(site.sku, "?") if loaded.definition.configs else "?"
@@ -258,7 +263,7 @@ def slurm_specification(
 def slurm_environment(
     loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
 ) -> dict[str, str]:
-    """Return the variables that the job is started with, beside those of its config.
+    """Return the variables with which the job is started, in addition to those of its config.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -268,18 +273,19 @@ def slurm_environment(
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    # The site's last: which links NCCL may use is known there, not in the definition.
+    # The site's variables come last: the site knows which links NCCL may use, the definition does
+    # not.
     return {**own, **site.environment, **site.hidden}
 
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words after the program's name; the run's id is added where there is one."""
-    # Sorted: the arguments are part of the fingerprint that identifies an interrupted plan.
+    """Return the words after the program's name; the run's id is added if there is one."""
+    # Sorted, because the arguments are part of the fingerprint that identifies an interrupted plan.
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
 
 def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
-    """Return the pulls, staging and submissions of a plan, in words."""
+    """Describe the pulls, staging steps and submissions of a plan."""
     definition = loaded.definition
     if definition.container is None:
         return []

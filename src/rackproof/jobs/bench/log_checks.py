@@ -1,4 +1,4 @@
-"""Check that a log can be that of the recorded run: its run, its time, its node's GPUs. No I/O."""
+"""Check that a log can belong to the recorded run: its run, its time, its node's GPUs. No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS
 
 BY_ITSELF = ("local", "mpirun")
-"""Their program writes its end to its own log; others only report on Slurm or a container."""
+"""Launchers whose program writes its end to its own log; others only report on Slurm or a
+container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""The most by which a log's clock may differ from that of the node that started the job."""
+"""Largest difference between a log's clock and that of the node that started the job, in
+seconds."""
 CLUSTER_SLACK_S = 300.0
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
@@ -34,14 +36,14 @@ def log_findings(
     parsed: Sequence[ParsedLog],
     nodes: Sequence[Node],
 ) -> list[Finding]:
-    """Return evidence that the logs are not those of a run.
+    """Return evidence that the logs do not belong to a run.
 
     Args:
-        planned: The run.
-        job: State of the job that its supervisor wrote; empty if none was started.
-        started: When the supervisor started the job, or None if unknown.
-        ended: When it ended, or None if unknown.
-        parsed: The run's logs.
+        planned: The run as it was planned.
+        job: The state of the job that its supervisor wrote; empty if none was started.
+        started: The start of the job by its supervisor, or None if unknown.
+        ended: The end of the job, or None if unknown.
+        parsed: The parsed logs of the run.
         nodes: The nodes as they were when the run started.
     """
     if not job or not parsed:
@@ -60,7 +62,7 @@ def log_findings(
 
 
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Return where tf_cnn_benchmarks deviated from the request, which it does without any error."""
+    """Return deviations of tf_cnn_benchmarks from the request, which it makes without an error."""
     file = log.file or "the log"
     for axis, tag in TF_CNN_TAGS.items():
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)
@@ -132,12 +134,14 @@ def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequenc
 
 
 def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
-    """Return the UUIDs that measurements are labelled with."""
+    """Return the GPU UUIDs in the labels of measurements."""
     return {one.labels[key] for one in measurements for key in ("gpu", "from", "to") if one.labels.get(key)}
 
 
 def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
-    """Return a finding for each moment at which the log does not state other uses of the run's GPUs."""
+    """Return a finding for each time at which the log does not report other uses of the run's
+    GPUs.
+    """
     for moment, text in MOMENTS.items():
         silent = sorted(
             gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
@@ -152,12 +156,14 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
 
 
 def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
-    """Return the UUIDs that the programs themselves state to have used."""
+    """Return the UUIDs of the GPUs that the programs report to have used."""
     return {uuid for log in logs for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
 
 
 def planned_gpus(planned: PlannedRun, there: int) -> int:
-    """Return how many GPUs of its node a run was planned for; ``all`` is as many as the node has."""
+    """Return the number of GPUs of its node that a run was planned for; ``all`` means all of the
+    node's.
+    """
     gpus = planned.parameters.get("gpus", 0)
     if gpus == "all":
         return there
@@ -171,7 +177,7 @@ def _matching(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Meas
 
 
 def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
-    # A missing measurement that a rule asks for is the judge's own finding.
+    # If a rule requires a missing measurement, the judge reports it.
     return not _matching(rule, measurements)
 
 
@@ -193,7 +199,7 @@ def _rule_findings(
 
 
 def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
-    """Return the differences between the GPUs that a log names and the planned ones of its node."""
+    """Return the differences between the GPUs in a log and the planned ones of its node."""
     if "" in stated or not stated:
         yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
     foreign = sorted(stated - there - {""})

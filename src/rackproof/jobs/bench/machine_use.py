@@ -1,4 +1,4 @@
-"""Check from the job's supervisors that a machine was idle except for a run. No I/O."""
+"""Check, from the job's supervisors, that a machine was idle apart from a run. No I/O."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from rackproof.core.text import sanitize
 
 BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
-"""Others that slow a run down for a smaller share of its time do not move its speeds beyond their bounds."""
+"""Share of a run's time below which slowdowns by others do not move its speeds beyond their
+bounds."""
 _FEWEST_S = 1.0
-"""Less processor time of others slows no short run: a login and a timer's script use as much."""
+"""Processor seconds of others below which even a short run is not slowed: a login and a timer's
+script use as much."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""Programs that run a job outside its supervisor's processes: its own time would be taken for that
-of others.
+"""Programs that run a job outside its supervisor's processes: the job's own time would count as
+that of others.
 """
 
 
@@ -26,7 +28,7 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
     """Return the use of each node from the states of a job; invalid ones are left out.
 
     Args:
-        jobs: State of the job by node.
+        jobs: The state of the job by node.
     """
     found = {}
     for node, job in jobs.items():
@@ -38,7 +40,7 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
 
 
 def _with_clean_texts(raw: object) -> dict[str, Any]:
-    """Return a node's own statements with texts that can be shown."""
+    """Return a node's own statements with texts that are safe to show."""
     if not isinstance(raw, Mapping):
         raise TypeError("no mapping")
     names = raw.get("names")
@@ -54,24 +56,24 @@ def _moment(raw: object) -> dict[str, Any] | None:
 
 
 def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
-    """Return whether a job's work is done by processes that are not below its supervisor."""
+    """Return whether a job's work is done by processes that its supervisor did not start."""
     return launcher in _ELSEWHERE or any(
         PurePosixPath(word).name in _ELSEWHERE for argument in arguments for word in argument.split()
     )
 
 
 def busy_reason(uses: Mapping[str, MachineUse]) -> str:
-    """Return why no speed of a run counts: the nodes that others used meanwhile, or "" if there are none.
+    """Return the reason why no speed of a run counts: the nodes that others used during it, or "".
 
     Args:
-        uses: By node what used it.
+        uses: By node, the use by others.
     """
     reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
     return "; ".join(reasons)[:3000]
 
 
 def was_busy(use: MachineUse) -> bool:
-    """Return whether others slowed a run down for a share of its time that shows in its speeds."""
+    """Return whether others slowed a run down for a share of its time that affects its speeds."""
     used_s = use.others_s + use.stolen_s
     # Written so that NaN counts as busy.
     few = use.disturbed_s < _DISTURBED * max(use.seconds, 0.1) or used_s < _FEWEST_S
@@ -95,7 +97,7 @@ def _reason(node: str, use: MachineUse) -> str:
 
 
 def busy_findings(reason: str) -> list[Finding]:
-    """Return the remark that no speed of a run counts: quality still does, so it has no verdict."""
+    """Return a remark that no speed of a run counts; quality still counts, so it has no verdict."""
     return (
         [Finding(code=BUSY_CODE, message=f"no speed of this run counts: {reason}"[:4000])] if reason else []
     )

@@ -1,6 +1,6 @@
 """Check a run of MLPerf Training beyond its own events: rules, convergence, places, references.
 
-Called when a run is recorded, after each repeat, while the rack is still in hand.
+The checks run when a run is recorded, after each repeat, while the rack is still in use.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from rackproof.logs._mlperf import EVALUATED_OFFLINE, TARGETS, TARGETS_06
 from rackproof.store.run_folder import ResultsError
 
 TOO_FAST = 0.75
-"""One run that needs less than this part of the reference's mean has not learned what its log claims.
+"""Share of the reference's mean below which a run's samples are too few to be credible.
 
-The reference's own runs stay above 0.85 of it. All repeats together are compared by `rackproof score`.
+The reference's own runs stay above 0.85 of it. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
-"""This holds for one repeat: the samples that it needs to converge vary by more than a tenth."""
+"""Tolerances for the time of one repeat: the samples that it needs to converge vary by more than a
+tenth."""
 ONE_EVALUATION = 0.35
-"""One run of round 0.6 may meet its target an evaluation sooner or later, a third of transformer's."""
+"""Share by which one run of round 0.6 may meet its target an evaluation sooner or later; for
+transformer an evaluation is a third."""
 CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
-"""The measurement that a run without NCCL preflight lacks."""
+"""Name of the measurement that a run without the NCCL preflight lacks."""
 PREFLIGHT_CODE = "nccl_preflight"
-"""The code of a finding about the preflight itself."""
+"""Code of a finding about the preflight itself."""
 EVERYTHING: tuple[str, ...] = (
     "start_marker",
     "node_list",
@@ -48,26 +50,27 @@ EVERYTHING: tuple[str, ...] = (
     "seed",
     "submission_events",
 )
-"""All that `lacks` of a definition may name."""
+"""Everything that `lacks` of a definition may contain."""
 SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
-"""The events `submission_…` that the rules of every round ask for."""
+"""Events `submission_…` that the rules of every round require."""
 
 
 class LauncherEvidence(NamedTuple):
-    """The facts of a run that the launcher's output shows."""
+    """The facts of a run that are visible in the launcher's output."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
     container_digest: str
     slurm_start: datetime | None = None
-    """The start of the Slurm job, where Slurm's record names the job after the run."""
+    """Start of the Slurm job, if Slurm's record gives the job the name of the run."""
 
 
 class LauncherOutput:
-    """The lines of a cluster job's launcher in the lead's log, read in the pass that parses the log.
+    """The lines of a cluster job's launcher in the lead's log, read in the same pass as the log.
 
     Args:
-        launcher: Round 0.6 is started by ``docker``, and its run script writes other lines besides.
+        launcher: The name of the launcher; round 0.6 uses ``docker``, and its run script writes
+            additional lines.
     """
 
     def __init__(self, launcher: str) -> None:
@@ -75,7 +78,7 @@ class LauncherOutput:
         self._run_sub06 = run_sub06.RunSub06Reader() if launcher == "docker" else None
 
     def line(self, number: int, raw: bytes) -> None:
-        """Take one line."""
+        """Read one line."""
         self._run_sub.line(number, raw)
         if self._run_sub06 is not None:
             self._run_sub06.line(number, raw)
@@ -83,13 +86,13 @@ class LauncherOutput:
     def check(
         self, planned: PlannedRun, folder: Path, parsed: Sequence[ParsedLog], plan_id: str
     ) -> LauncherEvidence:
-        """Return all that the output shows.
+        """Return all facts that the output shows.
 
         Args:
-            planned: The run.
-            folder: The run's folder.
-            parsed: Its parsed log.
-            plan_id: Its plan, which knows the repeats before it.
+            planned: The run as it was planned.
+            folder: The folder of the run.
+            parsed: The parsed logs of the run.
+            plan_id: The id of its plan, which lists the earlier repeats.
         """
         path = folder / "logs" / f"{planned.lead}.log"
         output = self._run_sub.result()
@@ -107,8 +110,8 @@ class LauncherOutput:
             output, planned.nodes, planned.sku_gpus, run_id=planned.run_id, script=script
         )
         findings += launcher_time_findings(output, parsed)
-        # A job that ended before its training has a finding that names the cause; a checker that then
-        # misses every event would bury it.
+        # If a job ended before its training, a finding names the cause; a checker that misses every
+        # event would hide it.
         if not run_sub.ended_before_training(output):
             findings += event_findings(planned, parsed)
             findings += check_compliance(planned, path)
@@ -124,13 +127,15 @@ class LauncherOutput:
 def run_script(planned: PlannedRun) -> run_sub.RunScript:
     """Return the behaviour of a planned run's script, as its definition and the operator state it."""
     result = planned.result
-    # Without rules to check by a job is not a run of MLPerf Training, and its script may be any.
+    # Without rules, a job is not a run of MLPerf Training, and its script may be any.
     lacks, processes = (result.lacks, result.processes) if result.ruleset else (EVERYTHING, "")
     return run_sub.RunScript(lacks=lacks, processes=processes, preflight_off=preflight_is_off(planned))
 
 
 def preflight_is_off(planned: PlannedRun) -> bool:
-    """Return whether a run was planned without the NCCL preflight: by its definition, or by the operator."""
+    """Return whether a run was planned without the NCCL preflight, by its definition or the
+    operator.
+    """
     if "nccl_preflight" in planned.result.lacks:
         return True
     return planned.launcher == "slurm" and planned.environment.get("NCCL_TEST", "") not in ("", "1")
@@ -145,29 +150,29 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
-    """Return findings with those about missing evidence: the cause of a job's end precedes the evidence that
-    it cost.
+    """Return findings including those about missing evidence: the cause of a job's end precedes the
+    evidence lost by it.
     """
     causes = [one for one in findings if one.verdict is Verdict.FAIL or one.code in ("no_mpi", "refused")]
     return [*causes, *lacks, *(one for one in findings if one not in causes)]
 
 
 def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[ParsedLog]) -> list[Finding]:
-    """Return the times of a log that lie outside its Slurm job."""
+    """Return findings about times in a log that are outside its Slurm job."""
     moments: list[tuple[str, float]] = []
     for log in parsed:
         named = log.file or "the log"
         if log.first_event_s is not None and log.last_event_s is not None:
             moments.append((f"the first event of {named}", log.first_event_s))
             moments.append((f"the last event of {named}", log.last_event_s))
-    # Two of the markers are enough: the first and the last.
+    # Two markers are enough: the first and the last.
     markers = sorted(output.times.items(), key=lambda marker: marker[1])
     moments += dict([*markers[:1], *markers[-1:]]).items()
     return run_sub.slurm_time_findings(output.end, moments)
 
 
 def event_findings(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> list[Finding]:
-    """Return which events are missing that every log of a run by the rules has."""
+    """Return findings about missing events that every log of a run by the rules has."""
     if not planned.result.ruleset:
         return []
     return list(_missing_events(planned, parsed))
@@ -192,7 +197,7 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
 
 
 def _is_known_benchmark(name: str) -> bool:
-    """Return whether MLPerf Training has a benchmark of this name; a site's definition may have
+    """Return whether MLPerf Training has a benchmark of this name; a site's definition may use
     another name.
     """
     return any(name in targets for targets in (TARGETS, TARGETS_06, EVALUATED_OFFLINE))
@@ -225,8 +230,8 @@ def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:
 def check_compliance(planned: PlannedRun, path: Path) -> list[Finding]:
     """Check one run's log with MLCommons' own checker.
 
-    This reads the log once more, beside the pass that parses it: the checker takes only a file of its own
-    name, and is started as a program of its own.
+    This reads the log again, in addition to parsing: the checker accepts only a file with its own
+    name, and runs as a separate program.
     """
     ruleset = planned.result.ruleset
     if not ruleset:
@@ -243,7 +248,7 @@ def check_compliance(planned: PlannedRun, path: Path) -> list[Finding]:
 
 
 def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
-    """Return the findings from the checker's answer about one run's log."""
+    """Return the findings that the checker's answer about one run's log implies."""
     if len(score.runs) != 1:
         message = f"the log could not be checked by the rules {ruleset}: {'; '.join(score.reasons[:2])}"
         return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
@@ -251,7 +256,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     if run.compliant is True:
         return []
     reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
-    # None is not an answer of the checker: a log without a check has not failed.
+    # None is not an answer of the checker: an unchecked log has not failed.
     word, verdict = "could not be checked by", Verdict.UNPROVEN
     if run.compliant is False:
         word, verdict = "is not compliant with", Verdict.FAIL
@@ -262,7 +267,9 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
 def convergence_input_findings(
     planned: PlannedRun, samples: float | None, batch: float | None
 ) -> list[Finding]:
-    """Return the inputs that are missing for a comparison of convergence, if there are references at all."""
+    """Return findings about missing inputs for the comparison of convergence, if there are
+    references.
+    """
     ruleset = planned.result.ruleset
     if not ruleset or not reference_points(planned.benchmark, ruleset):
         return []
@@ -279,10 +286,12 @@ def convergence_input_findings(
 
 
 def check_convergence(planned: PlannedRun, samples: float | None, batch: float | None) -> list[Finding]:
-    """Return where one run needed far fewer samples than the reference; the rules compare all repeats."""
+    """Return a finding if one run needed far fewer samples than the reference; the rules compare
+    all repeats.
+    """
     ruleset = planned.result.ruleset
     mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
-    # Unproven, not failed: one run may be lucky, and the rules judge only all repeats.
+    # Unproven, not failed: one run may be lucky, and the rules only judge all repeats.
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
     message = f"too fast to be true: converged after {samples:.10g}, the reference needs {mean:.6g}"
@@ -290,14 +299,14 @@ def check_convergence(planned: PlannedRun, samples: float | None, batch: float |
 
 
 def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | None:
-    """Return the samples that the reference needs at a batch size, or None if none were published.
+    """Return the samples that the reference needs at a batch size, or None if unpublished.
 
-    Between two of the reference's batch sizes the mean is interpolated, as the rules do.
+    Between two of the reference's batch sizes, the mean is interpolated, as in the rules.
     """
     points = reference_points(benchmark, ruleset)
     below = max((size for size in points if size <= batch), default=None)
     above = min((size for size in points if size >= batch), default=None)
-    # Beyond the smallest and the largest batch size the rules do not extrapolate.
+    # Outside the range of batch sizes, the rules do not extrapolate.
     if below is None or above is None:
         return None
     if below == above:
@@ -306,14 +315,15 @@ def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | Non
 
 
 def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict | None, str]:
-    """Return the score of all repeats together by the rules.
+    """Return the score of all repeats together according to the rules.
 
     Args:
-        planned: The repeats of one benchmark on one rack, all of them recorded.
+        planned: The repeats of one benchmark on one rack, all of which are recorded.
         results: The results folder.
 
     Returns:
-        The verdict and words. None where fewer repeats were asked for than a result needs: a remark then.
+        The verdict and a text. The verdict is None if fewer repeats were requested than a result
+            needs; the text is then a remark.
     """
     ruleset, needed = planned[0].result.ruleset, planned[0].result.repeats
     if not ruleset:
@@ -321,7 +331,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     if len(planned) < needed:
         return None, f"{len(planned)} repeats; a publishable result needs {needed} (bench_repeats=0)"
     with tempfile.TemporaryDirectory(prefix="rackproof-score-") as scratch:
-        # The checker takes a folder of files of these names; links spare copies of long logs.
+        # The checker needs a folder of files with these names; links avoid copies of long logs.
         for index, run in enumerate(planned):
             log = results / run.run_id / "logs" / f"{run.lead}.log"
             os.symlink(log.resolve(), Path(scratch) / f"result_{index}.txt")
@@ -339,7 +349,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
 
 
 def published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return the published results for this benchmark on this number of accelerators of this kind."""
+    """Return the published results for this benchmark on this number and kind of accelerators."""
     if planned.launcher == "docker":
         return _published_06(planned, measurement)
     metric = {"time_to_train": "minutes", "samples_per_second": "throughput"}.get(measurement.name)
@@ -355,25 +365,28 @@ def published_references(planned: PlannedRun, measurement: Measurement) -> list[
 
 
 def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
-    """Return the official results of a run's benchmark and system size in the newest round that has any."""
+    """Return the official results for a run's benchmark and system size in the newest round that
+    has any.
+    """
     results = find_published(
         benchmark=planned.benchmark,
         accelerator=planned.sku,
         accelerators=len(planned.nodes) * planned.sku_gpus,
         kind="official",
     )
-    # The newest round comes first; older ones had other software, and other targets.
+    # The newest round comes first; older rounds had other software and other targets.
     return [result for result in results if result.round == results[0].round]
 
 
 def _middle_result(
     results: Sequence[PublishedResult], effort: Callable[[PublishedResult], float | None]
 ) -> PublishedResult | None:
-    """Return of several submitters' results the one in the middle: a best one is a tuned machine's.
+    """Return the middle result of several submitters: the best one comes from a tuned machine.
 
     Args:
-        results: The results.
-        effort: A number that is higher for a slower one; of two in the middle the slower one counts.
+        results: The results of several submitters.
+        effort: A function that returns a higher number for a slower result; of two in the middle,
+            the slower one counts.
     """
     if not results:
         return None
@@ -381,10 +394,10 @@ def _middle_result(
 
 
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return round 0.6's published result for the system whose config the run took."""
+    """Return the published result of round 0.6 for the system whose config the run used."""
     system = published_system(str(planned.parameters.get("system", "")))
     benchmark = canonical_benchmark(planned.benchmark)
-    # Two nodes of a system are not that system.
+    # Two nodes of a system are not the same as that system.
     for result in find_published(benchmark=benchmark, round="0.6", nodes=max(1, len(planned.nodes))):
         if result.system != system:
             continue
@@ -393,14 +406,14 @@ def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Referen
                 "minutes", tolerance=ONE_EVALUATION, warn=TIME_WARNING, ceiling=ONE_EVALUATION
             )
             return [reference]
-        # Benchmarks count images, tokens or sequences: only the same unit compares.
+        # Benchmarks count images, tokens or sequences: only equal units are comparable.
         if measurement.name in THROUGHPUT and result.throughput_unit == measurement.unit:
             return [result.reference("throughput")]
     return []
 
 
 def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[tuple[Measurement, ...]]:
-    """Return the measurements of the repeats before this one that passed or are degraded."""
+    """Return the measurements of earlier repeats that passed or are degraded."""
     if planned.repeats < 2 or not plan_id:
         return []
     try:
@@ -411,7 +424,7 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
     measurements = []
     for other in plan.runs:
         record = recorded.get(other.run_id)
-        # Failed repeats are left out: a difference from them is not evidence against this run.
+        # Failed repeats are left out: a difference from them is no evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
         if _is_same_result(other, planned) and other.repeat < planned.repeat:

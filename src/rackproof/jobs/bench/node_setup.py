@@ -1,8 +1,9 @@
-"""Plan the network and storage that an experiment's points need on their nodes, and check that they had it.
+"""Plan the network and storage that an experiment's points need on their nodes, and check that they
+were used.
 
-A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by the module
-``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. No I/O: the
-answers of nodes come in as raw data, and are hostile until they are checked.
+A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by
+the module ``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. No I/O:
+the answers of nodes are passed in as raw data, and are hostile until they are checked.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from rackproof.core.records import Direction, Finding, Measurement, Record, Sour
 from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
-"""A parameter so called sets a node up; an empty value leaves it as it is."""
+"""Parameters that require a set-up of nodes; with an empty value, a node remains as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
-"""The time that the overlay of a run stays after its job where nothing removes it."""
+"""Seconds that the overlay of a run remains after its job if nothing removes it."""
 COLD = 0.01
-"""Share of sampled data that may still be in memory of a cache that counts as emptied."""
+"""Largest share of sampled data in memory with which a cache still counts as emptied."""
 LEAST_BYTES = 1 << 20
-"""The least that an interface has carried where several nodes trained over it."""
+"""Smallest number of bytes that an interface must have carried if several nodes trained over it."""
 
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Interfaces that containers and we make: no network between nodes."""
+"""Interfaces made by containers and by Rackproof, which are no network between nodes."""
 
 
 class Storage(Record):
@@ -55,13 +56,13 @@ class Storage(Record):
 
 
 class ExperimentConfig(Record):
-    """The inventory's settings of a node for experiments: the variables bench_* of that name."""
+    """A node's inventory settings for experiments: the variables bench_* of the same names."""
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
-    # Of 198.18.0.0/15, which RFC 2544 sets aside for measuring networks: no site routes it.
+    # From 198.18.0.0/15, which RFC 2544 reserves for measuring networks: no site routes it.
     overlay_subnet: str = "198.19.0.0/16"
-    # Below Linux's ephemeral ports (from 32768), and not 29500, which PyTorch takes by default.
+    # Below Linux's ephemeral ports (from 32768), and not 29500, PyTorch's default.
     port: int = Field(default=29417, gt=1023, lt=65536)
 
     @field_validator("overlay_subnet")
@@ -78,7 +79,7 @@ class Peer(Record):
 
 
 class NodeSetup(Record):
-    """The setup of each node of a run, as the module takes it."""
+    """The setup of each node of a run, as the module accepts it."""
 
     network: str = "host"
     nodes: tuple[Peer, ...]
@@ -92,7 +93,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """The evidence of their setup that the nodes showed."""
+    """The evidence of the setup that the nodes reported."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -101,21 +102,22 @@ class SetupEvidence(Record):
 
 
 def needs_setup(point: Mapping[str, Scalar]) -> bool:
-    """Return whether a point sets its nodes up."""
+    """Return whether a point requires a set-up of its nodes."""
     return any(point.get(name, "") != "" for name in PARAMETERS)
 
 
 def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
-    """Return a node's IPv4 address on the network that trains, from its raw facts, or '' if none is known.
+    """Return a node's IPv4 address on the training network, from its raw facts, or '' if unknown.
 
     Args:
-        raw: Raw facts of the node.
-        interface: The interface that the inventory names; empty takes the first that is not a container's.
+        raw: The raw facts of the node.
+        interface: The interface named in the inventory; empty for the first that is not a
+            container's.
     """
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
     output = answer.get("stdout") if isinstance(answer, Mapping) else None
-    # In the kernel's order, in which interfaces made by software follow those of the hardware.
+    # In the kernel's order, in which interfaces made by software follow hardware interfaces.
     for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
             return str(address)
@@ -123,7 +125,9 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
 
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return the folder of a point's data, the value of ``{{ storage_folder }}``; '' for synthetic."""
+    """Return the folder of a point's data, the value of ``{{ storage_folder }}``; '' for synthetic
+    data.
+    """
     name = str(point.get("storage", ""))
     if not name:
         return str(point.get("data_folder", ""))
@@ -136,12 +140,12 @@ def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> st
 def setup_obstacle(
     point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], asked: int
 ) -> str:
-    """Return why a point cannot be set up on these nodes, or "" if there is no obstacle.
+    """Return the reason why a point cannot be set up on these nodes, or "" if there is none.
 
     Args:
         point: The point.
         experiment: The inventory's variables of the first node.
-        peers: The nodes that there are for it.
+        peers: The nodes that are available for it.
         asked: The number of nodes that it requests.
     """
     if asked > len(peers):
@@ -150,14 +154,14 @@ def setup_obstacle(
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
     obstacle = _storage_obstacle(point, experiment)
-    # One node on the host's network meets no other, and needs no address.
+    # A single node on the host's network meets no other node and needs no address.
     if not obstacle and (asked > 1 or network == "overlay"):
         obstacle = _address_obstacle(peers[:asked], experiment.fabric_interface)
     return obstacle
 
 
 def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return why a point's storage or cache is not available, or "" if there is no obstacle."""
+    """Return the reason why a point's storage or cache is not available, or "" if there is none."""
     storage = str(point.get("storage", ""))
     if storage and storage not in experiment.storages:
         known = ", ".join(sorted(experiment.storages)) or "none"
@@ -170,7 +174,7 @@ def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig)
 
 
 def _address_obstacle(peers: Sequence[Peer], interface: str) -> str:
-    """Return which node has no address to meet the others at, or "" if all have one."""
+    """Return which node has no address for meeting the others, or "" if all have one."""
     lacking = next((peer for peer in peers if not peer.address), None)
     if lacking is None:
         return ""
@@ -191,8 +195,8 @@ def plan_setup(
     Args:
         point: The point.
         experiment: The inventory's variables of the first node.
-        peers: The run's nodes in the order of their ranks.
-        limit_s: Limit of the job.
+        peers: The run's nodes, ordered by rank.
+        limit_s: The time limit of the job in seconds.
         only_first: Whether only the first node starts the program (a launcher).
     """
     storage = experiment.storages.get(str(point.get("storage", "")))
@@ -210,11 +214,11 @@ def plan_setup(
 
 
 def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -> list[dict[str, Any]]:
-    """Return the entries for the role storage that points need on a node, each once."""
+    """Return the entries of the role storage that points need on a node, without duplicates."""
     mounts: list[dict[str, Any]] = []
     for point in points:
         storage = experiment.storages.get(str(point.get("storage", "")))
-        # Compared, not hashed: a mount is a mapping.
+        # Compared by value, not hashed: a mount is a mapping.
         if storage is not None and storage.mount and storage.mount not in mounts:
             mounts.append(storage.mount)
     return mounts
@@ -223,18 +227,18 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
 def judge_setup(
     planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
 ) -> SetupEvidence:
-    """Judge the nodes' reports on a run's setup: anything that is not shown is unproven.
+    """Judge the nodes' reports on a run's setup: everything that is not shown is unproven.
 
     Args:
         planned: The planned setup.
-        lead: The node whose job the run's own findings are about.
-        reports: By node what ``rackproof_bench_setup`` returned when it removed the setup.
-        jobs: By node the end of its job, for the nodes but the lead.
-        started: Whether a job was started; if not, the run has a finding of its own.
+        lead: The node whose job is covered by the run's own findings.
+        reports: By node, the result of ``rackproof_bench_setup`` when it removed the setup.
+        jobs: By node, the end of its job, for all nodes except the lead.
+        started: Whether a job was started; if not, the run has another finding.
     """
     measurements: list[Measurement] = []
     report_of = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
-    # Also where no job was started: the setup comes before it.
+    # This also applies if no job was started: the setup comes before it.
     findings = _leftover_findings(planned, report_of)
     if not started:
         return SetupEvidence(findings=tuple(findings), network=planned.network)
@@ -256,18 +260,20 @@ def judge_setup(
 
 
 def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """Return a remark for each node that does not report that it removed the run's overlay."""
+    """Return a remark for each node that does not report the removal of the run's overlay."""
     findings = []
     for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
             text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
-            # Without a verdict: a leftover after the run does not invalidate what was measured.
+            # Without a verdict: a leftover after the run does not invalidate the measurements.
             findings.append(_finding("setting_left", None, text, name))
     return findings
 
 
 def _unmeasured_findings(planned: NodeSetup, lead: str, measured: int) -> list[Finding]:
-    """Return a finding where the lead did not measure its link to each other node, in both directions."""
+    """Return a finding if the lead did not measure its link to each other node in both
+    directions.
+    """
     wanted = 2 * (len(planned.nodes) - 1)
     if measured >= wanted:
         return []
@@ -285,12 +291,13 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the differences of a node's network from the plan."""
-    # The report names its node: one that was registered for another must not vouch for it.
+    # The report names its node: a report that was registered for another node is no evidence for
+    # this one.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")
     differences = []
-    # At both ends: a link that went away in between may have sent the training over another.
+    # Check both ends: a link that went away in between may have sent the training over another.
     for moment, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
         difference = _link_difference(planned.network, interface, link, moment)
         if difference:
@@ -304,7 +311,7 @@ def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any
 def _route_differences(
     planned: NodeSetup, name: str, interface: object, routes: Mapping[str, Any]
 ) -> list[str]:
-    """Return the other nodes that a node reached by another interface than the run's."""
+    """Return the other nodes that a node reached through an interface other than the run's."""
     differences = []
     for peer in planned.nodes:
         if peer.name != name and routes.get(peer.name) != interface:
@@ -321,7 +328,7 @@ def _link_difference(network: str, interface: object, link: Mapping[str, Any], m
     difference = _kind_difference(network, link.get("kind"), moment)
     if difference:
         return f"{shown} was {difference}"
-    # Only before: a link that is down afterwards took nothing from the run if it carried its bytes.
+    # Only before: a link that is down afterwards did no harm to the run if it carried the bytes.
     if moment == "before" and "UP" not in (link.get("flags") or ()):
         return f"{shown} was down"
     return ""
@@ -338,7 +345,9 @@ def _kind_difference(network: str, kind: object, moment: str) -> str:
 
 
 def _traffic_differences(network: str, interface: object, rendezvous: Mapping[str, Any]) -> list[str]:
-    """Return where an interface did not carry the training, or its counters are not known."""
+    """Return a description if an interface did not carry the training, or its counters are
+    unknown.
+    """
     shown = sanitize(interface, 40)
     before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
     differences = []
@@ -346,7 +355,7 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
         start, end = before.get(way), after.get(way)
         if not (isinstance(start, int) and isinstance(end, int)):
             differences.append(f"what {shown} carried ({way}) is not known")
-        # On the host's network InfiniBand may carry what the interface does not.
+        # On the host's network, InfiniBand may carry the traffic instead of the interface.
         elif network == "overlay" and end - start < LEAST_BYTES:
             carried = f"{shown} carried {end - start} bytes ({way})"
             differences.append(f"{carried}: the training went another way")
@@ -354,7 +363,7 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
 
 
 def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
-    # Synthetic data are made in memory: there is no storage that could differ.
+    # Synthetic data is generated in memory: there is no storage that could differ.
     if planned.storage in ("", "synthetic"):
         return []
     storage = _map(report.get("storage"))
@@ -366,13 +375,14 @@ def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 
 def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return the mount at the data's folder if it is not the planned storage, empty otherwise."""
+    """Return the mount at the data's folder if it is not the planned storage, or ""."""
     mount = _map(storage.get("mount"))
     kind = mount.get("type")
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
         return f"nothing is known of the storage at {planned.data}"
     allowed = _TYPES.get(planned.storage)
-    # Local file systems have too many names to list: a local one is any that is not a network's.
+    # Local file systems have too many names to list: any that is not a network file system is
+    # local.
     if kind not in allowed if allowed else _NOT_LOCAL.fullmatch(kind):
         shown = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
         return f"{planned.data} was not {planned.storage} but {shown}"
@@ -380,7 +390,7 @@ def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 
 def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return why a cache was not as the point requests it, or "" if it was."""
+    """Return the reason why a cache was not as the point requests, or "" if it was."""
     if storage.get("cache") != planned.cache:
         return "nothing is known of it"
     if planned.cache == "warm":
@@ -390,10 +400,10 @@ def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 
 def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return why a cache was not cold, or "" if it was."""
+    """Return the reason why a cache was not cold, or "" if it was."""
     if storage.get("trouble"):
         return sanitize(storage["trouble"], 300)
-    # s3fs has a cache of its own, which the kernel's count of pages does not show.
+    # s3fs has a cache of its own, which the kernel's page counts do not include.
     if planned.storage == "s3fs":
         return "" if storage.get("how") else "nothing is known of it"
     resident = storage.get("resident")
@@ -406,12 +416,12 @@ def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 
 def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
-    """Return findings where another node's part of the job did not end well."""
+    """Return findings if another node's part of the job did not end well."""
     if not job:
         return [
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)
         ]
-    # All three: a state that contradicts itself is not a proof of success.
+    # All three are required: a state that contradicts itself does not prove success.
     if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
         return []
     how = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
@@ -423,9 +433,9 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
 
 
 def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> list[Measurement]:
-    """Return the bandwidths that the lead measured, of pairs of this run only."""
+    """Return the bandwidths that the lead measured, only for pairs of this run."""
     names = {peer.name for peer in planned.nodes}
-    # By pair: a node that reports one of its links twice must not make up for another.
+    # By pair: a node that reports one of its links twice must not compensate for another.
     measurements: dict[tuple[str, str], Measurement] = {}
     raw = _map(report.get("rendezvous")).get("bandwidth")
     for entry in raw if isinstance(raw, list) else []:
@@ -435,7 +445,7 @@ def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> lis
             continue
         measurements[ends] = Measurement(
             name="link_bandwidth",
-            # As links are sold: bits, and powers of ten.
+            # The unit in which links are sold: bits and powers of ten.
             value=rate * 8 / 1e9,
             unit="Gbit/s",
             direction=Direction.HIGHER,
@@ -446,7 +456,7 @@ def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> lis
 
 
 def _pair_of_run(pair: Mapping[str, Any], names: Container[str], lead: str) -> tuple[str, str] | None:
-    """Return the ends of a reported link between the lead and another node of the run, else None."""
+    """Return the ends of a reported link between the lead and another node of the run, or None."""
     start, end = pair.get("from"), pair.get("to")
     if not (isinstance(start, str) and isinstance(end, str)) or start == end or lead not in (start, end):
         return None
@@ -454,10 +464,10 @@ def _pair_of_run(pair: Mapping[str, Any], names: Container[str], lead: str) -> t
 
 
 def _plausible_rate(value: object) -> float | None:
-    """Return a reported rate in bytes per second, or None if no link can have it."""
+    """Return a reported rate in bytes per second, or None if it is impossible for any link."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    # A petabyte per second is beyond any link, and far below what would overflow.
+    # A petabyte per second is beyond any link, and far below the range of overflow.
     return value if 0 < value < 1e15 else None
 
 
@@ -471,7 +481,7 @@ def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Seque
     if link.get("mtu"):
         parts.append(f"MTU {sanitize(link['mtu'], 10)}")
     if measured:
-        # The slowest link bounds a collective, and so the training.
+        # The slowest link limits a collective, and therefore the training.
         parts.append(f"at least {min(one.value for one in measured):.3g} Gbit/s")
     return planned.network + (f" ({', '.join(parts)})" if parts else "")
 
@@ -483,7 +493,7 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
         return "synthetic"
     storage = _map(report.get("storage"))
     mount = _map(storage.get("mount"))
-    # A mount of FUSE shows the program as its source; the unit that mounts it names the bucket.
+    # A FUSE mount shows the program as its source; the unit that mounts it names the bucket.
     source = storage.get("unit_source") or mount.get("source") or "not known"
     options = sanitize(storage.get("unit_options") or mount.get("options") or "", 300)
     cache = f", cache {planned.cache}" if planned.cache else ""

@@ -1,7 +1,8 @@
-"""From benchmarks, nodes and parameters to a plan: the list of runs that one command asked for.
+"""Plan the runs that one command requested, from benchmarks, nodes and parameters.
 
-A plan is kept as ``results/PLAN_ID/plan.json``. The same request again, while runs of it are missing,
-finds that plan and goes on with it, so an interrupted playbook loses nothing and starts nothing twice.
+A plan is stored as ``results/PLAN_ID/plan.json``. If the same request is made again while runs are
+missing, that plan is found and continued, so an interrupted playbook loses no result and starts no
+run twice.
 """
 
 from __future__ import annotations
@@ -62,41 +63,44 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
-"""An interrupted plan older than this is left as it is; the same request then gets a new plan."""
+"""Age up to which an interrupted plan is resumed; after that, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
-"""So many repeats of a result may be no pass; the rules of MLPerf Training for all benchmarks made here."""
+"""Number of repeats of a result that may fail; Rackproof applies this MLPerf Training rule to all
+benchmarks."""
 COSTLY_TO_CHANGE = ("network", "storage")
-"""Parameters whose change sets nodes up again: points are ordered so that they change least, the first least
-of all.
+"""Parameters that require a new setup of nodes if they change; points are ordered so that these,
+above all the first, change least.
 """
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
-"""Older than this, a file's change time differs after the next change on every file system in use."""
+"""Age from which a file's change time is sure to differ after the next change, on every file system
+in use."""
 RUN_COMMAND = "run_command.py"
-"""The program under workloads/ that runs a definition's command."""
+"""Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""Code of the finding in the record of a run whose job was not seen to end: it is followed, not repeated."""
+"""Code of the finding on a run whose job may still be running: the job is followed, not
+repeated."""
 
 
 class NodeSku(Record):
-    """The inventory's facts of a node's model."""
+    """Facts from the inventory about a node's model."""
 
     sku: str = ""
     gpus: int = 0
     gpu_name: str = ""
-    """The text that the product name of its GPUs must contain; empty for the SKU's own name."""
+    """Text that the product name of its GPUs must contain; empty for the SKU's own name."""
 
 
 class PlannedRun(Record):
-    """One run to be made: everything that starting, following and judging it needs."""
+    """One planned run: all data needed to start, follow and judge it."""
 
-    # It names folders here and on nodes.
+    # The id is the name of folders on the controller and on nodes.
     run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
     benchmark: str
     suite: str = ""
     lead: str
-    """The inventory host on which the launcher starts the job."""
+    """Inventory host on which the launcher starts the job."""
     nodes: tuple[str, ...]
     parameters: Parameters
     runtime: str
@@ -109,45 +113,49 @@ class PlannedRun(Record):
     grace_s: float = 10
     launcher: str = "local"
     repeat: int = 0
-    """The number of the repeat of one result, from 1, or 0 if nothing is repeated."""
+    """Number of this repeat of a result, from 1, or 0 if nothing is repeated."""
     repeats: int = 0
     would: tuple[str, ...] = ()
-    """The actions that it would do on a cluster, in words."""
+    """Actions that it would perform on a cluster, as text."""
     published_references: bool = True
     container: str = ""
     sku: str = ""
     sku_gpus: int = 0
     sku_gpu_name: str = ""
-    """The text that the product name of the SKU's GPUs must contain; empty for the SKU's own name."""
+    """Text that the product name of the SKU's GPUs must contain; empty for the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """The SKU of each node; empty in plans that were made before it was kept, then all have the lead's."""
+    """SKU of each node; empty in plans made before this field existed: then all nodes have the
+    lead's SKU."""
     result: Result
-    """The reading and judging of its log, as the definition had it at planning."""
+    """Rules for reading and judging its log, as the definition had them at planning."""
     definition_path: str
-    """The path on the controller; :attr:`definition_name` is in records."""
+    """Path on the controller; :attr:`definition_name` is the name in records."""
     definition_sha256: str
     definition_ctime_ns: int = 0
-    """Change time of the definition's file at planning, or 0 if it does not show a later change."""
+    """Change time of the definition's file at planning, or 0 if it cannot reveal a later change."""
     expected_s: float | None = None
     setup: NodeSetup | None = None
-    """The setup of its nodes, which start it together, or None if a node is taken as it is."""
+    """Setup of the nodes that start the run together, or None if a node is used as it is."""
     unproven_because: str = ""
-    """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
+    """Reason why the run cannot be made (no such GPU); if not empty, it is recorded as unproven and
+    not started."""
 
     @property
     def definition_name(self) -> str:
-        """Return folder and name of the definition, the same on every machine."""
+        """Return folder and name of the definition, which are the same on every machine."""
         return "/".join(Path(self.definition_path).parts[-2:])
 
     @property
     def title(self) -> str:
-        """Return benchmark and point on one line."""
+        """Return the benchmark and the point on one line."""
         repeat = [f"repeat {self.repeat} of {self.repeats}"] if self.repeats > 1 else []
         return " ".join([self.benchmark, *(f"{k}={v}" for k, v in self.parameters.items()), *repeat])
 
 
 class Skipped(Record):
-    """A point of a suite that this node cannot run, which is not a fault: two GPUs asked, one there."""
+    """A point of a suite that this node cannot run, which is no fault: for example two GPUs
+    requested, one present.
+    """
 
     benchmark: str
     node: str
@@ -155,7 +163,7 @@ class Skipped(Record):
 
 
 class Plan(Record):
-    """The runs that one command asked for."""
+    """The runs that one command requested."""
 
     plan_id: str
     title: str
@@ -164,9 +172,9 @@ class Plan(Record):
     runs: tuple[PlannedRun, ...]
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
-    """Requested nodes that did not answer: their results are unproven."""
+    """Requested nodes that did not answer; their results are unproven."""
     sha256: str = Field(default="", exclude=True)
-    """Digest of the file, read by its readers."""
+    """Digest of the file, set when it is read."""
 
     @field_validator("runs")
     @classmethod
@@ -179,7 +187,7 @@ class Plan(Record):
         """Return the runs of this plan that have a record, by run id.
 
         Raises:
-            ResultsError: A record is damaged, or another run's.
+            ResultsError: A record is damaged, or belongs to another run.
         """
         runs = {}
         for planned in self.runs:
@@ -187,7 +195,7 @@ class Plan(Record):
             if not (folder / RECORD_NAME).is_file():
                 continue
             run = read_run(folder)
-            # A folder that was copied or renamed by hand must not pass for the run that was planned.
+            # A folder that was copied or renamed by hand must not count as the planned run.
             identity = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
             if identity != (planned.run_id, planned.benchmark, self.plan_id):
                 raise ResultsError(
@@ -198,10 +206,10 @@ class Plan(Record):
         return runs
 
     def done(self, results: Path) -> dict[str, Run]:
-        """Return the recorded runs, by run id, without those whose job may still run.
+        """Return the recorded runs by run id, except runs whose job may still be running.
 
         Raises:
-            ResultsError: A record is damaged, or another run's.
+            ResultsError: A record is damaged, or belongs to another run.
         """
         return {
             run_id: run
@@ -210,22 +218,25 @@ class Plan(Record):
         }
 
     def result_of(self, run: PlannedRun) -> str:
-        """Return the name of the result that a run is a repeat of: nodes side by side have one each."""
+        """Return the name of the result that a run repeats; nodes that work side by side have one
+        each.
+        """
         alone = all(other.nodes == run.nodes for other in self.runs if other.benchmark == run.benchmark)
         return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
 
     def remaining_runs(
         self, recorded: Mapping[str, Run], given_up: Mapping[str, str]
     ) -> Iterator[PlannedRun]:
-        """Yield the runs that have no record and are repeats of no result in :meth:`given_up`."""
+        """Yield the runs that have no record and do not repeat a result in :meth:`given_up`."""
         for run in self.runs:
             if run.run_id not in recorded and self.result_of(run) not in given_up:
                 yield run
 
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
-        """Return results whose repeats can no longer become a valid one, each with the reason.
+        """Return the results whose repeats can no longer become valid, each with the reason.
 
-        One repeat may fail: it counts as the slowest (docs/using/scoring.md). Two rule the result out.
+        One repeat may fail: it counts as the slowest (docs/using/scoring.md). Two failures rule the
+        result out.
         """
         repeats: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
@@ -240,28 +251,33 @@ class Plan(Record):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Return nodes on which nothing could run, each with the reasons: nothing is proven about them."""
+        """Return the nodes on which no run was possible, each with the reasons: their state is
+        unproven.
+        """
         reasons: dict[str, list[str]] = {}
         for point in self.skipped:
             if all(point.node not in run.nodes for run in self.runs):
                 reasons.setdefault(point.node, []).append(f"{point.benchmark}: {point.reason}")
-        # Points of one benchmark are often skipped for the same reason, which is shown once.
+        # Points of one benchmark are often skipped for the same reason, which is then shown once.
         return {node: "; ".join(dict.fromkeys(each)) for node, each in reasons.items()}
 
     @property
     def expected_s(self) -> float | None:
-        """Return the expected seconds of the whole plan by earlier runs, or None if a run has no history."""
+        """Return the expected seconds of the whole plan based on earlier runs, or None if a run has
+        no history.
+        """
         each = [planned.expected_s for planned in self.runs]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
 
 
 def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
-    """Return the numbers of the repeats that count as failed, each with its verdict."""
+    """Return the numbers of the repeats that count as failed, with their verdicts."""
     failed = []
     for run in runs:
         record = recorded.get(run.run_id)
-        # Degraded repeats count for a result: the rules of MLPerf know only whether the target was met.
+        # Degraded repeats count for a result: MLPerf's rules only consider whether the target was
+        # met.
         if record is not None and record.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
             failed.append(f"{run.repeat} ({record.verdict.value})")
     return failed
@@ -286,15 +302,15 @@ def make_plan(
     Args:
         selected: The definitions.
         nodes: The nodes that answered, by inventory name.
-        variables: Per node the values that definitions may name (``bench_data`` …).
-        suite: The suite whose matrix is swept; empty for each benchmark's own.
-        overrides: Values set by the operator, in place of those that matrices have.
-        unreached: Requested nodes that did not answer.
-        estimate: Gives the seconds that a run is expected to take, or None.
-        now: The moment of planning.
-        sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.
-        experiments: The inventory's variables of each node for experiments (storages, networks).
-        addresses: Per node its address on the network that trains.
+        variables: Per node, the values that definitions may name (``bench_data`` …).
+        suite: The suite whose matrix is used; empty for each benchmark's own.
+        overrides: The operator's values, which replace those of matrices.
+        unreached: The requested nodes that did not answer.
+        estimate: Returns the seconds that a run is expected to take, or None.
+        now: The time of planning.
+        sites: Per node, its Slurm cluster, for benchmarks that run on a whole rack.
+        experiments: Per node, the inventory's variables for experiments (storages, networks).
+        addresses: Per node, its address on the network used for training.
 
     Raises:
         DefinitionError: An override is not a parameter, or a definition names an unknown variable.
@@ -327,7 +343,7 @@ def make_plan(
     ]
     title = suite or ", ".join(loaded.name for loaded in selected)
     return Plan(
-        # Two controllers that share a results folder may plan within the same second.
+        # Two controllers that share a results folder may plan in the same second.
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
         created=now,
@@ -343,14 +359,17 @@ def _node_sku(site: Site) -> NodeSku:
 
 
 def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
-    """Return the fingerprint that two plans of the same request share."""
-    # All that a run is, but its id, its file's time and its expected time: these differ each time.
+    """Return the fingerprint of a request; two plans of the same request have the same one."""
+    # The fingerprint covers all of a run except its id, its file's time and its expected time,
+    # which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
 
 
 def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
-    """Return runs with an id each: six random digits are few for hundreds that are planned in one second."""
+    """Return the runs, each with an id: for hundreds planned in one second, six random digits are
+    too few.
+    """
     named: dict[str, PlannedRun] = {}
     for run in runs:
         run_id = run.run_id
@@ -361,10 +380,13 @@ def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
 
 
 def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return runs in the order that changes :data:`COSTLY_TO_CHANGE` least on each host, else as they are."""
+    """Return the runs ordered so that :data:`COSTLY_TO_CHANGE` changes least on each host, else in
+    given order.
+    """
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
-    # By first occurrence, not by value: the order of the inventory and of the matrix is the operator's.
+    # Order by first occurrence, not by value: the operator chose the order of the inventory and the
+    # matrix.
     hosts = list(dict.fromkeys(run.lead for run in runs))
     values = {
         name: list(dict.fromkeys(str(run.parameters.get(name, "")) for run in runs))
@@ -381,7 +403,7 @@ def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 @dataclass
 class _Planner:
-    """A request, and the runs and left-out points that it comes to so far."""
+    """A request, with the runs and the skipped points found so far."""
 
     selected: Sequence[LoadedDefinition]
     nodes: Mapping[str, Node]
@@ -397,7 +419,9 @@ class _Planner:
     skipped: list[Skipped] = field(default_factory=list)
 
     def add_runs(self) -> None:
-        """Add all runs of the request: first those of each node, then those that need several."""
+        """Add all runs of the request: first the runs of single nodes, then those that need
+        several.
+        """
         for name in self.nodes:
             for loaded in self.selected:
                 self._add_single_node_runs(loaded, name)
@@ -405,7 +429,7 @@ class _Planner:
             self._add_multi_node_runs(loaded)
 
     def _add_single_node_runs(self, loaded: LoadedDefinition, name: str) -> None:
-        """Add the runs of a benchmark that one node makes by itself."""
+        """Add the runs that one node makes alone."""
         if self._needs_whole_rack(loaded):
             return
         definition, gpus_there = loaded.definition, len(self.nodes[name].gpus)
@@ -417,7 +441,7 @@ class _Planner:
             reason = f"its definition excludes every point asked for ({name} has {gpus_there} GPUs)"
             self._skip(loaded, name, reason)
         for point in points:
-            # A point with a number of nodes, be it one, is planned for the rack.
+            # A point with a number of nodes, even one, is planned for the rack.
             if point.get("nodes", "") == "":
                 self._add_single_node_point(loaded, name, point, gpus_there)
 
@@ -434,13 +458,13 @@ class _Planner:
             return
         run = self._program_run(loaded, point, self._peers([name]))
         if lacks_gpus:
-            # The operator named this value: a request that cannot be met is a result, not a silent omission.
+            # The operator gave this value: a request that cannot be met must appear as a result.
             reason = f"{gpus} GPUs asked for, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
 
     def _add_multi_node_runs(self, loaded: LoadedDefinition) -> None:
-        """Add the runs of a benchmark that several nodes of a rack make together."""
+        """Add the runs that several nodes of a rack make together."""
         for members in self._racks():
             if self._needs_whole_rack(loaded):
                 self._add_rack_runs(loaded, members)
@@ -448,8 +472,8 @@ class _Planner:
                 self._add_grouped_runs(loaded, members)
 
     def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
-        """Add the runs of points that have a number of nodes: the first so many of the rack."""
-        # Ranks of one job have as many GPUs each: the node with the fewest bounds them all.
+        """Add the runs of points with a number of nodes; each uses the first nodes of the rack."""
+        # All ranks of one job have the same number of GPUs: the node with the fewest is the limit.
         gpus_there = min(len(self.nodes[name].gpus) for name in members)
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there):
             if point.get("nodes", "") != "":
@@ -461,7 +485,7 @@ class _Planner:
         node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
         lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
-        # Values that the operator named are planned, and unproven; other points are skipped.
+        # Values that the operator gave are planned as unproven; other points are skipped.
         if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
             reason = f"gpus={gpus}: there are {gpus_there}"
             if lacks_nodes:
@@ -469,7 +493,7 @@ class _Planner:
             self._skip(loaded, members[0], reason)
             return
         run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
-        # Too few nodes are an obstacle already, found with the setup; it names the remedy that comes first.
+        # The setup already reports too few nodes; its remedy has to come first.
         if lacks_gpus and not run.unproven_because:
             reason = f"{gpus} GPUs asked for, a node of these has {gpus_there}"
             reason += f"; give gpus={gpus_there} or fewer"
@@ -483,7 +507,8 @@ class _Planner:
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
-                # The first node leads a run by docker: it has to be the one that bench_launch_host names.
+                # The first node leads a run with docker: it must be the one named by
+                # bench_launch_host.
                 ordered = [lead, *(name for name in members if name != lead)]
                 runs = _docker_runs(
                     loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
@@ -515,7 +540,8 @@ class _Planner:
             parameters={
                 "nodes": len(members),
                 **{axis: value for axis, value in point.items() if value != ""},
-                # Both change what is measured: as parameters they keep histories and references apart.
+                # Both change the measured value: as parameters they separate histories and
+                # references.
                 **({"precision": site.precision} if site.precision else {}),
                 **({"config": site.config} if site.config else {}),
             },
@@ -528,7 +554,7 @@ class _Planner:
     def _program_run(
         self, loaded: LoadedDefinition, point: Parameters, peers: Sequence[Peer], node_count: int = 1
     ) -> PlannedRun:
-        """Return one run of a program under workloads/, on one node or on several together."""
+        """Return one run of a program under workloads/, on one node or on several."""
         definition, lead = loaded.definition, peers[0].name
         launch = definition.launch
         experiment = self.experiments.get(lead, ExperimentConfig())
@@ -538,9 +564,9 @@ class _Planner:
             "storage_folder": node_setup.data_folder(point, experiment),
         }
         setup, obstacle = None, ""
-        # A run that sets nothing up goes the plain way, without a rendezvous and its finding.
+        # A run without a setup is started directly, without a rendezvous and its finding.
         if node_setup.needs_setup(point):
-            # mpirun is a launcher: it starts the ranks on the other nodes itself.
+            # mpirun is a launcher: it starts the ranks on the other nodes.
             setup = node_setup.plan_setup(
                 point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
             )
@@ -551,7 +577,7 @@ class _Planner:
             suite=self.suite,
             lead=lead,
             nodes=tuple(peer.name for peer in peers),
-            # An empty value leaves an option to the workload; there is nothing to record or compare by.
+            # An empty value leaves an option to the workload; it is neither recorded nor compared.
             parameters={axis: value for axis, value in point.items() if value != ""},
             runtime=launch.runtime,
             program=RUN_COMMAND if launch.command else launch.program,
@@ -595,7 +621,7 @@ class _Planner:
 
 
 def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tuple[str, ...]:
-    """Return the arguments of a run's program; of a command, the command itself."""
+    """Return the arguments of a run's program or, for a command, the command itself."""
     launch = loaded.definition.launch
     if launch.command:
         place = f"{loaded.path}: launch.command"
@@ -604,38 +630,42 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
 
 
 def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:
-    """Return whether a point needs more GPUs than there are."""
+    """Return whether a point needs more GPUs than are present."""
     gpus = point.get("gpus", 0)
     return isinstance(gpus, int) and gpus > gpus_there
 
 
 def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
-    """Return the number of nodes that a point asks for.
+    """Return the number of nodes that a point requests.
 
     Raises:
-        DefinitionError: It is not a number.
+        DefinitionError: The number of nodes is not a positive integer.
     """
     count = point["nodes"]
-    # True is an int, and would be planned as one node.
+    # True is an int and would be planned as one node.
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise DefinitionError(f"{loaded.path}: nodes: {count!r} is no number of nodes")
     return count
 
 
 def _rack_lead(site: Site, members: Sequence[str]) -> tuple[str, str]:
-    """Return the node that submits a rack's job, and why the one that was named for it cannot."""
+    """Return the node that submits a rack's job, and the reason why the named node cannot, or
+    "".
+    """
     if not site.launch_host:
         return members[0], ""
     if site.launch_host in members:
         return site.launch_host, ""
-    # Planned all the same: the run's record then shows the obstacle, with the remedy.
+    # The run is planned anyway: its record then shows the obstacle and the remedy.
     return members[0], NOT_LIMITED.format(site.launch_host)
 
 
 def _staging_programs(
     loaded: LoadedDefinition, variables: Mapping[str, Scalar]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the programs that fetch or make a benchmark's data, in the order of its definition."""
+    """Return the programs that download or generate a benchmark's data, in the order of its
+    definition.
+    """
     programs = []
     for stage in loaded.definition.stage:
         arguments = command_options(stage.arguments, variables, f"{loaded.path}: stage.arguments")
@@ -653,7 +683,7 @@ def _docker_runs(
     now: datetime,
     unreached: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Return the repeats of a benchmark whose image is built on the node, on one or on several together."""
+    """Return the repeats of a benchmark whose image is built on one node or on several together."""
     specification = docker_specification(loaded, site, nodes, variables)
     run = PlannedRun(
         **_by_site(loaded, site, suite, now, "docker"),
@@ -676,14 +706,14 @@ def _docker_runs(
 def _by_site(
     loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
 ) -> dict[str, Any]:
-    """Return the settings shared by all runs whose launcher works with a site's containers."""
+    """Return the settings shared by all runs whose launcher uses a site's containers."""
     how = launch_slurm if launcher == "slurm" else launch_docker
     launch, result = loaded.definition.launch, loaded.definition.result
     return {
         "run_id": new_run_id(loaded.name, now=now),
         "benchmark": loaded.name,
         "suite": suite,
-        # A training has its interpreter and its libraries in its container.
+        # A training has its interpreter and libraries in its container.
         "runtime": "",
         "program": how.PROGRAM,
         "timeout_s": launch.timeout_s,
@@ -700,7 +730,7 @@ def _by_site(
 
 
 def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
-    """Return the path of a run's definition, and the digest that shows a change of it."""
+    """Return the path of a run's definition, and the digest that reveals a change of it."""
     return {
         "definition_path": loaded.path,
         "definition_sha256": loaded.sha256,
@@ -709,10 +739,10 @@ def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
 
 
 def _settled_ctime_ns(path: Path) -> int:
-    """Return a file's change time, or 0 if a change in this moment might leave it the same.
+    """Return a file's change time, or 0 if a change right now might leave it the same.
 
-    Clocks of file systems tick every few milliseconds or seconds: a file that was changed a moment ago
-    may be changed again within the same tick, so only an older time proves anything.
+    File system clocks tick every few milliseconds or seconds: a file that was changed a moment ago
+    may change again within the same tick, so only an older time is proof.
     """
     try:
         ctime_ns = path.stat().st_ctime_ns
@@ -722,18 +752,19 @@ def _settled_ctime_ns(path: Path) -> int:
 
 
 def definition_findings(planned: PlannedRun) -> list[Finding]:
-    """Return a finding where the definition was changed or lost after the run was planned.
+    """Return a finding if the definition was changed or lost after the run was planned.
 
-    Such a run is judged by the rules it was planned with, but it is not repeatable: the file no longer has
-    them. The file is read again only if its change time does not rule a change out.
+    Such a run is judged by the rules it was planned with, but it cannot be repeated: the file no
+    longer contains these rules. The file is read again only if its change time does not rule out a
+    change.
     """
     path = Path(planned.definition_path)
     try:
-        # Change time, not modification time: `touch` and `cp -p` set the latter at will.
+        # Use the change time, not the modification time: `touch` and `cp -p` can set the latter.
         if planned.definition_ctime_ns and path.stat().st_ctime_ns == planned.definition_ctime_ns:
             return []
     except OSError:
-        pass  # reading it finds what is wrong
+        pass  # reading it reports the problem
     try:
         if load_definition(path, log_formats=FORMATS).sha256 == planned.definition_sha256:
             return []
@@ -744,7 +775,7 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
 
 
 def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
-    """Return a run as often as its result is repeated."""
+    """Return a run as many times as its result is repeated."""
     return [
         one.model_copy(update={"run_id": new_run_id(one.benchmark, now=now), "repeat": repeat})
         for repeat in range(1, one.repeats + 1)
@@ -754,26 +785,28 @@ def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
 def fitting_overrides(
     loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]
 ) -> Matrix:
-    """Return the overrides meant for one of several benchmarks.
+    """Return the overrides that apply to one of several benchmarks.
 
-    Those that only others have are left out; those that none has stay, so that it refuses them.
+    Overrides that only other benchmarks have are left out; overrides that no benchmark has remain,
+    so that they are refused.
     """
-    # A suite mixes benchmarks: an override meant for one must not stop the others.
+    # A suite mixes benchmarks: an override for one must not stop the others.
     known = {name for one in chosen for name in one.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
 
 
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
-    """Return the unfinished plan of the same request, if there is one, else keep and return the new one.
+    """Return the unfinished plan of the same request if there is one; else store and return the new
+    one.
 
     Args:
-        plan: The plan as it would be made now.
+        plan: The new plan, as it would be made now.
         results: The results folder.
-        resume: False makes a new plan, even if one was interrupted.
+        resume: False to make a new plan even if an earlier one was interrupted.
 
     Returns:
-        The plan to carry out, and whether it is an earlier one that goes on.
+        The plan to carry out, and whether it is an earlier one that is continued.
 
     Raises:
         ResultsError: The results folder cannot be written.
@@ -781,14 +814,14 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     earlier = _newest_of_request(plan, results) if resume else None
     if earlier is not None and _is_unfinished(earlier, results):
         return earlier, True
-    # Kept before the first run: an interruption right after it finds the plan.
+    # Stored before the first run, so that the plan is found after an interruption right then.
     write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
     return plan, False
 
 
 def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
-    """Return the newest kept plan of the same request that is recent enough to go on with."""
-    # A plan's id begins with its time: the reverse order of names is the newest first.
+    """Return the newest stored plan of the same request that is recent enough to be continued."""
+    # A plan's id begins with its time, so reverse order of names means newest first.
     for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
         earlier = _read_plan(path)
         if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
@@ -799,24 +832,26 @@ def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
 
 
 def _is_unfinished(plan: Plan, results: Path) -> bool:
-    """Return whether runs of a kept plan are missing, or the report of runs that are costly to repeat.
+    """Return whether runs of a stored plan are missing, or the report of runs that are costly to
+    repeat.
 
     Raises:
-        ResultsError: A record is damaged, or another run's.
+        ResultsError: A record is damaged, or belongs to another run.
     """
     done = plan.done(results)
     if any(plan.remaining_runs(done, plan.given_up(done))):
         return True
-    # Interrupted between the last run and the report: a rack's hours are not spent again for it.
+    # If the plan was interrupted between the last run and the report, a rack's hours are not spent
+    # again.
     costly = any(run.launcher not in ("local", "mpirun") for run in plan.runs)
     return costly and not (results / plan.plan_id / REPORT_FILE).is_file()
 
 
 def read_plan(results: Path, plan_id: str) -> Plan:
-    """Return a kept plan.
+    """Return a stored plan.
 
     Raises:
-        ResultsError: No plan has that id, or it is damaged.
+        ResultsError: There is no plan with that id, or it is damaged.
     """
     plan = _read_plan(results / plan_id / PLAN_FILE)
     if plan is None:
@@ -825,17 +860,17 @@ def read_plan(results: Path, plan_id: str) -> Plan:
 
 
 def _read_plan(path: Path) -> Plan | None:
-    """Return the plan in a file, or None if it is missing or has another shape: it is then not resumed."""
+    """Return the plan in a file, or None if it is missing or malformed: it is then not resumed."""
     try:
         plan = Plan.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except (OSError, ValueError):
         return None
-    # Copied or renamed by hand: its runs name another plan as theirs.
+    # The folder was copied or renamed by hand: its runs name another plan as theirs.
     return plan if plan.plan_id == path.parent.name else None
 
 
 def describe_plan(plan: Plan) -> str:
-    """Return the plan in words: the number of runs, their nodes, their duration, and the omissions."""
+    """Describe the plan: the number of runs, their nodes, their duration, and the omissions."""
     count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
     lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
     for run in plan.runs:
@@ -846,7 +881,9 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
-    """Return the expected duration of runs by history, or by their limits if there is none."""
+    """Return the expected duration of runs from their history, or from their limits if there is
+    none.
+    """
     expected_s = [run.expected_s for run in runs if run.expected_s is not None]
     # A run that cannot be made takes no time.
     limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
@@ -870,13 +907,15 @@ def _run_lines(run: PlannedRun) -> list[str]:
             "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
             "cannot pass; look at that run, then `rackproof accept` it"
         )
-    # All repeats would do the same: it is shown with the first.
+    # All repeats would do the same: it is shown only with the first.
     if run.repeat <= 1:
         lines += [f"    {line}" for line in run.would]
     return lines
 
 
 def _judges_speed_alone(result: Result) -> bool:
-    """Return whether no rule has a bound of its own, so that a run can only be compared with a reference."""
+    """Return whether no rule has its own bound, so that a run can only be compared with a
+    reference.
+    """
     bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
     return not result.ruleset and all(bound == (None, None, None) for bound in bounds)

@@ -1,6 +1,7 @@
-"""A job that ended becomes a record, a verdict, reports, and history: parse, judge, keep, report.
+"""Turn a job that ended into a record, a verdict, reports, and history: parse, judge, store,
+report.
 
-Called by the playbook's recording task. No other module decides about a run.
+The playbook's recording task calls this module. No other module decides about a run.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
 
-# Eighteen digits fit into 64 bits, and into the history's columns.
+# Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After one of these nothing is
-# proven either way; any other but 0 means that something failed while the workload ran.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After one of these
+# nothing is proven in either direction; any other status except 0 means that something failed while
+# the workload ran.
 COULD_NOT_RUN = {
     4: "a GPU that was asked for is absent",
     5: "the data is missing or damaged",
@@ -76,7 +78,7 @@ _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
     "log_bytes", "log_sha256",
 )  # fmt: skip
-"""The fields of a job's end that are sealed, in the order of the module's seal."""
+"""Sealed fields of a job's end, in the order of the module's seal."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
@@ -91,7 +93,7 @@ _ENDED_BADLY = {
 
 
 class RecordedRun(Record):
-    """A recorded run, where its report is, and why it is not in the history, if so."""
+    """A recorded run, the path of its report, and the reason if it is not in the history."""
 
     run: Run
     folder: str
@@ -100,10 +102,10 @@ class RecordedRun(Record):
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return findings against the run from the job's end, besides those from its log.
+    """Return the findings against the run that follow from the job's end, as opposed to its log.
 
-    Only a job of this run that ended by itself, succeeded, and has exit status 0 on the nodes that were asked
-    for adds nothing. The state comes from a node: an absent or damaged value is a finding of
+    Only a job of this run that ended by itself, succeeded, and has exit status 0 on the requested
+    nodes adds no finding. The state comes from a node: an absent or damaged value is a finding of
     :func:`~rackproof.jobs.bench.required_evidence.machine_lacks`.
     """
     job = evidence.job
@@ -122,7 +124,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
         findings.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
         findings += _end_findings(planned, usable_state(job))
-    # Only a job that ended has one.
+    # Only a job that ended has a seal.
     if job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job):
         message = "the state of the job lost something on its way from the node"
         findings.append(_finding("job_damaged", Verdict.UNPROVEN, message))
@@ -130,8 +132,10 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def job_seal(job: Mapping[str, Any]) -> str:
-    """Return the digest of the relevant parts of a job's end, as rackproof_job writes it on the node."""
-    # A supervisor of an earlier version states nothing of its machine, and its seal covers nothing of it.
+    """Return the digest of the relevant parts of a job's end, computed as rackproof_job does on the
+    node.
+    """
+    # An older supervisor reports no state of its machine, so its seal does not cover one.
     counted = [[key, job.get(key)] for key in (*_SEALED, *(["machine"] if "machine" in job else []))]
     try:
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
@@ -141,7 +145,7 @@ def job_seal(job: Mapping[str, Any]) -> str:
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     asked, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
-    # Numbers of a run on other nodes than planned are another system's.
+    # If a run used other nodes than planned, its numbers belong to another system.
     differences = [f"{name} took no part" for name in sorted(asked - took_part)]
     differences += [f"{name} was not asked for" for name in sorted(took_part - asked)]
     if not differences:
@@ -150,10 +154,11 @@ def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
-    """Return the faults of a job of this run that no longer runs."""
+    """Return the faults of a job of this run that is no longer running."""
     finding = _interruption(planned, job) or _exit_failure(planned, job)
     findings = [finding] if finding is not None else []
-    # Degraded: the run's numbers are good, but what is left may occupy the GPUs of the next.
+    # Degraded: the run's numbers are valid, but the remaining processes may occupy the next run's
+    # GPUs.
     if job.get("unkillable"):
         message = f"processes of the job survive SIGKILL on the node: {sanitize(job['unkillable'], 200)}"
         findings.append(_finding("unkillable", Verdict.DEGRADED, message))
@@ -161,10 +166,11 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
 
 
 def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding where a job did not end by itself, or nothing is known of its end."""
+    """Return a finding if a job did not end by itself, or if its end is unknown."""
     ended_by = job.get("ended_by", "itself")
     if ended_by == "supervisor_died" and planned.launcher == "slurm":
-        # The program on that node only followed; the same command again finds the Slurm job, or its end.
+        # The program on that node only followed the job; the same command again finds the Slurm job
+        # or its end.
         message = (
             f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
             "job may go on: start the same command again, which follows it (or scancel --name "
@@ -185,9 +191,11 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding where a job that ended by itself did not end well; the order is that of weight."""
+    """Return a finding if a job that ended by itself failed; the checks are in order of
+    importance.
+    """
     status, signal = job.get("exit_status", 0), job.get("signal")
-    # First: a signal is the cause, whatever status goes with it.
+    # This comes first: a signal is the cause, whatever the exit status.
     if signal is not None:
         return _finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}")
     if status in COULD_NOT_RUN:
@@ -197,7 +205,8 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         message = f"the job could not run: a parameter has a value that it cannot use (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
-        # Before the supervisor's own word: a failed program is a failure whatever it reports.
+        # This precedes the supervisor's own report: a failed program is a failure whatever it
+        # reports.
         return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
     if not job.get("succeeded", True):
         message = "the job has exit status 0, yet its supervisor reports no success"
@@ -236,24 +245,24 @@ def build_run(
     sku_references: Sequence[SkuReference] = (),
     words: str = "",
 ) -> Run:
-    """Judge the measurements and return the record. It reads no file but a definition that was changed.
+    """Judge the measurements and return the record. The only file it reads is a changed definition.
 
     Args:
-        planned: The run as planned.
-        parsed: Its parsed logs.
-        evidence: The other facts about it.
-        references: Gives the references of a measurement.
-        plan_id: The plan it belongs to.
+        planned: The run as it was planned.
+        parsed: The parsed logs of the run.
+        evidence: The other facts about the run.
+        references: Returns the references of a measurement.
+        plan_id: The id of the plan.
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
-        trouble: Why references may exist that were not found.
-        sku_references: The SKU's baselines: those of such runs have to find their measurement.
+        trouble: The reason why references may not have been found.
+        sku_references: The baselines of the SKU; each one that fits must have its measurement.
         words: The last lines of its program, on one line, for the reason of one that died.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
     started, ended = moment_of(evidence.job.get("started")), moment_of(evidence.job.get("ended"))
     findings = _with_last_words(_ordered_findings(planned, evidence), words)
-    # Of a run that was not started, or that goes on, there is no log to compare with anything.
+    # A run that was not started, or that continues, has no log to compare.
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
         began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
         findings += log_findings(planned, evidence.job, began, ended, parsed, evidence.nodes)
@@ -317,10 +326,10 @@ def _expected_baselines(
     findings: Sequence[Finding],
     measurements: Sequence[Measurement],
 ) -> list[SkuReference]:
-    """Return the SKU's baselines that have to find their measurement in a run."""
-    # A preflight that is missing or failed has a finding that gates, with the cause and the remedy.
+    """Return the baselines of the SKU whose measurement a run must have."""
+    # A missing or failed preflight has a gating finding with cause and remedy.
     explained = any(one.code == PREFLIGHT_CODE and one.verdict and one.verdict.gates for one in findings)
-    # One that was made at another size than a baseline's is judged as it is: without a reference.
+    # A preflight with a size other than the baseline's is judged without a reference.
     measured = any(one.name == PREFLIGHT for one in measurements)
     skipped = {PREFLIGHT} if explained or measured or preflight_is_off(planned) else set()
     return [
@@ -331,11 +340,13 @@ def _expected_baselines(
 
 
 def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return the findings from outside the logs, the most precise first: reports show only a few."""
+    """Return the findings from outside the logs, the most specific first: reports show only a
+    few.
+    """
     job = job_findings(planned, evidence)
     if planned.launcher in BY_ITSELF:
         return [*job, *evidence.findings, *definition_findings(planned)]
-    # The launcher's exit status only repeats Slurm and the log in more words.
+    # The launcher's exit status only repeats Slurm and the log in other words.
     return [*evidence.findings, *job, *definition_findings(planned)]
 
 
@@ -359,17 +370,18 @@ def write_record(
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
 ) -> RecordedRun:
-    """Parse the logs under ``folder/logs``, judge, and write record, history and reports.
+    """Parse the logs under ``folder/logs``, judge them, and write record, history and reports.
 
-    The record is written before history and reports: whatever fails after it loses no run and is named
-    in :attr:`RecordedRun.history`; :func:`rackproof.jobs.bench.tasks.report_plan` makes a missing page later.
+    The record is written before history and reports: a later failure loses no run and is named in
+    :attr:`RecordedRun.history`; :func:`rackproof.jobs.bench.tasks.report_plan` creates a missing
+    page later.
 
     Args:
-        planned: The run as planned.
-        evidence: The other facts about it.
-        folder: ``results/RUN_ID``.
-        plan_id: The plan it belongs to.
-        sku_references: The SKU's baselines.
+        planned: The run as it was planned.
+        evidence: The other facts about the run.
+        folder: The folder ``results/RUN_ID``.
+        plan_id: The id of the plan.
+        sku_references: The baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
 
     Raises:
@@ -401,17 +413,18 @@ def judge_folder(
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
 ) -> tuple[Run, str]:
-    """Return the record of a run by the logs under ``folder/logs``, and why references may lack.
+    """Return the record of a run from the logs under ``folder/logs``, and why references may be
+    missing.
 
-    Nothing is written.
+    No file is written.
 
     Args:
         planned: The run as planned.
         evidence: The other facts about it.
-        folder: ``results/RUN_ID``.
-        history: Gives the accepted references of this hardware.
+        folder: The folder ``results/RUN_ID``.
+        history: Returns the accepted references of this hardware.
         plan_id: The plan it belongs to.
-        sku_references: The SKU's baselines.
+        sku_references: The baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
     """
     logs = _read_logs(planned, evidence, folder)
@@ -426,7 +439,7 @@ def judge_folder(
         }
         evidence = evidence.model_copy(update=update)
     measured = [*_log_measurements(logs.parsed), *evidence.measurements]
-    # Asked before this run is kept: a run must never be its own reference.
+    # Query this before the run is stored: a run must never be its own reference.
     accepted, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
 
     def references(measurement: Measurement) -> list[Reference]:
@@ -459,11 +472,11 @@ def _words_of_lead(planned: PlannedRun, folder: Path, files: Sequence[LogFile]) 
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
-    """Enter a written record into the history and write its page; return the page and the errors."""
+    """Store a written record in the history and write its page; return the page and the errors."""
     page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
-    except Exception as error:  # the record is safe; what comes after it only adds
+    except Exception as error:  # the record is safe; the following steps are additional
         remarks.append(f"run {run.run_id} could not be entered into the history: {error}")
     try:
         page = str(write_run_reports(run, folder)["html"])
@@ -474,25 +487,26 @@ def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, lis
 
 @dataclass
 class _Logs:
-    """The logs of a run, each read once."""
+    """The logs of a run; each is read once."""
 
     files: list[LogFile] = field(default_factory=list)
     parsed: list[ParsedLog] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """Faults of the files, not those that they contain."""
+    """Faults of the files themselves, as opposed to faults that they report."""
     launcher_output: LauncherOutput | None = None
-    """It is set for a job that a cluster started, and whose lead's log could be read."""
+    """Output of the launcher, for a job that a cluster started and whose lead's log was
+    readable."""
 
 
 def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
     logs = _Logs()
     paths, findings = _own_logs(planned, folder / "logs")
-    # Without a job there are no logs, and that it was not started is a finding already.
+    # Without a job there are no logs, and another finding already states that it was not started.
     if not evidence.could_not_start:
         logs.findings += findings
     for path in paths:
         is_lead = path.stem == planned.lead
-        # Only the lead's log has what the launcher wrote; other nodes' logs would contradict it.
+        # Only the lead's log contains the launcher's output; other nodes' logs would contradict it.
         output = LauncherOutput(planned.launcher) if is_lead and planned.launcher not in BY_ITSELF else None
         entry = _read_log(planned, path, output, logs)
         if is_lead and entry is not None:
@@ -501,7 +515,7 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
 
 
 def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, logs: _Logs) -> LogFile | None:
-    """Read one log into the logs of its run; return its entry, or None if it cannot be read."""
+    """Read one log into the logs of its run; return its entry, or None if it is unreadable."""
     name = f"logs/{path.name}"
     try:
         log, entry = read_log_file(
@@ -522,10 +536,10 @@ def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, lo
 
 
 def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding where a log was copied from its node in part, grew after that, or was changed."""
+    """Return a finding if a log was copied incompletely, grew afterwards, or was changed."""
     size_on_node, digest_on_node = job.get("log_bytes"), job.get("log_sha256")
     message = ""
-    # Not isinstance: True is an int, and a node that reports it reports no size.
+    # Not isinstance: True is an int, but a node that reports it reports no size.
     if type(size_on_node) is int and size_on_node != entry.size_bytes:
         message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
     elif digest_on_node is not None and digest_on_node != entry.sha256:
@@ -536,11 +550,11 @@ def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
 def _baselines_of(
     baselines: Sequence[SkuReference], planned: PlannedRun, measurement: Measurement
 ) -> list[Reference]:
-    """Return the SKU's baselines of a measurement: those that name its case most closely, whole.
+    """Return the SKU's baselines of a measurement: those for its most specific case, unchanged.
 
-    More labels and parameters name it more closely. Of several that are equally particular none hides
-    another. Of the other references the bound on the bad side remains: a reference for a narrower case must
-    not lower the SKU's floor.
+    More labels and parameters make a baseline more specific. Among equally specific baselines, none
+    hides another. Of the other references only the bound on the bad side remains: a reference for a
+    more specific case must not lower the SKU's floor.
     """
     fitting = [
         baseline
@@ -556,7 +570,9 @@ def _baselines_of(
 
 
 def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | None:
-    """Return which way a measurement is better, by its rule, else as it states itself."""
+    """Return the better direction of a measurement, from its rule or else from the measurement
+    itself.
+    """
     for rule in planned.result.judge:
         if rule.metric == measurement.name and rule.direction is not None:
             return rule.direction
@@ -566,12 +582,12 @@ def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | 
 def _floor(reference: Reference, direction: Direction | None) -> Reference:
     """Return a reference without its bound on the good side."""
     open_side = {Direction.HIGHER: {"high": None}, Direction.LOWER: {"low": None}, None: {}}[direction]
-    # A reference with a warning alone keeps it as its floor: it has nothing else that could be missed.
+    # A reference that has only a warning uses it as its floor; without it, no value would fail.
     return reference.model_copy(update=open_side)
 
 
 def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    # Published results are of MLPerf's own code: no other program's numbers compare with them.
+    # Published results come from MLPerf's own code: other programs' numbers are not comparable.
     if planned.launcher in BY_ITSELF or not planned.published_references:
         return []
     return published_references(planned, measurement)
@@ -582,10 +598,10 @@ def _particularity(baseline: SkuReference) -> tuple[int, bool]:
 
 
 def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Finding]]:
-    """Return the logs of the run's nodes, and findings about foreign and missing ones."""
+    """Return the logs of the run's nodes, and findings about unexpected and missing logs."""
     own, findings = [], []
     expected = {f"{name}.log" for name in planned.nodes}
-    # Hidden files are what interrupted copies and file managers leave.
+    # Hidden files are left by interrupted copies and file managers.
     for path in sorted(folder.glob("[!.]*")):
         if path.name in expected and path.is_file() and not path.is_symlink():
             own.append(path)
@@ -601,7 +617,8 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 def preload_libraries() -> None:
     """Import the modules that :func:`record` will need, so that processes forked from this one share them.
 
-    Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.
+    Importing Matplotlib and SQLAlchemy takes a CPU-second, and a playbook forks a process for each
+    task.
     """
     import matplotlib.backends.backend_svg  # noqa: F401
 
@@ -614,7 +631,7 @@ def _dataset(tags: Mapping[str, str]) -> Dataset | None:
     if not tags:
         return None
     counts = ("objects", "size_bytes")
-    # Tags come from a log: an invalid count is left out; an error would lose the run.
+    # Tags come from a log: an invalid count is left out, because an error would lose the run.
     numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
     texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
     return Dataset.model_validate({**texts, **numbers})

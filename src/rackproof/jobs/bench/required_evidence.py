@@ -1,8 +1,10 @@
-"""List the evidence of the verdict on a run: a run on one machine, and one under Slurm. No I/O.
+"""List the evidence that the verdict on a run needs: for a run on one machine, and for one under
+Slurm. No I/O.
 
-Each table has a row for every field of the structures that carry the evidence, even if its absence means
-nothing; a test compares them. The judge of a run walks its table before any check, and the checks compare
-only present values: missing evidence has its finding already.
+Each table has a row for every field of the structures that contain the evidence, even if its
+absence has no effect; a test compares them. The judge of a run evaluates its table before any
+check, and the checks compare only values that are present: missing evidence already has its
+finding.
 """
 
 from __future__ import annotations
@@ -47,38 +49,38 @@ _AGAINST = "it only speaks against a run: that there is none is good"
 _ABOUT = "it describes the run; nothing is judged by it"
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
-"""Formats whose events have a time."""
+"""Formats whose events include a time."""
 
 
 class Evidence(Record):
-    """The evidence of a run besides its logs."""
+    """The evidence of a run other than its logs."""
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job that its supervisor wrote; empty if no job was started."""
+    """State of the job as its supervisor wrote it; empty if no job was started."""
     findings: tuple[Finding, ...] = ()
-    """Faults that the nodes' facts show."""
+    """Faults that are visible in the nodes' facts."""
     could_not_start: str = ""
-    """The reason, for the operator, why no job was started, or why it was not followed to its end."""
+    """Reason, for the operator, why no job was started, or why it was not followed to its end."""
     command: tuple[str, ...] = ()
     description: str = ""
     storage: str = ""
     network: str = ""
     notes: str = ""
     measurements: tuple[Measurement, ...] = ()
-    """Measurements in the logs beside their events: phases, the preflight's bandwidth."""
+    """Measurements in the logs other than events: phases, the preflight's bandwidth."""
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
-    """The use of each node by others while the job ran."""
+    """Use of each node by other processes while the job ran."""
     busy: str = ""
-    """The reason why no speed is judged; empty if the machines were idle or need not be."""
+    """Reason why no speed is judged; empty if the machines were idle or need not be."""
     container_digest: str = ""
     slurm_start: datetime | None = None
-    """The start of this run's Slurm job, by Slurm: following may have started later."""
+    """Start of this run's Slurm job according to Slurm: following it may have started later."""
 
 
 @dataclass(frozen=True)
 class MachineRun:
-    """A run that its own program started and ended: its plan, its facts, its logs."""
+    """A run that its own program started and ended, with its plan, facts and logs."""
 
     planned: PlannedRun
     known: Evidence
@@ -87,39 +89,41 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A run's job under Slurm: its plan, the behaviour of its run script, its log and Slurm's record."""
+    """A run's job under Slurm, with its plan, the behaviour of its run script, its log and Slurm's
+    record.
+    """
 
     planned: PlannedRun
     script: RunScript
     output: RunSubOutput
     output06: RunSub06Output = field(default_factory=RunSub06Output)
-    """The output of round 0.6's run script; empty for other runs."""
+    """Output of the run script of round 0.6; empty for other runs."""
 
     @property
     def has_record(self) -> bool:
-        """Return whether Slurm's record arrived: round 0.6 runs on one node without Slurm."""
+        """Return whether Slurm's record is present: round 0.6 runs on one node without Slurm."""
         by_slurm = self.planned.launcher != "docker" or len(self.planned.nodes) > 1
         return by_slurm and bool(self.output.end)
 
 
 def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> list[Finding]:
-    """Return what is missing and has no finding yet: a parser's finding about it has precedence."""
+    """Return findings about missing evidence, except where a parser has already reported it."""
     known = {one.code for one in found if one.verdict is not None and one.verdict.gates}
     return [one for one in lacking if one.code not in known]
 
 
 def machine_lacks(run: MachineRun) -> list[Finding]:
-    """Return a finding for each kind of evidence that a run on this machine needs and lacks."""
+    """Return a finding for each missing kind of evidence that a run on this machine needs."""
     return _findings(RUN_ON_MACHINE, run)
 
 
 def slurm_lacks(job: SlurmJob) -> list[Finding]:
-    """Return a finding for each kind of evidence that a run under Slurm needs and lacks."""
+    """Return a finding for each missing kind of evidence that a run under Slurm needs."""
     return _findings(RUN_OF_ROUND_06 if job.planned.launcher == "docker" else RUN_BY_SLURM, job)
 
 
 def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[Finding]:
-    """Return one finding for all that lacks of a code, with the words of the first row."""
+    """Return one finding for all missing evidence of one code, with the text of the first row."""
     alike: dict[str, list[LackingEvidence]] = {}
     for lack in lacking_evidence(table, subject):
         alike.setdefault(lack.code, []).append(lack)
@@ -133,26 +137,30 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
 
 
 def usable_state(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usable part of a job's state: rows report the absent and damaged parts."""
+    """Return the usable part of a job's state: rows of the table report absent and damaged
+    parts.
+    """
     return {key: job[key] for key in _JOB_KINDS if job_value_state(key, job.get(key)) is _THERE}
 
 
 def job_value_state(key: str, value: object) -> EvidenceState:
-    """Return the state of a part of a job's state."""
+    """Return the evidence state of one part of a job's state."""
     if value is None:
         return _ABSENT
     if key in _MOMENTS:
         return _THERE if moment_of(value) is not None else _DAMAGED
     kind = _JOB_KINDS[key]
-    # True is an int, and a node that reports it reports no number.
+    # True is an int, but a node that reports it reports no number.
     is_right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     return state_of_value(value) if is_right else _DAMAGED
 
 
 def moment_of(raw: object) -> datetime | None:
-    """Return a moment that a node states, or None if it is invalid; without a zone it is UTC."""
+    """Return a time that a node states, or None if it is invalid; without a time zone, it is
+    UTC.
+    """
     try:
-        # fromtimestamp(True) is a second of 1970.
+        # fromtimestamp(True) is one second after the start of 1970.
         if isinstance(raw, int | float) and not isinstance(raw, bool):
             return datetime.fromtimestamp(raw, UTC)
         if isinstance(raw, str):
@@ -177,7 +185,7 @@ def _ended(run: MachineRun) -> bool:
 
 
 def _by_itself(run: MachineRun) -> bool:
-    # A job that was ended from outside has a finding that names the cause; so has a signal.
+    # If a job was ended from outside, a finding names the cause; the same applies to a signal.
     return _ended(run) and run.known.job.get("ended_by") == "itself" and run.known.job.get("signal") is None
 
 
@@ -189,7 +197,7 @@ _JOB_KINDS: Mapping[str, type] = {
     "succeeded": bool,
     "unkillable": list,
 }
-"""The keys of a job's state that count, and the required type of each."""
+"""Relevant keys of a job's state, with the required type of each."""
 
 
 def _of_job(
@@ -206,7 +214,7 @@ def _of_job(
         code,
         _AGAIN,
         needed,
-        # An unreadable log is not an absent one.
+        # An unreadable log is not the same as an absent one.
         verdicts={_DAMAGED: Verdict.UNPROVEN},
         harmless=harmless,
         without=without,
@@ -304,8 +312,8 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_logs("first_event_s", "no_event_times"),
     _of_logs("last_event_s", "no_event_times"),
 )
-"""``evidence`` is :class:`~Evidence`, ``job`` the state that its seal covers,
-``log`` each :class:`~rackproof.core.records.ParsedLog`.
+"""Rows for a run on one machine: ``evidence`` is :class:`~Evidence`, ``job`` the state that its
+seal covers, ``log`` each :class:`~rackproof.core.records.ParsedLog`.
 """
 
 
@@ -318,7 +326,7 @@ _WHEN = "Slurm's record does not show when the job began and ended: its log may 
 
 
 def _was_taken(job: SlurmJob) -> bool:
-    # A job that was refused has the reason, and no end.
+    # A refused job has the reason and no end.
     return not job.output.launcher_report.get("refused")
 
 
@@ -327,7 +335,9 @@ def _has_record(job: SlurmJob) -> bool:
 
 
 def _trained(job: SlurmJob) -> bool:
-    """Return whether its training began: of a job that ended before it the rest only follows."""
+    """Return whether the training started: if a job ended earlier, everything else is a
+    consequence.
+    """
     if job.planned.launcher == "docker":
         by_slurm = len(job.planned.nodes) > 1
         return _was_taken(job) and not ended_before_training06(job.output06, job.output, by_slurm=by_slurm)
@@ -339,8 +349,8 @@ def _prints(name: str) -> Callable[[SlurmJob], bool]:
 
 
 def _lists_nodes(job: SlurmJob) -> bool:
-    # One line has the list, its length and the job's number: if the line is missing, the list's row reports
-    # it.
+    # One line has the list, its length and the job's number: if that line is missing, the list's
+    # row reports it.
     return bool(job.output.node_list)
 
 
@@ -416,7 +426,7 @@ def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
 
 
 def _caches_state(output: RunSubOutput) -> EvidenceState:
-    # The number of nodes that cleared theirs is compared if the log shows any.
+    # The number of nodes that cleared their cache is compared if the log shows any.
     return _some(output.cache_clearings + output.caches_cleared + len(output.cache_errors))
 
 
@@ -453,7 +463,7 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
 )
-"""The facts that Slurm must report of a job; workloads/slurm_run.py queries them."""
+"""Facts that Slurm must report about a job; workloads/slurm_run.py queries them."""
 
 
 def _launcher_report(job: str, remedy: str) -> RequiredEvidence[SlurmJob]:
@@ -524,7 +534,8 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show the NCCL preflight whole",
     ),
 )
-"""``slurm`` is the record that workloads/slurm_run.py reports, ``log`` is :class:`RunSubOutput`."""
+"""Rows for a run under Slurm: ``slurm`` is the record that workloads/slurm_run.py reports, ``log``
+is :class:`RunSubOutput`."""
 
 
 def _status_state(job: SlurmJob) -> EvidenceState:
@@ -533,7 +544,7 @@ def _status_state(job: SlurmJob) -> EvidenceState:
 
 
 def _ended_on_one_node(job: SlurmJob) -> bool:
-    # A job that ended badly has Slurm's state of it, and no status.
+    # If a job ended badly, Slurm has its state, and there is no status.
     ended_well = job.output.end.get("state") in (None, "COMPLETED")
     return _was_taken(job) and bool(job.output.end) and len(job.planned.nodes) == 1 and ended_well
 
@@ -560,4 +571,5 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show on which nodes run.sub started the training (Launching on node)",
     ),
 )
-"""Its :class:`RunSub06Output` needs only the nodes: events and the number of cleared caches are compared."""
+"""Rows for a run of round 0.6. Its :class:`RunSub06Output` needs only the nodes: events and the
+number of cleared caches are compared."""

@@ -1,4 +1,6 @@
-"""Find the requirements of runs' environments that a node lacks, before anything is made."""
+"""Find the requirements of runs' environments that a node does not meet, before these are
+created.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ from rackproof.core.untrusted import mapping_at
 
 @dataclass(frozen=True)
 class RuntimeNeeds:
-    """Requirements of a runtime on the system.
+    """The requirements of a runtime on the system.
 
     Attributes:
-        oldest, newest: Bounds of the interpreter's version.
-        libraries: Name of a shared library to the package of Debian and Ubuntu that has it.
+        oldest, newest: The limits of the interpreter's version.
+        libraries: The name of each shared library, with the package of Debian and Ubuntu that
+            contains it.
         imports: Modules that an interpreter has to find.
     """
 
@@ -29,11 +32,11 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Read the needs of runtimes; one without a file, as of a definition's own, has none.
+    """Read the needs of runtimes; a runtime without a file, such as a definition's own, has none.
 
     Args:
         workloads: The folder of the workloads on this machine.
-        names: Names of runtimes.
+        names: The names of runtimes.
     """
     needs = {}
     for name in names:
@@ -56,14 +59,15 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mapping[str, Any]) -> list[str]:
-    """Return a line for each requirement of a runtime that a node lacks; unanswered ones are left out. No
-    I/O.
+    """Return a line for each requirement of a runtime that a node does not meet; unanswered ones
+    are left out. No I/O.
 
     Args:
-        node: Its name.
-        runtime: The runtime's name.
-        needs: The runtime's requirements.
-        facts: The node's raw answer: ``loadable`` are libraries, ``interpreters`` versions of Python.
+        node: The name of the node.
+        runtime: The name of the runtime.
+        needs: The requirements of the runtime.
+        facts: The raw answer of the node: ``loadable`` lists libraries, ``interpreters`` versions
+            of Python.
     """
     lines = []
     found = facts.get("interpreters")

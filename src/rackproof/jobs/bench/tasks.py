@@ -1,6 +1,7 @@
 """Run the tasks of bench.yml, one function per task: select, plan, record, report.
 
-The Ansible plugins check arguments, call these, and turn :class:`BenchError` into a failed task.
+The Ansible plugins check arguments, call these functions, and turn :class:`BenchError` into a
+failed task.
 """
 
 from __future__ import annotations
@@ -43,19 +44,20 @@ from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
-"""More systems than a rack has are not columns to read; `rackproof compare` takes any two of them."""
+"""Most systems in the table that compares them: a rack has no more, and more columns are hard to
+read. `rackproof compare` compares any two."""
 
 
 _LARGEST_VALUE = 2**63
-"""Parameters are kept in a database, whose whole numbers have 64 bits."""
+"""Bound of an integer parameter: the database stores integers in 64 bits."""
 
 
 class BenchError(RackproofError):
-    """A fault that an operator must fix; the message has it and the remedy."""
+    """An error that the operator must fix; the message gives the cause and the remedy."""
 
 
 class Choice(Record):
-    """The operator's choice, checked."""
+    """The operator's validated selection."""
 
     benchmarks: tuple[str, ...]
     suite: str
@@ -70,18 +72,20 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """The conditions for judging a speed: a reference, and nodes that were idle except for the run."""
+    """The conditions for judging a speed: a reference, and nodes that were idle apart from the
+    run.
+    """
 
     references: bool
     idle: bool = True
 
 
 class NodeAnswer(Record):
-    """The facts of a node that answered."""
+    """The facts of one node that answered."""
 
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
-    variables: Parameters = Field(description="What definitions may name.")
-    pythons: dict[str, str] = Field(description="Interpreters that already hold a runtime.")
+    variables: Parameters = Field(description="Variables that definitions may use.")
+    pythons: dict[str, str] = Field(description="By runtime, the Python that already has it.")
     slurm: dict[str, Any] = Field(default={}, description="The cluster, as launch_slurm.Site has it.")
     experiment: dict[str, Any] = Field(
         default={}, description="Storages and networks, as node_setup.ExperimentConfig has it."
@@ -93,32 +97,33 @@ class PlanOutcome(Record):
 
     plan: Plan
     resumed: bool
-    given_up: dict[str, str] = Field(description="Benchmarks whose repeats go no further, with the reason.")
+    given_up: dict[str, str] = Field(description="Benchmarks whose repeats were given up, and why.")
     remaining: dict[str, tuple[dict[str, Any], ...]] = Field(
-        description="Runs still to be made, by inventory host, with what starting them needs."
+        description="Runs still to be made, by inventory host, with the data to start them."
     )
     workers: tuple[str, ...] = Field(
         default=(),
-        description="Hosts that need the workloads: of a job under Slurm only the one that submits.",
+        description="Hosts that need the workloads; for a Slurm job, only the host that submits.",
     )
     runtimes: dict[str, tuple[dict[str, Any], ...]] = Field(
         default={}, description="Runtimes of runs that nodes start together, by inventory host."
     )
     mounts: dict[str, tuple[dict[str, Any], ...]] = Field(
-        default={}, description="What the role storage mounts for them, by inventory host."
+        default={},
+        description="Mounts that the role storage makes for these runs, by inventory host.",
     )
     description: str
 
 
 class PlanReport(Record):
-    """The end of a plan."""
+    """The outcome of a plan: its verdict, message and report."""
 
     verdict: Verdict
     gates: bool
     message: str
     report: str
     runs: tuple[str, ...] = ()
-    """Ids of all its recorded runs, those of earlier calls, too."""
+    """Ids of all recorded runs of the plan, including those of earlier calls."""
 
 
 def select_benchmarks(
@@ -134,22 +139,23 @@ def select_benchmarks(
     workloads: Path | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> Choice:
-    """Check the request before anything is touched, and claim the hosts.
+    """Check the request before anything is changed, and claim the hosts.
 
     Args:
-        folder: The folder of the definitions.
+        folder: The folder with the definitions.
         results: The results folder.
         suite: The requested suite; ignored if benchmarks are given.
-        benchmarks: Benchmarks asked for by name.
-        parameters: Values set by the operator, one or a list for each parameter.
-        sku_references: Baselines of the SKU.
-        hosts: The limited hosts.
-        owner_pid: Process that the claim lasts as long as; None claims nothing (a dry run).
+        benchmarks: The names of the requested benchmarks.
+        parameters: The operator's values: one value or a list for each parameter.
+        sku_references: The baselines of the SKU.
+        hosts: The hosts that ``--limit`` selects.
+        owner_pid: Process whose end releases the claim; None claims nothing (a dry run).
         workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
         given: Variables of the command line, among which a parameter may be by mistake.
 
     Raises:
-        BenchError: Unknown name, wrong definition, wrong baseline, host busy, folder not writable.
+        BenchError: A name is unknown, a definition or baseline is wrong, a host is claimed, or the
+            folder is not writable.
     """
     try:
         chosen = definitions.select_benchmarks(
@@ -161,9 +167,9 @@ def select_benchmarks(
         _refuse_parameters_as_variables(chosen, given or {})
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
-        # Read for its errors alone: a wrong baseline must not show only after hours of training.
+        # Checked here so that a wrong baseline is not noticed only after hours of training.
         _sku_references(sku_references)
-        # Last: a request that is refused must not leave a claim behind.
+        # This is the last step: a refused request must not leave a claim behind.
         if owner_pid is not None:
             host_claims.claim_hosts(results, hosts, owner_pid)
     except (DefinitionError, ResultsError, host_claims.HostClaimedError) as error:
@@ -221,10 +227,10 @@ def _imports(chosen: Iterable[definitions.LoadedDefinition], workloads: Path) ->
 def _check_points(
     chosen: Sequence[definitions.LoadedDefinition], suite: str, overrides: Mapping[str, tuple[Scalar, ...]]
 ) -> None:
-    """Check each point that the request comes to.
+    """Check each point that the request selects.
 
     Raises:
-        DefinitionError: A value is not a parameter's, or out of its bounds.
+        DefinitionError: A value is not allowed for its parameter, or is out of bounds.
     """
     for loaded in chosen:
         own = planning.fitting_overrides(loaded, dict(overrides), chosen)
@@ -241,18 +247,19 @@ def plan_runs(
     dry_run: bool,
     workloads: Path | None = None,
 ) -> PlanOutcome:
-    """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
+    """Plan the runs for the nodes that answered, or continue the interrupted plan.
 
     Args:
-        choice: The result of :func:`select_benchmarks`.
-        hosts: All hosts asked for.
+        choice: The selection that :func:`select_benchmarks` returned.
+        hosts: All requested hosts.
         answered: The facts about each node that answered.
-        resume: Whether an interrupted plan of the same request is continued.
-        dry_run: Keep nothing.
+        resume: Whether to continue an interrupted plan of the same request.
+        dry_run: Whether to write nothing.
         workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
 
     Raises:
-        BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
+        BenchError: A definition names an unknown variable, a node lacks a variable, or the plan
+            cannot be written.
     """
     _check_variables(answered)
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
@@ -285,7 +292,7 @@ def plan_runs(
 
 
 def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
-    """Check that each node has the requirements of starting any run.
+    """Check that each node has the variables that every run needs.
 
     Raises:
         BenchError: A node lacks a variable.
@@ -293,13 +300,13 @@ def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
     for host, answer in answered.items():
         lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
         if lacking:
-            raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
+            raise BenchError(f"{host}: set {', '.join(lacking)}; see roles/bench/defaults/main.yml")
 
 
 def _starts_by_host(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], plan: Plan
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the data for starting the runs, by the host that starts them, in the order of the plan."""
+    """Return the data for starting the runs, by the host that starts them, in plan order."""
     starts: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
@@ -319,7 +326,8 @@ def _make_plan(
 
     Raises:
         BenchError: A variable of the Slurm cluster has a value that makes no sense.
-        DefinitionError: A definition is wrong, names an unknown variable, or a node lacks one.
+        DefinitionError: A definition is wrong or names an unknown variable, or a node lacks a
+            variable.
     """
     sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
     history = History(Path(choice.results))
@@ -337,7 +345,7 @@ def _make_plan(
         suite=choice.suite,
         overrides=choice.parameters,
         unreached=[host for host in hosts if host not in nodes],
-        # A dry run makes no history, but asks one that is there.
+        # A dry run creates no history, but uses one that exists.
         estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
         sites=sites,
         experiments=experiments,
@@ -375,7 +383,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
 
 
 def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-    """Return the hosts that need the workloads, each once: of a Slurm job the one that submits."""
+    """Return the hosts that need the workloads, each once; for a Slurm job, the submitting host."""
     workers: dict[str, None] = {}
     for run in runs:
         workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
@@ -385,7 +393,7 @@ def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
 def _lacking_for_runtimes(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], workloads: Path
 ) -> list[str]:
-    """Return a line for each requirement of the runs' runtimes that a node lacks."""
+    """Return one line for each requirement of the runs' runtimes that a node does not meet."""
     places = {
         (node, run.runtime): None
         for run in runs
@@ -404,7 +412,7 @@ def _lacking_for_runtimes(
 def _runtimes(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return by host the runtimes of the runs that nodes start together, each once."""
+    """Return the runtimes of the runs that nodes start together, by host, each once."""
     names: dict[str, dict[str, None]] = {}
     for run, host in _setups(runs):
         names.setdefault(host, {})[run.runtime] = None
@@ -419,7 +427,7 @@ def _runtimes(
 def _mounts(
     runs: Sequence[PlannedRun], experiments: Mapping[str, ExperimentConfig]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return by host the mounts that the role storage makes for the runs that nodes start together."""
+    """Return the mounts of the role storage for runs that nodes start together, by host."""
     points: dict[str, list[Parameters]] = {}
     for run, host in _setups(runs):
         points.setdefault(host, []).append(run.parameters)
@@ -430,7 +438,7 @@ def _mounts(
 
 
 def _setups(runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, str]]:
-    """Yield each run that sets nodes up, with each of its nodes."""
+    """Yield each run that sets up nodes, together with each of its nodes."""
     for run in runs:
         if run.setup is not None and not run.unproven_because:
             for host in run.nodes:
@@ -438,10 +446,10 @@ def _setups(runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, str]]:
 
 
 def planned_run(results: Path, plan_id: str, run_id: str) -> PlannedRun:
-    """Return one run of a kept plan.
+    """Return one run of a stored plan.
 
     Raises:
-        BenchError: There is no such plan or run.
+        BenchError: The plan or the run does not exist.
     """
     try:
         for run in planning.read_plan(results, plan_id).runs:
@@ -469,29 +477,29 @@ def record_run(
     points: Mapping[str, Any] | None = None,
     jobs: Mapping[str, Any] | None = None,
 ) -> bench_record.RecordedRun:
-    """Record one run whose logs lie in ``results/RUN_ID/logs``.
+    """Record one run whose logs are in ``results/RUN_ID/logs``.
 
     Args:
         results: The results folder.
-        plan_id: The plan.
-        run_id: The run.
-        facts: Raw facts of the nodes that took part.
-        sku: The lead's SKU; those of the other nodes are in the plan.
-        sku_gpus: GPUs that the lead must have, or 0 if it is not known.
+        plan_id: The id of the plan.
+        run_id: The id of the run.
+        facts: The raw facts of the nodes that took part.
+        sku: The SKU of the lead node; the plan has those of the other nodes.
+        sku_gpus: The number of GPUs that the lead must have, or 0 if unknown.
         sku_references: Baselines of the SKU.
         required: The conditions for judging a speed.
-        job: State of the job at its end; empty if none was started.
-        failure: Why no job was started, in words, or empty.
-        command: The job's command line.
+        job: The final state of the job; empty if none was started.
+        failure: The reason why no job was started, or empty.
+        command: The command line of the job.
         texts: The operator's notes: description, notes, storage, network.
-        points: By node its setup, if the run has one.
-        jobs: By node how its part of the job ended, for the nodes but the first.
+        points: The setup of each node, if the run has one.
+        jobs: The final state of each node's part of the job, except the first node's.
 
     Raises:
         BenchError: The record cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
-    # A node that was lost meanwhile registers no facts: the run must not be lost with it.
+    # A node that was lost during the run has no facts; the run must be recorded all the same.
     facts = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
     baselines, baseline_findings = _usable_sku_references(sku_references)
     setup = node_setup.SetupEvidence()
@@ -530,23 +538,23 @@ def record_run(
             require_references=required.references,
         )
     except (ResultsError, OSError) as error:
-        raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
+        raise BenchError(f"run {run_id} could not be recorded completely: {error}") from error
 
 
 def _jobs_of_others(jobs: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """Return the states that the nodes but the first reported; a node that reported none has no state."""
+    """Return the state of each node but the first, if it reported one."""
     return {name: state for name, state in (jobs or {}).items() if isinstance(state, Mapping)}
 
 
 def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) -> dict[str, NodeSku]:
-    """Return the SKU of each node: its own by the plan, the lead's where the plan does not have it."""
-    # The lead's as the playbook gives it now: a SKU corrected since the plan was made counts.
+    """Return the SKU of each node from the plan, or the lead's SKU if the plan has none for it."""
+    # The lead's SKU is the playbook's: it may have been corrected since the plan was made.
     known = {**planned.node_skus, planned.lead: of_lead}
     return {name: known.get(name, of_lead) for name in names}
 
 
 def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, NodeSku]) -> list[Finding]:
-    """Return findings from the facts of a run's nodes, node by node."""
+    """Return the findings from the facts of a run's nodes, in the order of the nodes."""
     findings: list[Finding] = []
     for name, raw in facts.items():
         findings += findings_from_facts(name, raw, expected_gpus=skus[name].gpus)
@@ -554,12 +562,13 @@ def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, N
 
 
 def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], list[Finding]]:
-    """Return the nodes without parts that nights know in another node, and a finding for each that has any.
+    """Return the nodes without parts of other nodes, and a finding for each that has any.
 
-    The history is kept by hardware: numbers under another's serial number would be that node's.
+    The history is kept by hardware, so numbers under another node's serial number would count for
+    that node.
 
     Raises:
-        BenchError: The results cannot be listed.
+        BenchError: The results folder cannot be listed.
     """
     try:
         past = night_folders(results)
@@ -570,7 +579,7 @@ def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tupl
         claimed = parts_of_others(past, node)
         if claimed:
             shown = ", ".join(f"{part} of {other}" for part, other in list(claimed.items())[:4])
-            message = f"{node.name} names parts that nights know in another node, and not in it: {shown}"
+            message = f"{node.name} reports parts that nights found only in another node: {shown}"
             findings.append(
                 Finding(code="foreign_parts", verdict=Verdict.UNPROVEN, message=sanitize(message, 1000))
             )
@@ -579,7 +588,7 @@ def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tupl
 
 
 def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list[Finding]:
-    """Return evidence that the nodes are not of their SKU, or not all of the same."""
+    """Return findings if the nodes do not match their SKU, or are not all of one SKU."""
     findings: list[Finding] = []
     for node in nodes:
         own = skus[node.name]
@@ -588,29 +597,30 @@ def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list
         )
     if len({sku.sku for sku in skus.values()}) > 1:
         named = ", ".join(f"{name} is {sku.sku or 'of no SKU'}" for name, sku in skus.items())
-        message = f"the nodes are of several SKUs, and no reference is of such a run: {named}; limit one SKU"
+        message = f"the nodes are of several SKUs, which share no reference: {named}; limit one SKU"
         findings.append(Finding(code="skus_differ", verdict=Verdict.UNPROVEN, message=message[:4000]))
     return findings
 
 
 def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuReference], list[Finding]]:
-    """Return the SKU's baselines, or none of them and a finding where they are wrong."""
+    """Return the SKU's baselines, or none and a finding if they are wrong."""
     try:
         return _sku_references(raw), []
     except BenchError as error:
-        # Another host's than those checked at the beginning. The run was made and is not to be lost.
+        # At the start another host's baselines were checked. The run is made and must not be lost.
         finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
         return [], [finding]
 
 
 def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEvidence) -> dict[str, str]:
-    """Return the operator's texts, with network and storage replaced by the nodes' own reports."""
+    """Return the operator's texts, with network and storage replaced by what the nodes reported."""
     observed = {"network": setup.network, "storage": setup.storage}
     return {**texts, **{name: text for name, text in observed.items() if text}}
 
 
 def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
-    """Return benchmarks of a plan whose repeats can no longer become a valid result, with the reason.
+    """Return a plan's benchmarks whose repeats can no longer become a valid result, with the
+    reasons.
 
     Raises:
         BenchError: The plan or one of its records cannot be read.
@@ -623,7 +633,7 @@ def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
 
 
 def report_plan(results: Path, plan_id: str) -> PlanReport:
-    """Write the plan's report and return the verdict over all its runs.
+    """Write the plan's report, and return the verdict over all its runs.
 
     Raises:
         BenchError: The plan or one of its records cannot be read, or the report cannot be written.
@@ -647,7 +657,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    # A missing run gates like an unproven one: without it the plan is not proof of anything.
+    # A missing run gates like an unproven one: without it the plan proves nothing.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
     lines = [
@@ -674,7 +684,7 @@ def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | Non
 
 
 def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
-    """Write the pages beside the plan's report; return in words their places or the errors."""
+    """Write the pages that go with the plan's report; return lines with their paths or errors."""
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
@@ -690,7 +700,7 @@ def _lines_of_bad_runs(runs: Sequence[Run]) -> list[str]:
 
 
 def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
-    """Return in words which runs no longer have the logs that they were judged by."""
+    """Describe the runs that no longer have the logs by which they were judged."""
     changed = []
     for run in made.runs:
         record = recorded.get(run.run_id)
@@ -703,7 +713,7 @@ def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> lis
 def _missing(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> list[str]:
-    """Return in words the planned runs that have no record, or no longer their logs."""
+    """Describe the planned runs that have no record or no longer have their logs."""
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
         for run in made.remaining_runs(recorded, given_up)
@@ -718,10 +728,10 @@ def _missing(
 def _scores(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
-    """Return the score of each benchmark's repeats, in words with a verdict."""
+    """Return a line with the score of each benchmark's repeats, and its verdict."""
     scores: dict[str, Verdict | None] = {}
     for members in _repeat_groups(made, given_up):
-        # A score of some of the repeats would be no result; those that are missing are named elsewhere.
+        # A score of only some repeats would not be a result; missing repeats are named elsewhere.
         if all(run.run_id in recorded for run in members):
             verdict, words = score_repeats(members, results)
             scores[f"{made.result_of(members[0])}: {words}"] = verdict
@@ -729,7 +739,7 @@ def _scores(
 
 
 def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
-    """Return the repeats of each result that can still become valid."""
+    """Return, for each result that can still become valid, its repeats."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
     for run in made.runs:
         if run.repeats > 1 and made.result_of(run) not in given_up:
@@ -738,51 +748,52 @@ def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[Planned
 
 
 def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
-    """Write the page that holds the systems side by side, if there are several; return where it is.
+    """Write a page that compares the systems, if there are several; return a line with its path.
 
     Args:
         runs: The runs of a plan.
-        folder: The plan's folder.
-        judge: Whether published systems are references (``bench_published_references``).
+        folder: The folder of the plan.
+        judge: Whether published systems serve as references (``bench_published_references``).
     """
     systems = systems_of(runs)
-    # One system has nothing to be compared with.
+    # With only one system there is nothing to compare.
     if not 2 <= len(systems) <= SIDE_BY_SIDE:
         return ""
     known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
     try:
-        # Runs of several published systems have no reference in common.
+        # Runs from several published systems have no common reference.
         reference = known.pop() if len(known) == 1 else None
         pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
-    except Exception as error:  # a page more must not hide the verdict
+    except Exception as error:  # an extra page must not hide the verdict
         return f"the systems could not be compared: {error}"
     return f"side by side: {pages['html']}"
 
 
 def _mend_page(run: Run, folder: Path) -> str:
-    """Write the page of a run if it is missing or older than the record; return why that failed."""
+    """Write the page of a run if it is missing or older than the record; return any error."""
     page = folder / "report.html"
     try:
-        # The record is written first: an older page was interrupted, or shows an earlier verdict.
+        # The record is written first, so an older page is incomplete or shows an earlier verdict.
         if not page.is_file() or page.stat().st_mtime_ns < (folder / RECORD_NAME).stat().st_mtime_ns:
             write_run_reports(run, folder)
-    except Exception as error:  # one page less must not hide the verdict
+    except Exception as error:  # a missing page must not hide the verdict
         return f"the page of {run.run_id} could not be written: {error}"
     return ""
 
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return in words why a task failed: the end of the program's output, else the task's message."""
+    """Return why a task failed: the end of the program's output, or else the task's message."""
     item = _failed_item(result)
-    # `msg` of a failed command is only "non-zero return code"; what the program wrote names the cause.
+    # `msg` of a failed command is only "non-zero return code"; the program's own output names the
+    # cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
     message = "\n".join(lines) or str(item.get("msg") or "no message")
-    # A program on a node wrote it: terminals and pages show it.
+    # A program on a node wrote this text, and terminals and pages show it: it is sanitized.
     return f"{task}: {sanitize(message, 4000, newlines=True)}"
 
 
 def _failed_item(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first failed item of a task with a loop, else the result itself."""
+    """Return the first failed item of a task with a loop, or else the result itself."""
     items = result.get("results")
     for item in items if isinstance(items, list | tuple) else ():
         if isinstance(item, Mapping) and item.get("failed"):
@@ -801,12 +812,12 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
     except ValidationError as error:
         problem = error.errors()[0]
         name = "_".join(["bench", *(str(part) for part in problem["loc"])])
-        # Not from the other error, whose text has the values.
+        # Not chained to the original error, whose text contains the values.
         raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from None
 
 
 def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
-    """Return a host's variables for experiments.
+    """Return a host's variables that concern experiments.
 
     Raises:
         BenchError: A variable has a value that makes no sense.
@@ -823,13 +834,14 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # These programs keep a copy of the benchmark's code, from which config and run script are fetched.
+    # These programs store a copy of the benchmark's code, from which config and run script are
+    # fetched.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":
         shared = f"{shared if len(run.nodes) > 1 else home}/docker"
     return {
-        # The rules stay in the plan: no task needs them, and variables of a playbook are templated.
+        # The rules stay in the plan: no task needs them, and Ansible would template them.
         **run.model_dump(mode="json", exclude={"result"}),
         "format": run.result.format,
         "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
@@ -841,7 +853,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
 
 
 def _start_arguments(run: PlannedRun, plan_id: str) -> list[str]:
-    """Return a program's arguments with the ids that are not known when a plan is compared with others."""
+    """Return a program's arguments with the ids, which are unknown while plans are compared."""
     arguments = list(run.arguments)
     if run.launcher in ("docker", "slurm"):
         arguments.append(f"--id={run.run_id}")
@@ -851,7 +863,7 @@ def _start_arguments(run: PlannedRun, plan_id: str) -> list[str]:
 
 
 def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
-    """Return the start of one node's part of a run that nodes start together."""
+    """Return the data to start one node's part of a run that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     folder = f"{home}/runs/{run.run_id}"
     words = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
@@ -875,33 +887,33 @@ def _runtime_arguments(runtime: str, answer: NodeAnswer) -> list[str]:
 
 
 def _values(name: object, value: Any) -> tuple[Scalar, ...]:
-    """Return the values that an operator gives for a parameter."""
+    """Return the values that an operator gave for a parameter."""
     if not isinstance(name, str):
         raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
     values = value if isinstance(value, list | tuple) else [value]
-    # An empty product has no point: the benchmark would silently be left out.
+    # With an empty list the matrix has no point, and the benchmark would silently be left out.
     if not values:
         raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
     return tuple(_scalar(name, one) for one in values)
 
 
 def _scalar(name: str, value: Any) -> Scalar:
-    """Return an operator's value; ``-e`` gives text, so a number in text is a number."""
-    # NaN equals nothing, itself included: runs with it could never be compared.
+    """Return an operator's value; ``-e`` passes text, so text that is a number becomes one."""
+    # NaN is not even equal to itself, so runs with it could never be compared.
     if isinstance(value, bool | int) and abs(value) < _LARGEST_VALUE:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, str):
         number = _number_in_text(value)
-        # str(): Ansible passes text of its own subclass.
+        # Ansible passes text as its own subclass of str.
         return str(value) if number is None else number
     raise BenchError(f"bench_parameters: {name}: a value is text or a finite number, not {value!r}")
 
 
 def _number_in_text(text: str) -> int | float | None:
-    """Return the finite number in a text, as an integer if it is one, or None."""
-    # Python reads "8_00" as 800 and the digits of every script; here these are text.
+    """Return the finite number in a text (an int if it is a whole number), or None."""
+    # Python would read "8_00" as 800, and the digits of every script; here these stay text.
     if "_" in text or not text.isascii():
         return None
     for kind in (int, float):
@@ -909,7 +921,7 @@ def _number_in_text(text: str) -> int | float | None:
             number = kind(text)
             if math.isfinite(number):
                 return number
-        # A number with hundreds of digits is not accepted.
+        # A number with hundreds of digits is refused.
         except (ValueError, OverflowError):
             continue
     return None

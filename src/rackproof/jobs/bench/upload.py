@@ -1,4 +1,4 @@
-"""Results that are recorded go to an object store, too. A failed upload changes no verdict."""
+"""Upload recorded results to an object store. A failed upload changes no verdict."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rackproof.store.run_folder import RECORD_NAME
 
 
 class UploadOutcome(Record):
-    """The result of an upload. ``whole``: every folder is in the store. ``files``, ``new``: the
-    number of files in it, and of those that are new.
+    """The result of an upload. ``whole`` is true if every folder is in the store; ``files`` is the
+    number of files in it, and ``new`` the number of those that are new.
     """
 
     whole: bool
@@ -32,15 +32,15 @@ def upload_results(
     region: str,
     credentials: Sequence[Mapping[str, Any]],
 ) -> UploadOutcome:
-    """Put folders of results into an object store; objects that are there already are not sent again.
+    """Upload folders of results to an object store; objects that it already has are not sent again.
 
     Args:
         results: The results folder.
-        names: Its folders; empty for all that hold a run or a plan.
-        source: ``BUCKET`` or ``BUCKET:/PREFIX``.
-        url: The store; empty for AWS.
-        region: The store's region.
-        credentials: As in ``storage_s3fs_credentials``.
+        names: Names of the folders to upload; empty for all that hold a run or a plan.
+        source: The bucket as ``BUCKET`` or ``BUCKET:/PREFIX``.
+        url: URL of the store; empty for AWS.
+        region: The region of the store.
+        credentials: The keys, in the form of ``storage_s3fs_credentials``.
     """
     files = new = 0
     folders = [results / name for name in names] or _folders_of(results)

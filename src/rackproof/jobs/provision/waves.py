@@ -1,4 +1,4 @@
-"""Plan the waves of provisioning: the number of a partition's nodes that are out of service at a time. No
+"""Plan the waves of provisioning: how many nodes of a partition are out of service at a time. No
 I/O.
 """
 
@@ -14,23 +14,23 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
-"""Slurm's reason of a node that is in service."""
+"""Slurm's reason for a node that is in service."""
 
 
 class WaveLimitError(RackproofError):
-    """A limit of the waves is out of its bounds; the message names the variable."""
+    """A limit of the waves that is outside its bounds; the message gives the variable."""
 
 
 @dataclass(frozen=True)
 class WaveLimits:
-    """Limits of how many nodes of a run may be out of service together.
+    """Limits for the number of nodes of a run that may be out of service together.
 
     Attributes:
-        batch: The most nodes of one wave.
-        share: The largest share of a partition out of service at a time, above 0 and up to 1; one node
-            always may be.
+        batch: The largest number of nodes in one wave.
+        share: The largest share of a partition that may be out of service at a time, above 0 and up
+            to 1, but always at least one node.
         canary: Number of nodes in the first wave, if any node is in service; 0 means no canary wave.
-        failures: Number of nodes that may fail; if more fail, no further wave starts.
+        failures: The number of nodes that may fail; if more fail, no further wave starts.
     """
 
     batch: int = 32
@@ -39,7 +39,7 @@ class WaveLimits:
     failures: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse limits with which no wave has a node, or with which every node would be taken."""
+        """Refuse limits that leave every wave empty or would take every node out of service."""
         rules = {
             "provision_batch: at least 1": self.batch >= 1,
             "provision_max_drain_fraction: above 0 and up to 1": 0 < self.share <= 1,
@@ -51,10 +51,10 @@ class WaveLimits:
                 raise WaveLimitError(rule)
 
     def most_out(self, size: int) -> int:
-        """Return how many nodes of a partition may be out of service at a time.
+        """Return the number of nodes of a partition that may be out of service at a time.
 
         Args:
-            size: Nodes of the partition.
+            size: The number of nodes in the partition.
         """
         return max(1, int(self.share * size + 1e-9))
 
@@ -64,10 +64,10 @@ class Wave:
     """Nodes that are provisioned together.
 
     Attributes:
-        nodes: Their names, in the order of the inventory.
+        nodes: The names of the nodes, in the order of the inventory.
         canary: Whether the wave tests the change on a few nodes first.
-        left: Partition to the nodes that are in service during the wave, and to all of its nodes; of those
-            partitions alone that lose a node to it.
+        left: Each partition with the number of its nodes in service during the wave, and of all its
+            nodes; only for partitions that lose a node to the wave.
     """
 
     nodes: tuple[str, ...]
@@ -76,7 +76,7 @@ class Wave:
 
 
 class _Partitions:
-    """The nodes of each partition that are out of service, as the waves go on."""
+    """The nodes of each partition that are out of service as the waves proceed."""
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
         self.size = {name: len(members) for name, members in listed.items()}
@@ -94,11 +94,11 @@ class _Partitions:
                     self.stays_out.add(node)
 
     def serves(self, node: str) -> bool:
-        """Return whether a node is in service, and is missed when it is drained."""
+        """Return whether a node is in service, so that draining it reduces capacity."""
         return any(node not in self.out[name] for name in self.of.get(node, ()))
 
     def rank(self, node: str) -> int:
-        """Return a node's place in the order: first those of an earlier run, then those in service, then the
+        """Return a node's place in the order: nodes of an earlier run, then nodes in service, then
         others.
         """
         if self.serves(node):
@@ -106,7 +106,7 @@ class _Partitions:
         return 0 if node in self.of and node not in self.stays_out else 2
 
     def fits(self, node: str, taken: Mapping[str, int]) -> bool:
-        """Return whether a node may be drained besides those that a wave has taken of each partition."""
+        """Return whether a node may be drained in addition to a wave's nodes in each partition."""
         return all(
             taken.get(name, 0) < max(1, self.most_out[name] - len(self.out[name]))
             for name in self.of.get(node, ())
@@ -114,11 +114,11 @@ class _Partitions:
         )
 
     def taken_by(self, node: str) -> list[str]:
-        """Return the partitions that lose a node when it is drained."""
+        """Return the partitions that lose a node if it is drained."""
         return [name for name in self.of.get(node, ()) if node not in self.out[name]]
 
     def finish(self, wave: Iterable[str]) -> None:
-        """Mark a wave as done: its nodes are in service, except those that others keep drained."""
+        """Mark a wave as done: its nodes are in service, except nodes that others hold drained."""
         for node in wave:
             if node not in self.stays_out:
                 for name in self.of.get(node, ()):
@@ -130,15 +130,16 @@ def plan_provision_waves(
 ) -> list[Wave]:
     """Return the waves in which nodes are drained, provisioned and resumed.
 
-    Each node is in one wave. A wave never takes more nodes of a partition than its share, with those that are
-    out of service already; where these use up the share it takes one, or the work would never end. Nodes that
-    serve no job come last: one that is sick would stop the others.
+    Each node is in one wave. A wave, together with nodes that are already out of service, never
+    takes more of a partition than its share; if these use up the share, it takes one, or the work
+    would never end. Nodes that serve no job come last: a faulty one would stop the others.
 
     Args:
-        nodes: Names of the nodes to provision, in the order of the inventory.
-        partitions: Partition to its nodes to the reason why each is out of service, as
-            :func:`rackproof.nodes.slurm_states.read_partitions` returns them; empty without a cluster.
-        limits: The limits on nodes that are out at the same time.
+        nodes: The names of the nodes to provision, in the order of the inventory.
+        partitions: Each partition with its nodes and the reason why each is out of service, as
+            :func:`rackproof.nodes.slurm_states.read_partitions` returns them; empty without a
+            cluster.
+        limits: The limits for nodes that are out of service at the same time.
     """
     state = _Partitions(partitions, limits)
     left = sorted(dict.fromkeys(nodes), key=state.rank)
@@ -159,14 +160,17 @@ def plan_provision_waves(
 
 
 def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
-    """Return the nodes of one wave: as many as the limits allow, of the most crowded partitions first."""
-    # A crowded partition needs the most waves. Started last, it would go one small wave after the other.
+    """Return the nodes of one wave: as many as the limits allow, from the most crowded partitions
+    first.
+    """
+    # A crowded partition needs the most waves. If it started last, it would need one small wave
+    # after another.
     waiting = Counter(name for node in left for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
     # Nodes that serve no job wait until those in service are done.
     last_rank = max(1, state.rank(left[0]))
     ready = [node for node in left if state.rank(node) <= last_rank]
-    # Of two nodes the one with more partitions is harder to place: the last value puts it first.
+    # A node in more partitions is harder to place: the last value puts it first.
     ready.sort(
         key=lambda node: (
             state.rank(node),
@@ -185,12 +189,12 @@ def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
 
 
 def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") -> list[str]:
-    """Return the waves in words, a line for each, for the operator who is about to start them.
+    """Describe the waves, one line for each, for the operator about to start them.
 
     Args:
-        waves: As :func:`plan_provision_waves` returns them.
-        limits: With what they were planned.
-        remark: The unknown facts of the cluster.
+        waves: The waves, as :func:`plan_provision_waves` returns them.
+        limits: The limits with which they were planned.
+        remark: A text about unknown facts of the cluster.
     """
     lines = [remark] if remark else []
     for number, wave in enumerate(waves, 1):

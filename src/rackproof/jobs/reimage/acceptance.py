@@ -1,9 +1,10 @@
-"""Acceptance of a node before it resumes work: measured alone, and with a known-good partner.
+"""Measure a node for its acceptance before it resumes work: alone, and with a known-good partner.
 
-Slurm gives a drained node no job, and a node is not resumed before its acceptance. So the node itself is
-measured by ssh, and of a pair only the partner's half is a job of Slurm, on a node that is in service:
-whatever is killed half-way, the node stays drained, and the job ends by Slurm's time limit. The results are
-kept in the night's ``probes.json``, like everything that a night measures.
+Slurm gives a drained node no job, and a node is not resumed before its acceptance. Therefore the
+node itself is measured through ssh, and only the partner's half of a pair is a Slurm job, on a node
+that is in service: if anything is killed half-way, the node stays drained, and Slurm's time limit
+ends the job. The results are stored in the night's ``probes.json``, like all measurements of a
+night.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """Seconds that the node's half of a pair waits for a partner; the program itself waits no longer."""
 _PARTNER_START_S = 45
-"""Seconds until a requested partner has started, or was refused."""
+"""Seconds within which a requested partner has started or was refused."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
     """Return the report on a node that has passed its acceptance.
 
     Args:
-        folder: The night's folder.
-        node: The node.
-        checks: The checks that it had to pass besides its health checks, of :data:`ACCEPTANCE_CHECKS`.
+        folder: The folder of the night.
+        node: The name of the node.
+        checks: The checks that it must pass in addition to its health checks, from
+            :data:`ACCEPTANCE_CHECKS`.
 
     Raises:
-        ReimageError: It did not pass.
+        ReimageError: The node did not pass.
     """
     remarks = (*check_night_verdict(folder, node), *_unproven_remark(checks))
     if not checks:
@@ -59,7 +61,8 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
     if PROBES in checks and node not in night.measured:
-        # A node without GPUs has nothing to measure. One whose GPUs are missing does, and fails here.
+        # A node without GPUs has nothing to measure. A node whose GPUs are missing has, and fails
+        # here.
         if _should_have_gpus(folder, node):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
@@ -71,7 +74,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
 
 
 def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
-    """Return a remark about the checks that the operator left out, and what they leave unproven."""
+    """Return a remark about the checks that the operator omitted and what they leave unproven."""
     missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
     if not missing:
         return ()
@@ -82,7 +85,7 @@ def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
 
 def _should_have_gpus(folder: Path, node: str) -> bool:
     stored = night_store.read_snapshot(folder, node)
-    # Without a snapshot it is not known, and a node is not accepted on what is not known.
+    # Without a snapshot this is unknown, and a node is not accepted on unknown facts.
     return stored is None or bool(stored.snapshot.gpus or stored.expected.get("gpus"))
 
 
@@ -94,11 +97,11 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
     """Return the remarks of a night that passed a node.
 
     Args:
-        night_folder: The night's folder.
-        node: The node.
+        night_folder: The folder of the night.
+        node: The name of the node.
 
     Raises:
-        ReimageError: The night did not pass it.
+        ReimageError: The night did not pass the node.
     """
     try:
         night = night_store.read_night(night_folder)
@@ -124,14 +127,14 @@ def find_own_failure(context: NightContext, node: str) -> str:
 
 
 def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, ...]:
-    """Return the known-good nodes that could reduce with a node, those of its rack first.
+    """Return the known-good nodes that could reduce with a node; those of its rack come first.
 
-    Known to be good is a node of the same SKU and partition that Slurm has in service and that passed its
-    last night.
+    A node is known to be good if it has the same SKU and partition, is in service in Slurm, and
+    passed its last night.
 
     Args:
         context: The night of the node's acceptance.
-        node: The node.
+        node: The name of the node.
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
 
     Raises:
@@ -142,7 +145,8 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     if stored is None:
         return ()
     try:
-        # An earlier night, or another run's that is over: in this one no node has passed its acceptance yet.
+        # Use an earlier night, or one of another finished run: in this one no node has passed its
+        # acceptance yet.
         known, _ = night_store.last_known(
             night_store.night_folders(Path(context.results), before=context.night_id), others
         )
@@ -152,16 +156,17 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     if not good:
         return ()
     ordered = sorted(good, key=lambda partner: (partner.rack != stored.rack, partner.node))
-    # Nodes of one wave ask at the same time: each starts at another place of the list, and not all of them
-    # ask for the same partner first. The sum of characters is the same in every process; hash() is not.
+    # Nodes of one wave search at the same time: each starts at another place in the list, so that
+    # not all request the same partner first. The sum of characters is the same in every process;
+    # hash() is not.
     first = sum(map(ord, node)) % len(ordered)
     rotated = ordered[first:] + ordered[:first]
     return tuple(partner.node for partner in sorted(rotated, key=lambda partner: partner.rack != stored.rack))
 
 
 def _others_in_service(node: str, listed: str) -> set[str]:
-    """Return the nodes that share a partition with a node and that are not drained."""
-    # The reason is the last field, because it is free text, which may contain more bars.
+    """Return the nodes that share a partition with a node and are not drained."""
+    # The reason is the last field because it is free text, which may contain more bars.
     rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
     partitions = {partition for name, partition, _ in rows if name == node}
     others = set()
@@ -172,12 +177,13 @@ def _others_in_service(node: str, listed: str) -> set[str]:
 
 
 def _is_good_partner(partner: NodeNight, sku: str) -> bool:
-    # Two nodes of no known SKU are not of the same one.
+    # Two nodes of unknown SKU do not have the same SKU.
     return partner.verdict is Verdict.PASS and partner.sku == sku and bool(partner.sku)
 
 
 def node_script(plan: ProbePlan, node: str) -> str:
-    """Return the script of the node, rank 0: its partner connects to it, so that it needs no name of it.
+    """Return the script of the node, rank 0: its partner connects to it, so it does not need the
+    partner's name.
 
     Raises:
         ReimageError: The program cannot be read.
@@ -186,7 +192,7 @@ def node_script(plan: ProbePlan, node: str) -> str:
 
 
 def node_limit_s(plan: ProbePlan) -> int:
-    """Return the seconds that the node's half may take, with those that it waits for a partner."""
+    """Return the seconds that the node's half may take, including the wait for a partner."""
     return plan.pair_limit_s + WAIT_S
 
 
@@ -199,7 +205,9 @@ def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
 
 @dataclass(frozen=True)
 class PartnerHalf:
-    """The partner that ran its half (empty: none), and why others did not, or how its half failed."""
+    """The partner that ran its half (empty: none), and the reason why others did not, or how its
+    half failed.
+    """
 
     partner: str = ""
     text: str = ""
@@ -212,10 +220,10 @@ def run_partner(
 
     Args:
         plan: The plan of the measurement.
-        node: The node, which runs its half meanwhile.
-        partners: Partners, best first.
-        gpus: GPUs of a partner.
-        jobs: Runs jobs.
+        node: The name of the node, which runs its half at the same time.
+        partners: The possible partners, best first.
+        gpus: The number of GPUs of a partner.
+        jobs: The runner of jobs.
     """
     if not partners:
         return PartnerHalf(
@@ -223,20 +231,21 @@ def run_partner(
             'validate.yml, or leave the pair out (-e \'{"reimage_acceptance": ["probes"]}\')'
         )
     tried: dict[str, str] = {}
-    # A partner that starts any later would find the node's half gone.
+    # A partner that starts later would find that the node's half has ended.
     end = jobs.clock() + WAIT_S - _PARTNER_START_S
     try:
         jobs.begin()
-        # In turn, and again: a partner may be busy with another node of the wave, for half a minute.
+        # In turn, and repeatedly: a partner may be busy with another node of the wave for half a
+        # minute.
         for partner in itertools.cycle(partners):
             if jobs.clock() > end:
                 break
-            # Only rank 0 prints the result: the marks show whether this half ran to its end at all.
+            # Only rank 0 prints the result: the marks show whether this half ran to its end.
             half = _script(plan, (node, partner), plan.pair_limit_s)
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
             (done,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
-            # A half that ended so measured nothing: the next partner is tried.
+            # A half with such an end measured nothing: the next partner is tried.
             if done.how not in ("busy", "lost", "left"):
                 return PartnerHalf(partner, "" if done.how == "ok" else f"{done.how}: {done.text}")
             tried[partner] = done.text
@@ -249,22 +258,22 @@ def run_partner(
 
 
 def without_budget(plan: ProbePlan) -> ProbePlan:
-    """Return a plan without a budget: a pair costs one partner for a few minutes."""
+    """Return a plan without a budget: a pair uses one partner for a few minutes."""
     return replace(plan, minutes=float("inf"), share=1.0)
 
 
 def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> str:
-    """Keep the result of a node and its partner; return it in a few words.
+    """Store the result of a node and its partner; return a short description.
 
     Args:
-        context: The night.
-        node: The node.
+        context: The context of the night.
+        node: The name of the node.
         half: The outcome of its partner's half.
         output: The output of the node's half.
-        status: Its exit status; empty if it has none.
+        status: The exit status of the node's half; empty if it has none.
 
     Raises:
-        ReimageError: It cannot be kept.
+        ReimageError: The result cannot be stored.
     """
     result, reason = None, ""
     if not half.partner:
@@ -272,7 +281,8 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     else:
         result = _judge_pair(context, node, half, output, status)
         if not result.passed:
-            # One pair does not show which of the two is at fault; the node stays drained either way.
+            # One pair does not show which of the two is at fault; the node stays drained in both
+            # cases.
             reason = f"all-reduce failed with {half.partner}, which passed its last night: {result.text}"
     try:
         _add_pair(Path(context.folder), node, result, reason)
@@ -301,7 +311,9 @@ def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -
 
 
 def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> PairResult:
-    """Return the result of a pair: by a floor, or compared with earlier pairs of its rack and SKU."""
+    """Return the result of a pair: by a floor, or by comparison with earlier pairs of its rack and
+    SKU.
+    """
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")
@@ -314,7 +326,7 @@ def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     except (SkuReferenceError, ResultsError) as error:
         raise ReimageError(str(error)) from error
     result = read_pair(nodes, classify_exit(output, status, 0.0), references)
-    # Only pairs of the same rack and SKU went over a fabric like this one.
+    # Only pairs of the same rack and SKU used a fabric like this one.
     alike = _nodes_alike(stored, known.values()) | {node}
     if half.partner not in alike:
         return result

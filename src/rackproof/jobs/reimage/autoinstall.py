@@ -1,9 +1,10 @@
-"""The instructions of Ubuntu's installer (subiquity) for a node: user-data, checked before it is booted.
+"""Build the instructions of Ubuntu's installer (subiquity) for a node: user-data that is checked
+before the node boots.
 
-The installer's own schema takes any storage, and any key that it does not know. Here a node gets a few keys
-and nothing else: one disk, which the first command names on the machine itself by its serial number, after it
-has checked that this is the machine that is meant. Until then the disk bears a name that no disk has,
-so that an installer whose first command never ran writes nothing.
+The installer's own schema accepts any storage, and ignores unknown keys. Here a node gets only a
+few keys: one disk, which the first command identifies on the machine itself by its serial number,
+after it has checked that this is the right machine. Until then the disk has a name that no disk
+has, so that an installer whose first command never ran writes nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""Stands for the disk until the machine has named it. No pattern: the installer takes one for its serial."""
+"""Placeholder for the disk until the machine has identified it. It contains no pattern, which the
+installer would match with serial numbers."""
 PLACE = "/run/rackproof"
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""The archive's files, by those of role netboot."""
+"""Names of the archive's files, with the names in role netboot."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]
 
 
 class _Part(Record):
-    """A part of an autoinstall; its keys have hyphens there."""
+    """A part of an autoinstall file, in which its keys have hyphens."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
@@ -56,14 +58,14 @@ class StorageLayout(_Part):
 
 
 class Ssh(_Part):
-    """Keys come with user-data, for each user."""
+    """SSH settings; the keys come with user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
 
 
 class Network(_Part):
-    """The network in the words of netplan, during the installation and after it."""
+    """The network settings, in netplan's notation, during and after the installation."""
 
     version: Literal[2]
     renderer: Literal["networkd", "NetworkManager"] = "networkd"
@@ -101,7 +103,9 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """Keys that an operator may add: none of them sets the written image, or the address for reports."""
+    """The options that an operator may add; none of them affects the written image or the address
+    for reports.
+    """
 
     apt: dict[str, Any] | None = None
     debconf_selections: _Text | None = None
@@ -116,13 +120,13 @@ class ExtraOptions(_Part):
 
 
 class Autoinstall(ExtraOptions):
-    """The whole of the installer's instructions."""
+    """The complete instructions for the installer."""
 
     version: Literal[1] = 1
     early_commands: _Commands
     late_commands: _Commands
     error_commands: _Commands
-    # It does not boot meanwhile: the controller waits until it is off, and switches it on.
+    # It must not reboot: the controller waits until it is off, and switches it on.
     shutdown: Literal["poweroff"] = "poweroff"
     storage: StorageLayout = StorageLayout()
     ssh: Ssh = Ssh()
@@ -131,11 +135,11 @@ class Autoinstall(ExtraOptions):
 
 
 def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
-    """Return the archive that Python runs on the machine: the same bytes for the same order.
+    """Return the archive that Python runs on the machine; the same order gives the same bytes.
 
     Args:
         files: The files of role netboot.
-        order: Its target: machine, disk, and the address for reports.
+        order: The target of the order: machine, disk, and the address for reports.
 
     Raises:
         OSError: A file cannot be read.
@@ -145,7 +149,8 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
-            # ZipInfo dates a file to 1980: by the time of packing, the same order would give other bytes.
+            # ZipInfo uses the date 1980: with the time of packing, the same order would give other
+            # bytes.
             archive.writestr(zipfile.ZipInfo(name), contents[name], zipfile.ZIP_DEFLATED, 9)
     return packed.getvalue()
 
@@ -159,18 +164,18 @@ def build_user_data(
     files: Path,
     more: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the user-data of a node's installer, as cloud-init fetches it.
+    """Return the user-data of a node's installer in the form that cloud-init downloads.
 
     Args:
-        entry: The node: its name, serial number and disk.
-        report: URL of its boot report.
-        system: The new system's own user-data, for its first boot.
-        network: Its network.
+        entry: The name, serial number and disk of the node.
+        report: The URL for its boot report.
+        system: The user-data for the first boot of the new system.
+        network: The network settings of the node.
         files: The files of role netboot.
-        more: The operator's additions, as :class:`ExtraOptions`.
+        more: The operator's additions, in the form of :class:`ExtraOptions`.
 
     Raises:
-        ValueError: The instructions cannot have this; the text names the key.
+        ValueError: The instructions must not contain a key; the text names it.
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):

@@ -1,8 +1,9 @@
-"""Read and set power, boot and settings of a node through its BMC, by any protocol.
+"""Read and set power, boot and settings of a node through its BMC, with any protocol.
 
-Every wait is bounded, and every error names the node, what its BMC answered, and what to do. Each setting is
-read back: a BMC that accepts an order and forgets it is found here, not by a node that boots its old disk.
-The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses between them.
+Every wait is limited, and every error gives the node, its BMC's answer, and the remedy. Each
+setting is read back: a BMC that accepts a request and forgets it is detected here, not by a node
+that boots its old disk. The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses
+between them.
 """
 
 from __future__ import annotations
@@ -25,26 +26,32 @@ NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inv
 
 
 class BmcError(RackproofError):
-    """A BMC did not fulfil a request; the message has the node, the reason, and what to do."""
+    """A request that a BMC did not fulfil; the message gives the node, the reason, and the
+    remedy.
+    """
 
 
 class BmcSilentError(BmcError):
-    """Nothing answers at the address of a BMC."""
+    """An address of a BMC that does not answer."""
 
 
 @dataclass(frozen=True)
 class Access:
     """The access to a BMC.
 
-    ``verify`` is a file of certificates, or whether the certificate is checked at all; ``system`` the id of
-    the node among the systems that the BMC lists; empty if it lists one; ``fingerprint`` the SHA-256 of the
-    only certificate that is taken, by any issuer: these are Redfish's. ``uefi`` is IPMI's: whether a boot
-    over the network is one by UEFI, which Redfish leaves as the node is set up; ``cipher_suite``, too.
+    Attributes:
+        verify: A file of certificates, or whether the certificate is checked at all (Redfish).
+        system: The id of the node among the systems that the BMC lists; empty if it lists one
+            (Redfish).
+        fingerprint: The SHA-256 of the only accepted certificate, from any issuer (Redfish).
+        uefi: Whether a network boot uses UEFI (IPMI); Redfish leaves this as configured in the
+            node.
+        cipher_suite: The cipher suite (IPMI).
     """
 
     address: str
     user: str = ""
-    # Neither a traceback nor an error's text may show it.
+    # It must not appear in a traceback or in the text of an error.
     password: str = field(default="", repr=False)
     verify: bool | str = True
     system: str = ""
@@ -56,7 +63,9 @@ class Access:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Access:
-        """Return the access that a plugin's options describe; options that are not there keep the default."""
+        """Return the access that a plugin's options describe; missing options have their
+        defaults.
+        """
         names = (
             *("address", "user", "password", "system", "protocol", "uefi"),
             *("fingerprint", "cipher_suite"),
@@ -66,13 +75,15 @@ class Access:
 
     @property
     def display_address(self) -> str:
-        """Return the address as an error shows it."""
+        """Return the address in the form used in errors."""
         return sanitize(self.address, 120)
 
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """Power and boot target of a node, in Redfish's words for any protocol, and its serial number."""
+    """Power and boot target of a node, in Redfish's terms for any protocol, and its serial
+    number.
+    """
 
     power: str
     boot: str
@@ -82,9 +93,9 @@ class PowerStatus:
 
 @dataclass(frozen=True)
 class MachineIdentity:
-    """The identity of a machine, as its BMC or its own boot report describes it.
+    """The identity of a machine, according to its BMC or its own boot report.
 
-    ``macs`` has its network interfaces, each with whether its link is up; None is not known.
+    ``macs`` has its network interfaces, each with whether its link is up; None means unknown.
     """
 
     system: str = ""
@@ -96,7 +107,7 @@ class MachineIdentity:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A piece of a BMC's list of firmware; ``version`` is empty if the BMC lists none."""
+    """A piece in a BMC's list of firmware; ``version`` is empty if the BMC lists none."""
 
     identity: str
     name: str
@@ -105,9 +116,9 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Settings:
-    """BIOS settings and firmware as a BMC lists them, or why it does not.
+    """BIOS settings and firmware as a BMC lists them, or the reason why it does not.
 
-    A setting is a text, a number or a truth value, as Redfish has it.
+    A setting is a text, a number or a boolean, as in Redfish.
     """
 
     bios: Mapping[str, str | int | float | bool] = field(default_factory=dict)
@@ -117,38 +128,38 @@ class Settings:
 
     @classmethod
     def unknown(cls, reason: str) -> Settings:
-        """Return that neither is known, for one reason."""
+        """Return settings of which neither part is known, for the same reason."""
         return cls(bios_error=reason, firmware_error=reason)
 
 
 class Machine(Protocol):
-    """A node as a protocol reaches it. Nothing is cached: each call asks the BMC."""
+    """A node as accessed through a protocol. Values are not cached: each call queries the BMC."""
 
     def power(self) -> str:
-        """Return ``On``, ``Off``, or another state of the BMC."""
+        """Return ``On``, ``Off``, or another state that the BMC reports."""
 
     def read_status(self) -> PowerStatus:
         """Return power, boot target and serial number."""
 
     def switch(self, on: bool) -> None:
-        """Order the node on or off at once, without a shutdown of its operating system."""
+        """Switch the node on or off at once, without a shutdown of its operating system."""
 
     def boot_from_network(self) -> None:
-        """Order the next boot from the network."""
+        """Request the next boot from the network."""
 
     def boot_as_set_up(self) -> None:
-        """Cancel an order to boot from the network."""
+        """Cancel a request to boot from the network."""
 
 
 OpenMachine = Callable[[], AbstractContextManager[Machine]]
-"""Reaches one node, for as long as the context lasts."""
+"""A function that opens one node for as long as the context lasts."""
 
 
 def read_power_status(open_machine: OpenMachine) -> PowerStatus:
     """Return power, boot target and serial number of a node.
 
     Raises:
-        BmcError: Its BMC does not answer, or refuses.
+        BmcError: The BMC of the node does not answer, or refuses.
     """
     with open_machine() as machine:
         return machine.read_status()
@@ -158,11 +169,12 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
     """Return the settings that a BMC reports, or the reason why it does not finish.
 
     Args:
-        node: The node.
-        access: Its BMC.
-        read: Reads them; ends after about ``timeout_s`` where the BMC answers at all.
-        timeout_s: Seconds after which no further request is made. A BMC that has not answered a little later
-            is abandoned.
+        node: The name of the node.
+        access: The access to its BMC.
+        read: A function that reads the settings; it ends after about ``timeout_s`` if the BMC
+            answers at all.
+        timeout_s: The seconds after which no further request is made. A BMC that has not answered a
+            little later is abandoned.
     """
     answers: queue.SimpleQueue[Settings] = queue.SimpleQueue()
 
@@ -170,8 +182,8 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
         try:
             answers.put(read())
         except Exception as error:
-            # A library that stumbles over this BMC's answer: the answer is the error, not the playbook's
-            # crash.
+            # A library failed on this BMC's answer: report the answer as an error instead of a
+            # crash of the playbook.
             answers.put(
                 Settings.unknown(
                     f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
@@ -179,9 +191,9 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
                 )
             )
 
-    # The library's own time limit is one between two bytes, so that a slow BMC could hold us for hours. A
-    # thread cannot be ended, but nothing has to wait for it, and as a daemon it does not keep the process
-    # alive.
+    # The library's own time limit applies between two bytes, so a slow BMC could block us for
+    # hours. A thread cannot be ended, but nothing has to wait for it, and as a daemon it does not
+    # keep the process alive.
     threading.Thread(target=ask, daemon=True).start()
     try:
         return answers.get(timeout=timeout_s + access.call_timeout_s)
@@ -195,12 +207,12 @@ def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"
     """Set a node to boot over the network once, or as configured; return the status that the BMC reads back.
 
     Args:
-        node: The node.
-        open_machine: Reaches it.
-        target: ``pxe`` for the next boot only; ``disk`` cancels that.
+        node: The name of the node.
+        open_machine: The function that opens it.
+        target: Either ``pxe``, for the next boot only, or ``disk``, which cancels that.
 
     Raises:
-        BmcError: It does not answer, refuses, or reads back something else than was set.
+        BmcError: The BMC does not answer, refuses, or reads back another value than was set.
     """
     with open_machine() as machine:
         if target == "pxe":
@@ -208,7 +220,7 @@ def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"
         else:
             machine.boot_as_set_up()
         status = machine.read_status()
-        # Some BMCs keep "Once" as "Continuous" until the boot: that boots over the network, too.
+        # Until the boot, some BMCs report "Once" as "Continuous": that boots over the network, too.
         if target == "pxe" and (status.boot != "Pxe" or status.boot_enabled not in ("Once", "Continuous")):
             raise BmcError(
                 f"{node}: its BMC accepted the order to boot over the network once, but reads back "
@@ -232,18 +244,19 @@ def set_power(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> PowerStatus:
-    """Switch a node on or off, or off and on again; return its status when that has happened.
+    """Switch a node on or off, or off and on again; return its status afterwards.
 
     Args:
-        node: The node.
-        open_machine: Reaches it.
-        wanted: The wanted state.
-        timeout_s: Seconds that each of off and on may take.
-        sleep: Waits.
-        clock: Seconds.
+        node: The name of the node.
+        open_machine: The function that opens it.
+        wanted: The requested state.
+        timeout_s: The seconds that each of off and on may take.
+        sleep: A function that waits.
+        clock: A function that returns the time in seconds.
 
     Raises:
-        BmcError: It does not answer, refuses, or the node does not reach the wanted state in time.
+        BmcError: The BMC does not answer or refuses, or the node does not reach the requested state
+            in time.
     """
 
     def wait_for(machine: Machine, state: str) -> None:
@@ -258,7 +271,8 @@ def set_power(
 
     with open_machine() as machine:
         for order, state in (("off", "Off"), ("on", "On")):
-            # A node that is off already gets no order: some BMCs refuse an order that changes nothing.
+            # A node that is already off gets no request: some BMCs refuse a request that changes
+            # nothing.
             if wanted in (order, "cycle") and machine.power() != state:
                 machine.switch(on=order == "on")
                 wait_for(machine, state)

@@ -1,8 +1,8 @@
-"""The reports of machines that booted without an order (``rackproof-write-image --report``).
+"""Read the reports of machines that booted without an order (``rackproof-write-image --report``).
 
-A report lies in a folder of the host that the machine boots from, one file for each MAC address. Any host
-of that network can write there: how many, how much and which characters is bounded here, and nothing read
-becomes the name of a file or a command.
+A report is in a folder of the host from which the machine boots, one file for each MAC address. Any
+host in that network can write there: their number, size and characters are limited here, and no
+content that is read becomes the name of a file or a command.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rackproof.jobs.reimage import discovery
 from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 
 MAX_REPORTS = 1024
-"""Machines that are read in one attempt."""
+"""Largest number of machines that are read in one attempt."""
 REPORTS_PER_COMMAND = 16
-"""Machines that are read by one command: more would make its output too long."""
+"""Number of machines that one command reads: more would make its output too long."""
 MAX_BYTES = 64 * 1024
-"""One report is at most this long; the host takes no more."""
+"""Largest size of a report in bytes; the host accepts no more."""
 MAX_PARTS = 64
-"""Disks, and interfaces, of one machine."""
+"""Largest number of disks, and of interfaces, of one machine."""
 POLL_S = 2.0
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _ALARM = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.alarm")
@@ -38,23 +38,23 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
 class BootReportError(RackproofError):
-    """Unknown machines cannot report; the message has the reason."""
+    """Unknown machines that cannot report; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class BootReport:
-    """The report of a machine: its identity, and its disks in words."""
+    """The report of a machine: its identity, and a text about each disk."""
 
     about: MachineIdentity
     disks: tuple[str, ...] = ()
 
 
 Reports = Mapping[str, BootReport | BmcError]
-"""This is, by MAC address, the report of a machine, or why it cannot be read."""
+"""The report of a machine or the reason why it cannot be read, by MAC address."""
 
 
 class Awaited:
-    """The machines that a discovery waits for: by the MAC addresses that were named, or else by node."""
+    """The machines for which a discovery waits: by the given MAC addresses, or else by node."""
 
     def __init__(self, nodes: Mapping[str, discovery.KnownNode], macs: Iterable[Any]) -> None:
         self._nodes = nodes
@@ -68,7 +68,7 @@ class Awaited:
         return [name for name in discovery.awaited_nodes(self._nodes) if name not in matched]
 
     def missing_macs(self, reports: Reports) -> list[str]:
-        """Return the MAC addresses that were named and have not reported. No I/O."""
+        """Return the given MAC addresses that have not reported. No I/O."""
         return sorted(self._macs - set(reports))
 
 
@@ -82,16 +82,17 @@ def collect(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, BootReport | BmcError]:
-    """Read the reports as they come, until all that are awaited are there or the time is over.
+    """Read the reports as they arrive, until all awaited ones are present or the time is over.
 
     Args:
-        ask_host: Returns the output of a shell command on the host that machines boot from.
+        ask_host: A function that returns the output of a shell command on the host from which
+            machines boot.
         folder: The folder of the reports on that host.
         awaited: The machines to wait for.
-        timeout_s: Seconds to wait at most.
-        show: Takes a line about each report.
-        sleep: Waits.
-        clock: Seconds.
+        timeout_s: The largest number of seconds to wait.
+        show: Called with a line about each report.
+        sleep: A function that waits.
+        clock: A function that returns the time in seconds.
     """
     reports: dict[str, BootReport | BmcError] = {}
     end = clock() + timeout_s
@@ -115,7 +116,7 @@ def collect(
 
 
 def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) -> discovery.Discovery:
-    """Return which machine is which node. No I/O."""
+    """Match machines with nodes, and return the result. No I/O."""
     answers = {
         mac: report if isinstance(report, BmcError) else (report.about,) for mac, report in reports.items()
     }
@@ -127,7 +128,7 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # The folder is being flooded: that must not pass for a discovery that read everything.
+        # The folder is being flooded: this must not pass for a discovery that read everything.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, found)}
@@ -135,12 +136,12 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
 
 def list_command(folder: str) -> str:
     """Return the shell command that lists the reports."""
-    # More than are read: files of other names must not crowd out the reports.
+    # More than are read: files with other names must not displace the reports.
     return f"cd {shlex.quote(folder)} && ls -1 | head -n {4 * MAX_REPORTS}"
 
 
 def parse_report_list(text: str) -> list[str]:
-    """Return the MAC addresses that have reported; a file with another name does not count. No I/O."""
+    """Return the MAC addresses that have reported; files with other names are ignored. No I/O."""
     names = (_FILE.fullmatch(line) for line in text.splitlines())
     return [name[1].replace("-", ":") for name in names if name]
 
@@ -154,7 +155,7 @@ def parse_alarm_list(text: str) -> list[str]:
 def _distrust(
     reports: dict[str, BootReport | BmcError], alarms: Iterable[str], show: Callable[[str], object]
 ) -> None:
-    """Put an error in the place of each report that there are two of: either may be genuine."""
+    """Put an error in place of each report that exists twice: either may be genuine."""
     for mac in alarms:
         if isinstance(reports.get(mac), BootReport):
             reports[mac] = BmcError(
@@ -166,13 +167,13 @@ def _distrust(
 def read_command(folder: str, macs: Iterable[str]) -> str:
     """Return the shell command that shows the reports of machines, one line for each."""
     names = " ".join(mac.replace(":", "-") for mac in macs)
-    # One byte more than is allowed, to distinguish a report that is too long from one that just fits.
+    # One byte more than allowed, to distinguish a report that is too long from one that just fits.
     show = f'echo "$name" $(head -c {MAX_BYTES + 1} "$name.json" | base64 | tr -d "\\n")'
     return f"cd {shlex.quote(folder)} && for name in {names}; do {show}; done"
 
 
 def parse_reports(text: str, macs: Iterable[str]) -> dict[str, BootReport | BmcError]:
-    """Return the report of each of these machines, or why it cannot be read. No I/O."""
+    """Return the report of each of these machines, or the reason why it cannot be read. No I/O."""
     lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
     return {mac: _decode_report(mac, lines.get(mac.replace(":", "-"), "")) for mac in macs}
 
@@ -192,7 +193,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
 
     Args:
         mac: The MAC address.
-        report: Anything.
+        report: The content, which may be anything.
     """
     if not isinstance(report, dict):
         return BmcError(f"{mac}: its boot report cannot be read")
@@ -212,7 +213,9 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
 
 
 def _parse_links(macs: Any) -> dict[str, bool | None]:
-    """Return the MAC addresses of a report, each with whether its link is up; None is not known."""
+    """Return the MAC addresses of a report, each with whether its link is up; None means
+    unknown.
+    """
     if not isinstance(macs, dict):
         return {}
     return {
@@ -227,13 +230,13 @@ def _short_text(value: Any, limit: int = 100) -> str:
 
 
 def _describe_disk(disk: Any) -> str:
-    """Return a disk with every property by which ``reimage_disk`` can name it."""
+    """Describe a disk with every property by which ``reimage_disk`` can name it."""
     if not isinstance(disk, dict):
         return ""
     count, serial = disk.get("bytes"), _short_text(disk.get("serial"))
     parts = [
         f"serial {serial}" if serial else "no serial number",
-        # Sizes are counts of sectors: what is above 2**63 bytes is made up.
+        # Sizes are counts of sectors: above 2**63 bytes they are invented.
         size(count) if type(count) is int and 0 < count < 2**63 else "no size",
         _short_text(disk.get("by_path"), 200),
     ]
@@ -241,7 +244,7 @@ def _describe_disk(disk: Any) -> str:
 
 
 def describe_links(about: MachineIdentity) -> str:
-    """Return a machine's interfaces with their links. No I/O."""
+    """Describe a machine's interfaces with their links. No I/O."""
     words = {True: "link", False: "no link", None: "link unknown"}
     return ", ".join(f"{mac} ({words[up]})" for mac, up in about.macs.items())
 
@@ -254,7 +257,7 @@ def _describe_report(mac: str, report: BootReport | BmcError) -> str:
 
 
 def _describe_hardware(reports: Reports, found: discovery.Discovery) -> list[str]:
-    """Return node by node the facts that an operator needs to write ``reimage_disk``."""
+    """Return, node by node, the facts that an operator needs to write ``reimage_disk``."""
     lines = []
     for name, variables in sorted(found.variables.items()):
         report = reports[variables["reimage_mac"]]

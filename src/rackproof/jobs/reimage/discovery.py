@@ -1,8 +1,8 @@
 """Discover new racks: query the machines of BMCs, and match them with nodes by serial number.
 
-Every queried address is accounted for: matched, unknown, refusing or silent. Machines that booted
-over the network are matched in the same way; their address is the MAC address. The answers of both are
-untrusted: only MAC addresses and ids of plain characters get into the file of host variables.
+Every queried address gets a result: matched, unknown, refusing or silent. Machines that booted over
+the network are matched in the same way; their address is the MAC address. The answers of both are
+untrusted: only MAC addresses and ids of plain characters are written to the file of host variables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
-"""Addresses in one call; a range with a typing error in it asks a whole building otherwise."""
+"""Largest number of addresses in one call; otherwise a typing error in a range would query a whole
+building."""
 PARALLEL = 32
 TIMEOUT_S = 60.0
 HEAD = b"# What playbooks/discover.yml found. It changes only the nodes that it finds again.\n"
@@ -36,12 +37,12 @@ _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
 class DiscoveryError(RackproofError):
-    """A fault that the operator has to fix; the message says what and how."""
+    """A fault that the operator must fix; the message gives the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class KnownNode:
-    """The inventory's facts of a node; empty if it has none."""
+    """The inventory's facts of a node; a missing fact is empty."""
 
     serial: str = ""
     mac: str = ""
@@ -50,7 +51,8 @@ class KnownNode:
     @classmethod
     def from_variables(cls, variables: Mapping[str, Any]) -> KnownNode:
         """Return the node that a host's variables describe."""
-        # Plain text: Ansible's own strings are tagged with their origin, and YAML cannot write that down.
+        # Convert to plain text: Ansible's own strings are tagged with their origin, which YAML
+        # cannot represent.
         names = ("reimage_serial", "reimage_mac", "reimage_bmc_address")
         return cls(*(str(variables.get(name) or "") for name in names))
 
@@ -59,8 +61,8 @@ class KnownNode:
 class Discovery:
     """The result of a discovery.
 
-    ``variables`` has the host variables of each matched node, ``remarks`` the open points that block nothing,
-    ``problems`` why a queried address has no node.
+    ``variables`` has the host variables of each matched node, ``remarks`` the open points that
+    block nothing, ``problems`` the reasons why queried addresses have no node.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -85,22 +87,22 @@ class Discovery:
 
 
 def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the addresses to query, in order, and those of them that come from a range.
+    """Return the addresses to query, in order, and the subset that comes from ranges.
 
     Args:
-        words: Addresses of BMCs as ``reimage_bmc_address`` has them, ranges (``10.0.0.11-10.0.0.28``),
-            networks (``10.0.0.0/24``).
+        words: The addresses of BMCs as in ``reimage_bmc_address``, ranges
+            (``10.0.0.11-10.0.0.28``), networks (``10.0.0.0/24``).
 
     Raises:
-        DiscoveryError: There are no addresses, too many, or an invalid range.
+        DiscoveryError: There are no addresses or too many, or a range is invalid.
     """
     in_range: dict[str, bool] = {}
     for word in words:
         addresses = _expand_range(word.strip())
         for address in [word.strip()] if addresses is None else addresses:
-            # An address that was named has to answer, though a range contains it, too.
+            # An address that was given explicitly must answer, even if a range contains it, too.
             in_range[address] = in_range.get(address, True) and addresses is not None
-            # Counted here and not at the end: a /8 would fill the memory first.
+            # Counted here and not at the end: a /8 network would fill the memory first.
             if len(in_range) > MAX_ADDRESSES:
                 raise DiscoveryError(
                     f"discover_addresses: more than {MAX_ADDRESSES} addresses; ask in several calls"
@@ -111,20 +113,20 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
 
 
 def _expand_range(word: str) -> Iterable[str] | None:
-    """Return the addresses of a range or a network; None for a single address."""
+    """Return the addresses of a range or a network, or None for a single address."""
     if not word:
         raise DiscoveryError("discover_addresses: an address is empty")
     first, dash, last = word.partition("-")
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
-            # Without the network's own address and its broadcast address, at which no BMC can be.
+            # Without the network's own and its broadcast address, which no BMC can have.
             return map(str, network.hosts())
         if not dash:
             return None
         begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
     except ValueError as error:
-        # Names of hosts may contain dashes, too: a text with letters is a name.
+        # Hostnames may also contain dashes: a text with letters is a name.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
             return None
         raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r}: {sanitize(error, 200)}") from None
@@ -137,13 +139,13 @@ _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _addresses_between(begin: _IpAddress, end: _IpAddress) -> Iterator[str]:
-    # One by one: a range of IPv6 would fill the memory before its addresses are counted.
+    # One by one: an IPv6 range would fill the memory before its addresses are counted.
     for number in range(int(begin), int(end) + 1):
         yield str(type(begin)(number))
 
 
 Answer = tuple[MachineIdentity, ...] | BmcError
-"""The machines that an address listed, or why it listed none."""
+"""The machines that an address listed, or the reason why it listed none."""
 
 
 def ask_bmcs(
@@ -155,15 +157,15 @@ def ask_bmcs(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Answer]:
-    """Ask BMCs for their machines, several at a time; return an answer or the reason for every address.
+    """Query the machines of several BMCs at a time; return an answer or a reason for every address.
 
     Args:
-        addresses: The BMCs.
+        addresses: The addresses of the BMCs.
         access: The settings for reaching them, without the address.
-        list_systems: Asks one.
+        list_systems: A function that queries one BMC.
         parallel: The largest number of queries at a time.
-        timeout_s: Seconds that each may take. One that takes longer is abandoned.
-        clock: Seconds.
+        timeout_s: The number of seconds for each query; a query that takes longer is abandoned.
+        clock: A function that returns the time in seconds.
     """
     answers: dict[str, Answer] = {}
     arrived: queue.Queue[tuple[str, Answer]] = queue.Queue()
@@ -173,12 +175,13 @@ def ask_bmcs(
         while waiting and len(deadlines) < parallel:
             address = waiting.pop()
             deadlines[address] = clock() + timeout_s
-            # A thread cannot be ended: as a daemon, one that hangs does not keep the process alive.
+            # A thread cannot be ended: as a daemon, a hanging thread does not keep the process
+            # alive.
             arguments = (address, access, list_systems, arrived)
             threading.Thread(target=_ask_bmc, args=arguments, daemon=True).start()
         try:
             address, answer = arrived.get(timeout=max(0.0, min(deadlines.values()) - clock()))
-            # An answer after the deadline is dropped: its address has its reason already.
+            # An answer after the deadline is dropped: its address already has a reason.
             if deadlines.pop(address, None) is not None:
                 answers[address] = answer
         except queue.Empty:
@@ -198,20 +201,22 @@ def _ask_bmc(
     list_systems: Callable[[str, Access], tuple[MachineIdentity, ...]],
     arrived: queue.Queue[tuple[str, Answer]],
 ) -> None:
-    """Put the answer of one BMC, or why it has none, into a queue."""
+    """Put the answer of one BMC, or the reason why there is none, into a queue."""
     try:
         arrived.put((address, list_systems(address, dataclasses.replace(access, address=address))))
     except BmcError as error:
         arrived.put((address, error))
     except Exception as error:
-        # A library that stumbles over one BMC's nonsense must not lose the others' answers.
+        # If a library fails on one BMC's malformed answer, the other answers must not be lost.
         reason = f"{address}: the answer of its BMC cannot be read: {sanitize(error, 200)}"
         arrived.put((address, BmcError(reason)))
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """A machine with a node's serial number; ``shared`` where its address listed others, too."""
+    """A machine with a node's serial number; ``shared`` if its address also listed other
+    machines.
+    """
 
     address: str
     machine: MachineIdentity
@@ -220,7 +225,7 @@ class _Claim:
 
 @dataclass
 class _Matching:
-    """The answers so far: which machines have a node's serial number, and what is wrong with the others."""
+    """The answers so far: machines with a node's serial number, and problems with the others."""
 
     names: Mapping[str, Sequence[str]]
     booted: bool
@@ -245,14 +250,16 @@ class _Matching:
         for machine in known:
             claim = _Claim(address, machine, shared=len(machines) > 1)
             self.claims.setdefault(_normalize_serial(machine.serial), []).append(claim)
-        # A baseboard that a BMC lists beside the machine is not a node, and no problem either.
+        # A baseboard that a BMC lists beside the machine is neither a node nor a problem.
         unknown = self.remarks if known else self.problems
         for machine in machines:
             if machine not in known:
                 unknown.append(f"{address}: {_describe(machine, not self.booted)}: no node of the inventory")
 
     def settle(self, serial: str) -> _Claim | None:
-        """Return the one machine of a serial number; None, and a problem, where it is not certain."""
+        """Return the single machine with a serial number, or None, with a problem, if that is
+        uncertain.
+        """
         names, claims = self.names[serial], self.claims[serial]
         if len(names) > 1:
             self.problems.append(f"{', '.join(names)}: one reimage_serial for several nodes")
@@ -274,14 +281,14 @@ def match_machines(
     protocol: str = "redfish",
     ranged: frozenset[str] = frozenset(),
 ) -> Discovery:
-    """Return which machine is which node. No I/O.
+    """Match machines with nodes, and return the result. No I/O.
 
     Args:
-        answers: The machines of each address, or why it listed none.
+        answers: The machines of each address, or the reason why it listed none.
         nodes: The inventory's nodes.
         protocol: The protocol of the BMCs; ``boot`` for machines that booted over the network, whose
             addresses are MAC addresses.
-        ranged: Addresses that were not named one by one: silence there is no problem.
+        ranged: The addresses that were not given one by one: for these, silence is no problem.
     """
     booted = protocol == "boot"
     matching = _Matching(_names_by_serial(nodes), booted, ranged)
@@ -304,7 +311,7 @@ def match_machines(
             matching.remarks += remarks
         matched.append(f"{name}: {claim.address}: {_describe(claim.machine, not booted)}")
     remarks = [*matching.remarks, *_unmatched(nodes, variables, matching.silent, booted)]
-    # The same problem can come from several addresses: each is reported once.
+    # Several addresses can cause the same problem, which is reported once.
     return Discovery(variables, tuple(remarks), tuple(dict.fromkeys(matching.problems)), tuple(matched))
 
 
@@ -321,7 +328,7 @@ def _names_by_serial(nodes: Mapping[str, KnownNode]) -> dict[str, list[str]]:
 
 
 def _mismatch(name: str, known: KnownNode, claim: _Claim, booted: bool) -> str:
-    """Return why a machine with the right serial number is not written down as the node's."""
+    """Return the reason why a machine with the right serial number is not stored as the node's."""
     if claim.shared and not _PLAIN.fullmatch(claim.machine.system):
         return f"{name}: {claim.address} lists it as {claim.machine.system!r}, which cannot be written down"
     known_mac = known.mac.strip().lower().replace("-", ":")
@@ -345,7 +352,7 @@ def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
 def _bmc_variables(
     name: str, known: KnownNode, claim: _Claim, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Return a node's variables by its BMC, and the open points."""
+    """Return a node's variables from its BMC, and the open points."""
     variables, remarks = {"reimage_bmc_address": claim.address}, []
     if known.bmc_address and normalize_bmc_address(known.bmc_address) != normalize_bmc_address(claim.address):
         remarks.append(
@@ -363,11 +370,11 @@ def _bmc_variables(
 
 
 def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[str, str]:
-    """Return the MAC address to write down, and a remark; one that the inventory has is never replaced."""
+    """Return the MAC address to store, and a remark; the inventory's address is never replaced."""
     macs = {mac.lower(): up for mac, up in machine.macs.items() if _MAC.fullmatch(mac.lower())}
     if not known.mac:
         return _choose_mac(name, macs)
-    # A BMC that lists no MAC address contradicts nothing.
+    # A BMC without MAC addresses contradicts nothing.
     if macs and known.mac.strip().lower() not in macs:
         shown = sanitize(known.mac, 40)
         return "", f"{name}: reimage_mac {shown} is none that its BMC lists ({', '.join(macs)})"
@@ -375,7 +382,7 @@ def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[st
 
 
 def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:
-    """Return the MAC address from which a node boots, or why it is not certain."""
+    """Return the MAC address from which a node boots, or the reason why that is uncertain."""
     linked = [mac for mac, up in macs.items() if up]
     if len(macs) == 1 or len(linked) == 1:
         return (linked or list(macs))[0], ""
@@ -390,7 +397,9 @@ def normalize_bmc_address(address: str) -> str:
 
 
 def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[str]:
-    """Return the nodes that can be matched, and whose MAC address (or BMC) is not known yet. No I/O."""
+    """Return the nodes that can be matched and whose MAC address (or BMC) is unknown so far. No
+    I/O.
+    """
     return [
         name
         for name, known in nodes.items()
@@ -401,7 +410,7 @@ def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[s
 def _unmatched(
     nodes: Mapping[str, KnownNode], matched: Mapping[str, Any], silent: Sequence[str], booted: bool
 ) -> Iterable[str]:
-    """Return a remark for each group of nodes and addresses that were not matched."""
+    """Return a remark for each group of unmatched nodes and addresses."""
     missing = [name for name in awaited_nodes(nodes, booted) if name not in matched]
     if missing:
         names = compress_hostlist(missing)
@@ -418,21 +427,21 @@ def _unmatched(
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file; return whether it changed.
 
-    Nodes in the file that were not found now stay as they are, and so do variables that this discovery cannot
-    know: a MAC address by BMCs, and a BMC by machines that booted.
+    Nodes in the file that were not found this time remain, and so do variables that this discovery
+    cannot determine: a MAC address through BMCs, and a BMC through machines that booted.
 
     Raises:
-        DiscoveryError: It is not such a file, or cannot be written.
+        DiscoveryError: The file is not such an inventory file, or cannot be written.
     """
     text, hosts = read_discovered(path)
     for name, discovered in variables.items():
         before = hosts.get(name) or {}
         by_bmc = "reimage_bmc_address" in discovered
-        # Variables of an older BMC must not stay beside the address of this one.
+        # Variables of an older BMC must not remain beside the address of this one.
         kept_here = {key: value for key, value in before.items() if key == "reimage_mac" or not by_bmc}
         hosts[name] = kept_here | dict(discovered)
     content = HEAD + yaml.safe_dump({"all": {"hosts": hosts}}).encode()
-    # Nothing new: the task reports no change, and a file under version control stays clean.
+    # Without changes the task reports none, and a file under version control stays clean.
     if content.decode() == text:
         return False
     try:
@@ -443,17 +452,18 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
 
 
 def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of an inventory file of :func:`write_discovered`, and its hosts; empty if the file does
-    not exist.
+    """Return the text and hosts of an inventory file of :func:`write_discovered`; both are empty if
+    it does not exist.
 
     Raises:
-        DiscoveryError: It is not such a file, or cannot be read.
+        DiscoveryError: The file is not such an inventory file, or cannot be read.
     """
     try:
         text = path.read_text()
         inventory = yaml.safe_load(text) or {}
         hosts = dict(inventory.get("all", {}).get("hosts") or {})
-        # Written as a whole, anything else in it would be lost: then it is an operator's own file.
+        # Writing replaces the whole file, so any other content would be lost: it is an operator's
+        # own file.
         if set(inventory) - {"all"} or set(inventory.get("all", {})) - {"hosts"}:
             raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
     except FileNotFoundError:

@@ -1,9 +1,10 @@
 """Simulate how long the imaging of a fleet takes at N nodes at a time, and find the bottleneck. No I/O.
 
-All nodes that are out share two resources: the image server's network, and the cores of the machine that runs
-the playbook. Each gives all who ask the same share, and no node more than it can take. All other time is a
-node's own. reimage.yml works in waves, in which every step waits for the slowest; ``rolling`` is the time if
-each node went its own way.
+All nodes that are out of service share two resources: the image server's network, and the cores of
+the machine that runs the playbook. Each resource is shared equally between all its users, and no
+node gets more than it can use. All other time is spent by each node independently. reimage.yml
+works in waves, in which every step waits for the slowest node; ``rolling`` is the time if each node
+proceeded independently.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ GBIT = 1e9 / 8
 Where = Literal["own", "server", "controller"]
 Limit = Literal["server", "controller", "drain", "nodes"]
 
-# By the place of a step in _steps(): the resource that its nodes share, and that sharing slows down.
+# By the position of a step in _steps(): the resource that its nodes share, and that sharing slows
+# down.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The speeds of a node and of the shared resources. The defaults' origins are in docs/using/reimage.md.
+    """The speeds of a node and of the shared resources. docs/using/reimage.md explains the
+    defaults.
 
-    Bytes, bytes per second, seconds, core-seconds; ``idle`` is the share of nodes that run no job when they
-    are drained, the others end theirs at any moment within ``job_s``.
+    The units are bytes, bytes per second, seconds and core-seconds; ``idle`` is the share of nodes
+    that run no job when they are drained; on the others, jobs end at a random time within
+    ``job_s``.
     """
 
     image_bytes: float = 8 * GIB
@@ -63,11 +67,11 @@ class Assumptions:
 
 
 class Forecast(Record):
-    """The time and load of N nodes at a time. Seconds, bytes per second; ``busy`` are fractions of
-    the time of ``rolling``.
+    """The time and load with N nodes at a time, in seconds and bytes per second; ``busy`` are
+    fractions of the time of ``rolling``.
 
-    ``limited_by`` is what most of the waves' time goes into: waiting for jobs (drain), for the image server
-    or the controller beyond what a node alone would take, or for the nodes themselves.
+    ``limited_by`` is the cause of most of the waves' time: waiting for jobs (drain), for the image
+    server or the controller longer than a single node would, or for the nodes themselves.
     """
 
     nodes: int
@@ -84,7 +88,7 @@ class Forecast(Record):
 
 @dataclass
 class _Shared:
-    """A resource that gives all users the same share, and none more than ``most``."""
+    """A resource that all users share equally; no user gets more than ``most``."""
 
     rate: float
     most: float
@@ -95,23 +99,24 @@ class _Shared:
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
     def begin(self, work: float, who: int) -> None:
-        # All that wait get the same share: a piece ends when what each was given has grown by its size.
+        # All users get the same share: a piece ends when the amount given to each has grown by its
+        # size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:
-        """Return seconds until the first user has its requested amount."""
+        """Return the seconds until the first user has the amount that it requested."""
         return max(0.0, self.waiting[0][0] - self.given) / self.each()
 
 
 class _Simulation:
-    """Nodes that go through their work, at most ``at_once`` of them at a time."""
+    """Nodes that do their work, at most ``at_once`` of them at a time."""
 
     def __init__(self, nodes: Iterable[Sequence[tuple[Where, float]]], assumed: Assumptions) -> None:
         self.shared: dict[Where, _Shared] = {
             "server": _Shared(assumed.server_rate, assumed.node_rate),
             "controller": _Shared(assumed.controller_cores, 1.0),
         }
-        # Work is taken from the end.
+        # Work is taken from the end of the list.
         self.queues = [list(reversed(work)) for work in nodes]
         self.own: list[tuple[float, int]] = []
         self.now = self.server_peak = self.node_seconds = 0.0
@@ -119,7 +124,7 @@ class _Simulation:
         self.out = self.next_node = 0
 
     def run(self, at_once: int) -> None:
-        """Advance from one end of a piece of work to the next, until every node has finished."""
+        """Advance from one end of a piece of work to the next until every node has finished."""
         while True:
             while self.out < at_once and self.next_node < len(self.queues):
                 self.out += self._begin_next(self.next_node)
@@ -135,7 +140,7 @@ class _Simulation:
                 self.out -= 1
 
     def _begin_next(self, node: int) -> bool:
-        """Begin a node's next piece of work; return whether there is one."""
+        """Start a node's next piece of work; return whether there is one."""
         if not self.queues[node]:
             return False
         where, work = self.queues[node].pop()
@@ -173,7 +178,9 @@ def _simulate(
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
-    """Return the steps of one node: within a wave, a step begins when all have ended the last."""
+    """Return the steps of one node; in a wave, a step starts when all nodes have ended the previous
+    one.
+    """
 
     def about(seconds: float) -> float:
         return seconds * chance.uniform(1 - assumed.spread, 1 + assumed.spread)
@@ -190,16 +197,16 @@ def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where
 
 
 def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, seed: int = 1) -> Forecast:
-    """Return how long a fleet takes.
+    """Return the forecast of how long a fleet takes.
 
     Args:
-        nodes: Their number.
-        at_once: The most that are out of service at a time.
-        assumed: Their speeds.
-        seed: Of the chance in jobs that have to end, and in nodes that are slower than others.
+        nodes: The number of nodes.
+        at_once: The largest number of nodes that are out of service at a time.
+        assumed: The assumed speeds.
+        seed: The seed for the random ends of jobs, and for nodes that are slower than others.
 
     Raises:
-        ValueError: Fewer than one.
+        ValueError: A number is below one.
     """
     if nodes < 1 or at_once < 1:
         raise ValueError("nodes and at once: at least 1")
@@ -226,7 +233,7 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
 
 @dataclass
 class _Waves:
-    """Waves of nodes, one after the other, and the parts of their time."""
+    """Waves of nodes, one after another, and the components of their time."""
 
     assumed: Assumptions
     seconds: float = 0.0
@@ -238,17 +245,17 @@ class _Waves:
     )
 
     def add(self, wave: Sequence[Sequence[Sequence[tuple[Where, float]]]]) -> None:
-        """Add a wave, in which no node begins a step before all have ended the last."""
+        """Add a wave, in which no node starts a step before all have ended the previous one."""
         took = 0.0
         for number in range(len(wave[0])):
             took += self._add_step(number, [node[number] for node in wave])
         self.seconds += took
-        # Out of service until the wave's last node is back, whatever a node itself took.
+        # Out of service until the wave's last node is back, whatever time the node itself needed.
         self.node_seconds += took * len(wave)
 
     def _add_step(self, number: int, nodes: Sequence[Sequence[tuple[Where, float]]]) -> float:
         together = _simulate(nodes, len(nodes), self.assumed)
-        # The time of the slowest alone is the nodes' own; only the rest is due to sharing.
+        # The time of the slowest node alone is the nodes' own; only the rest is caused by sharing.
         alone = max(_simulate([work], 1, self.assumed).now for work in nodes)
         self.spent["drain" if number == _DRAIN_STEP else "nodes"] += alone
         self.spent[_SHARED_IN_STEP[number]] += together.now - alone
@@ -259,6 +266,6 @@ class _Waves:
 
 
 def saturation_nodes(assumed: Assumptions | None = None) -> int:
-    """Return how many nodes at a time the image server feeds at full speed."""
+    """Return the number of nodes at a time that the image server can supply at full speed."""
     given = assumed or Assumptions()
     return max(1, int(given.server_rate // given.node_rate))

@@ -1,7 +1,7 @@
-"""A node's hardware before and after its new image: recorded, compared, checked against its model.
+"""Record a node's hardware before and after imaging, compare it, and check it against its model.
 
-A missing answer does not mean "the same": a part that only one of two records lists, because the
-other could not ask for it, is reported as unproven, never as unchanged.
+A missing answer does not mean "the same": if only one of two records lists a part, because the
+other could not query it, the part is reported as unproven, never as unchanged.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""Kernels reserve differing shares of memory; a missing DIMM is far more than that."""
+"""Share of memory by which kernels may differ in what they reserve; a missing DIMM is far more than
+that."""
 
 
 class Change(Record):
-    """One difference. ``before`` and ``after`` are as in the records; empty is not there.
+    """One difference. ``before`` and ``after`` are as in the records; empty means absent.
 
-    Against an expectation, ``before`` is the expectation; for a value in ``unread``, ``after`` is the reason.
+    For an expectation, ``before`` is the expected value; for a value in ``unread``, ``after`` is
+    the reason.
     """
 
     part: str
@@ -37,7 +39,7 @@ class Change(Record):
     after: str = ""
 
     def text(self) -> str:
-        """Return the change as a person reads it."""
+        """Return the change as readable text."""
         was, now = sanitize(self.before, 120) or "nothing", sanitize(self.after, 120) or "nothing"
         if self.kind == "unproven":
             return f"{self.part}: not known {'before' if not self.before else 'after'}, so not compared"
@@ -54,9 +56,10 @@ class Change(Record):
 
 
 class HardwareExpectation(Record):
-    """The BIOS settings and firmware that a model must have: setting to value, piece of firmware to version.
+    """The required BIOS settings and firmware of a model: setting to value, piece of firmware to
+    version.
 
-    A piece is named by its id or by its name in the BMC's list.
+    A piece of firmware is given by its id or by its name in the BMC's list.
     """
 
     bios: dict[str, str | int | float | bool] = Field(default={})
@@ -67,11 +70,11 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
     """Return the inventory's expectations of a node. No I/O.
 
     Args:
-        node: The node.
-        values: ``reimage_expect``.
+        node: The name of the node.
+        values: The value of ``reimage_expect``.
 
     Raises:
-        ValueError: Unknown keys, or values of another kind; the text names them.
+        ValueError: Keys are unknown, or values have another type; the text names them.
     """
     try:
         return HardwareExpectation.model_validate(values)
@@ -85,9 +88,10 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 
 
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
-    """Return the record of a node with its BMC's firmware, and the BIOS settings that are expected of it.
+    """Return the record of a node, with its BMC's firmware and the BIOS settings that have
+    expectations.
 
-    A BIOS has hundreds of settings: those that nothing is expected of are not kept. No I/O.
+    A BIOS has hundreds of settings: settings without an expectation are not stored. No I/O.
     """
     kept = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
     kept |= {f"bios.{name}": str(settings.bios[name]) for name in expected.bios if name in settings.bios}
@@ -95,7 +99,7 @@ def add_settings(about: Node, settings: Settings, expected: HardwareExpectation)
 
 
 def check_expectation(expected: HardwareExpectation, settings: Settings) -> tuple[Change, ...]:
-    """Return the unmet and the unknown expectations: neither is a pass. No I/O."""
+    """Return the expectations that are not met or unknown: neither is a pass. No I/O."""
     return tuple(_wrong_settings(expected, settings)) + tuple(_wrong_firmware(expected, settings))
 
 
@@ -111,7 +115,7 @@ def _wrong_settings(expected: HardwareExpectation, settings: Settings) -> Iterat
 
 
 def _same(one: object, other: object) -> bool:
-    # True is 1 to Python, and to no BIOS. Some BIOSes list numbers as text.
+    # True equals 1 in Python, but not in a BIOS. Some BIOSes list numbers as text.
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)):
         return one == other
     return str(one) == str(other)
@@ -128,7 +132,7 @@ def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterat
                 before=wanted,
                 after=_why_unread(pieces, settings),
             )
-        # A name may fit several pieces, one per GPU for instance: each has to have the version.
+        # A name may match several pieces, for instance one per GPU: each must have the version.
         for piece in pieces:
             if piece.version and piece.version != wanted:
                 yield _wrong_version(piece, wanted)
@@ -153,11 +157,12 @@ def _wrong_version(piece: Firmware, wanted: str) -> Change:
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """Return the changes, the worst first. No I/O.
 
-    A missing part and another machine fail; a swapped GPU and other firmware are reported and do not.
+    A missing part and another machine fail; a swapped GPU and different firmware are reported
+    without failing.
 
     Args:
-        before: The record before imaging, or None if there is none.
-        after: The record of the node as it is.
+        before: The record from before imaging, or None if there is none.
+        after: The current record of the node.
     """
     if before is None:
         return (Change(part="hardware", kind="unproven", after="recorded"),)
@@ -176,7 +181,8 @@ def _serial_number(before: Node, after: Node) -> list[Change]:
     if was and now and was != now:
         return [Change(part=part, kind="differs", verdict=Verdict.FAIL, before=was, after=now)]
     if bool(was) != bool(now):
-        # Only root reads it: its absence shows how the record was made, not another machine.
+        # Only root can read it: its absence shows how the record was made, not that the machine
+        # differs.
         return [Change(part=part, kind="unproven", before=was, after=now)]
     return []
 
@@ -185,7 +191,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
     if not before.gpus or not after.gpus:
         return _unlisted_gpus(before, after)
     was, now = _gpus_by_slot(before), _gpus_by_slot(after)
-    # By UUID: a GPU that moved to another slot is neither missing nor new.
+    # Compare by UUID: a GPU that moved to another slot is neither missing nor new.
     old_slots = {gpu.uuid: slot for slot, gpu in was.items()}
     remaining = {gpu.uuid for gpu in after.gpus}
     changes: list[Change] = []
@@ -196,7 +202,8 @@ def _gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
-    # Without its driver a node lists no GPU at all: then nothing was queried, and nothing is missing.
+    # Without its driver, a node lists no GPU at all: then nothing was queried, so nothing is
+    # missing.
     if before.gpus:
         was = f"{len(before.gpus)} GPUs"
         return [Change(part="GPUs", kind="unproven", verdict=Verdict.UNPROVEN, before=was)]
@@ -206,7 +213,7 @@ def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
-    # A slot is the GPU's place on the bus; where the bus is not known, its number.
+    # A slot is the GPU's place on the bus or, if the bus is unknown, its number.
     return {gpu.bus_id or str(gpu.index): gpu for gpu in node.gpus}
 
 
@@ -216,7 +223,7 @@ def _change_in_slot(
     """Return the change in a slot that had a GPU before."""
     label = f"GPU {was.index} ({slot})"
     if now is None:
-        # One that only moved is reported in its new slot.
+        # A GPU that only moved is reported in its new slot.
         if was.uuid in remaining:
             return []
         return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=was.uuid)]
@@ -260,14 +267,14 @@ def _memory(before: Node, after: Node) -> list[Change]:
 
 def _firmware(before: Node, after: Node) -> list[Change]:
     changes: list[Change] = []
-    # The vBIOS belongs to a GPU, and is compared slot by slot.
+    # The vBIOS belongs to a GPU and is compared slot by slot.
     names = {*before.firmware, *after.firmware} - {"vbios"}
     for prefix, part in (("bmc.", "firmware that the BMC lists"), ("bios.", "BIOS settings")):
         mine = {name for name in names if name.startswith(prefix)}
         was_listed, is_listed = mine & before.firmware.keys(), mine & after.firmware.keys()
         if bool(was_listed) != bool(is_listed):
-            # One of the two was never asked, or did not answer: one unproven change, and not one for every
-            # part.
+            # One of the two was not queried, or did not answer: report one unproven change, not one
+            # per part.
             names -= mine
             sides = {"before": "listed" if was_listed else "", "after": "listed" if is_listed else ""}
             changes.append(Change(part=part, kind="unproven", **sides))
@@ -297,23 +304,23 @@ def record_hardware(
     settings: Settings | None = None,
     expected: HardwareExpectation | None = None,
 ) -> tuple[str, ...]:
-    """Keep a node's hardware, before or after; return the report.
+    """Store a node's hardware, before or after imaging; return the report.
 
     Args:
-        run: The run.
-        node: The node.
-        which: ``before`` or ``after``. A record from before is never overwritten: a retry finds the node
-            half-way.
+        run: The context of the run.
+        node: The name of the node.
+        which: Either ``before`` or ``after``. A record from before is never overwritten: a retry
+            finds the node half-way.
         facts: The result of ``rackproof_facts``, or None if the node did not answer.
-        sku: Its model.
-        serial: The serial number that the inventory gives it; empty is not known.
-        expected_gpus: GPUs that its model has, to compare where nothing was known before.
-        settings: BIOS settings and firmware by its BMC, or None if no BMC can be queried.
-        expected: The requirements of its model; they count after imaging.
+        sku: The model of the node.
+        serial: The serial number in the inventory; empty if unknown.
+        expected_gpus: The number of GPUs of its model, to compare if nothing was known before.
+        settings: The BIOS settings and firmware from its BMC, or None if no BMC can be queried.
+        expected: The requirements of its model, which apply after imaging.
 
     Raises:
-        ReimageError: It is another machine than in the inventory, parts are missing, something is not as it
-            has to be or not known to be, or it cannot be kept.
+        ReimageError: The machine is not the one in the inventory, parts are missing, a requirement
+            is not met or unknown, or the record cannot be stored.
     """
     expected = expected or HardwareExpectation()
     if which == "before":
@@ -325,7 +332,8 @@ def record_hardware(
     if settings is not None:
         about = add_settings(about, settings, expected)
     folder = Path(run.folder)
-    # Written before it is compared, so that the record of a node that fails here shows its present hardware.
+    # Written before the comparison, so that the record of a node that fails here shows its current
+    # hardware.
     _write(_record_path(folder, which, node), _to_json(about))
     changes = compare_hardware(read_record(folder, "before", node), about)
     _refuse_losses(node, changes)
@@ -351,7 +359,8 @@ def _record_before(
     about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
     if settings is not None:
-        # No failure yet: what was set through the BMC counts from the next boot on, and that comes.
+        # This is no failure yet: settings made through the BMC take effect at the next boot, which
+        # follows.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
         remarks += [f"before: {change.text()}" for change in wrong]
         about = add_settings(about, settings, expected) if about is not None else None
@@ -359,7 +368,7 @@ def _record_before(
     path = _record_path(folder, "before", node)
     if about is not None and not path.exists():
         _write(path, _to_json(about))
-    # Per attempt: the boot that has to be new is the one after this attempt.
+    # Stored per attempt: the boot that must be new is the one after this attempt.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
@@ -368,10 +377,12 @@ def _record_before(
 def _hardware_before(
     run: ReimageContext, node: str, facts: Mapping[str, Any] | None, sku: str
 ) -> tuple[Node | None, list[str]]:
-    """Return a node's hardware as it is, or of its last night where it does not answer, with a remark."""
+    """Return a node's current hardware or, if it does not answer, that of its last night with a
+    remark.
+    """
     if facts is not None:
         return node_from_facts(node, facts, sku), []
-    # No failure: a node that is re-imaged because it is dead does not answer.
+    # This is no failure: a node that is re-imaged because it is dead does not answer.
     about = _last_night_record(Path(run.results), node)
     if about is None:
         return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
@@ -387,12 +398,13 @@ def _last_night_record(results: Path, node: str) -> Node | None:
 
 
 def _check_serial(node: str, about: Node | None, serial: str) -> list[str]:
-    """Refuse another machine than in the inventory; return a remark where it is not known."""
+    """Refuse a machine other than in the inventory; return a remark if that is unknown."""
     if not serial:
         return []
     if about is None or not about.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
-    # Its case depends on who wrote it down: the firmware, the BMC, or a person.
+    # Upper and lower case depend on where the number was entered: in firmware, by the BMC, or by
+    # hand.
     if about.serial.lower() != serial.strip().lower():
         raise ReimageError(
             f"{node} is another machine: its serial number is {about.serial}, the inventory has "
@@ -429,12 +441,12 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
     """Return the report on a node's first boot.
 
     Args:
-        run: The run.
-        node: The node.
-        facts: The result of ``rackproof_facts`` after it.
+        run: The context of the run.
+        node: The name of the node.
+        facts: The result of ``rackproof_facts`` after the boot.
 
     Raises:
-        ReimageError: It still runs the system that was to be replaced.
+        ReimageError: The node still runs the system that was to be replaced.
     """
     now = sanitize(facts.get("boot_id") or "", 64)
     try:
@@ -455,7 +467,7 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
     """Return the record of a node in a run, or None if there is none.
 
     Raises:
-        ReimageError: It is damaged.
+        ReimageError: The record is damaged.
     """
     path = _record_path(folder, which, node)
     try:
@@ -467,10 +479,10 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
 
 
 def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
-    """Copy a node's record and boot id from before into a new run, as far as they exist.
+    """Copy a node's earlier record and boot id into a new run, as far as they exist.
 
     Raises:
-        ResultsError: They cannot be written.
+        ResultsError: The files cannot be written.
     """
     for source, target in (
         (_record_path(earlier, "before", node), _record_path(folder, "before", node)),
@@ -485,7 +497,9 @@ def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
 
 
 def boot_id_path(folder: Path, node: str) -> Path:
-    """Return where the id of the boot before imaging is kept, which the boot after it must not have."""
+    """Return the path of the stored boot id from before imaging, which the later boot must not
+    have.
+    """
     return folder / "before" / f"{node}.boot_id"
 
 

@@ -1,7 +1,8 @@
-"""The boot report of a node that got an image: whether it is believed, and its host keys.
+"""Read the boot report of a node that got an image: decide whether it is trusted, and return its
+host keys.
 
-A user who can write to the boot host could otherwise plant a host key. Therefore a report does not count if
-that host recorded a conflict, or if its keys are not this node's alone.
+A user with write access to the boot host could otherwise insert a host key. Therefore a report does
+not count if that host recorded a conflict, or if its keys do not belong to this node alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """The report of a node on its image; ``problem`` is why it stops; empty if it continues."""
+    """The report of a node on its image; ``problem`` is the reason why it stops, or empty if it
+    continues.
+    """
 
     problem: str = ""
     disk: str = ""
@@ -49,12 +52,13 @@ def read_image_report(
 
     Args:
         text: The report; empty if there is none.
-        alarms: The records about it of the host that it booted from.
-        known_hosts: The text of the file that its keys go into.
-        name: The name under which they are there.
-        others: The reports of nodes that got an image at the same time; their keys are not known yet.
+        alarms: The boot host's records about it.
+        known_hosts: The text of the file to which its keys are added.
+        name: The name of the node in that file.
+        others: The reports of nodes that got an image at the same time, whose keys are not known
+            yet.
     """
-    # Other characters end lines for Python, too: none of them may begin an alarm.
+    # Python also ends lines at other characters: none of them may start an alarm.
     lines = [line.partition(" ") for line in alarms.split("\n") if line]
     conflicts = [sanitize(rest, 300) for kind, _, rest in lines if kind != "refused"]
     remarks = tuple(f"alarm: {sanitize(rest, 250)}" for kind, _, rest in lines if kind == "refused")
@@ -82,7 +86,7 @@ def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
         return ImageReport(problem=f"{problem}: {_NOT_BELIEVED}")
     disk = f"{_short(report.get('disk'))} ({_short(report.get('disk_serial')) or 'no serial number'})"
     seconds = report.get("seconds")
-    # A report is a node's own text: an invalid time must not end the playbook.
+    # A report is text from a node: an invalid time must not end the playbook.
     taken = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
     return ImageReport(disk=disk, seconds=taken, host_keys=tuple(keys))
 
@@ -96,7 +100,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _keys_of(texts: Iterable[str]) -> set[str]:
-    """Return all texts among the host keys of reports, even of otherwise wrong ones."""
+    """Return all texts in place of host keys in reports, even in otherwise invalid ones."""
     listed = (_parse(text).get("host_keys") for text in texts)
     return {key for keys in listed if isinstance(keys, list) for key in keys if isinstance(key, str)}
 
@@ -106,7 +110,7 @@ def _short(value: object) -> str:
 
 
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
-    """Return why host keys of a report are not written, or "" if they are. No I/O."""
+    """Return the reason why host keys of a report are not written, or "" if they are. No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
         return "reports host keys that are none"
     kinds = [key.split()[0] for key in keys]
@@ -117,7 +121,7 @@ def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
 
 
 def _is_key(key: object) -> bool:
-    """Return whether a text is a key of the kind that it begins with."""
+    """Return whether a text is a key of the type that its first word states."""
     if not isinstance(key, str) or len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key):
         return False
     kind, encoded = key.split()
@@ -129,7 +133,9 @@ def _is_key(key: object) -> bool:
 
 
 def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
-    """Return another host that has one of these keys: a report in its name, or an image that has keys."""
+    """Return another host with one of these keys: a report in its name, or an image that contains
+    keys.
+    """
     for names, key in _entries(known_hosts):
         if key in keys and not _matches(names, name):
             return sanitize(names, 100)
@@ -144,12 +150,12 @@ def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Return whether an entry is for this name, which it may contain as a hash."""
+    """Return whether an entry is for this name, which may be hashed in it."""
     if not names.startswith("|1|"):
         return name in names.split(",")
     salt, _, digest = names[3:].partition("|")
     try:
-        # The format's own hash; nothing rests on its strength.
+        # The hash that the format prescribes; no security depends on it.
         found = hmac.digest(base64.b64decode(salt), name.encode(), hashlib.sha1)
         return hmac.compare_digest(found, base64.b64decode(digest))
     except binascii.Error:

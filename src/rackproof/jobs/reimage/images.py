@@ -1,4 +1,6 @@
-"""Describe a ready image block by block, so that a node can check each block before it writes it."""
+"""Describe a prepared image block by block, so that a node can check each block before it writes
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from uuid import UUID
 from rackproof.core.records import Record
 
 BLOCK_BYTES = 4 * 2**20
-"""As in the program that writes (roles/netboot/files/rackproof-write-image)."""
+"""Size of a block, the same as in the program that writes
+(roles/netboot/files/rackproof-write-image)."""
 ZERO_BLOCK = "0"
-"""In the place of a digest: a block of zeros, which need not be fetched."""
+"""Placeholder for the digest of a block of zeros, which need not be downloaded."""
 
 
 SECTOR_BYTES = 512
@@ -24,7 +27,7 @@ LINUX = frozenset(
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
 )
-"""Types of a partition that can hold the root file system."""
+"""Types of partitions that can contain the root file system."""
 
 
 class Partition(Record):
@@ -35,9 +38,10 @@ class Partition(Record):
 
 
 class ImageDescription(Record):
-    """An image: its size in bytes, the digest of the whole, and of each block of ``block`` bytes.
+    """An image: its size in bytes, the digest of the whole image, and of each block of ``block``
+    bytes.
 
-    ``root`` is the partition with the root file system, or None if no partition table has it.
+    ``root`` is the partition with the root file system, or None if no partition table lists it.
     """
 
     name: str
@@ -49,7 +53,7 @@ class ImageDescription(Record):
 
     @property
     def fetched_bytes(self) -> int:
-        """Return how much of it goes over the network."""
+        """Return the number of bytes that are transferred over the network."""
         last = self.bytes - (len(self.blocks) - 1) * self.block
         return sum(
             (last if number == len(self.blocks) - 1 else self.block)
@@ -62,24 +66,27 @@ def find_root_partition(start: bytes) -> Partition | None:
     """Return the largest Linux partition of a disk, or None if there is none.
 
     Args:
-        start: The disk's first bytes, with its GPT.
+        start: The first bytes of the disk, with its GPT.
     """
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
         return None
-    # As the UEFI specification has it: block of the first entry, number of entries, size of one.
+    # In the order of the UEFI specification: block of the first entry, number of entries, size of
+    # an entry.
     at, count, size = struct.unpack_from("<QII", header, 72)
     found = []
-    # Disks have 128 entries; the number is read from the image, and must not set how long this takes.
+    # Disks have 128 entries; the number comes from the image and must not determine how long this
+    # takes.
     for number in range(min(count, 1024)):
         entry = start[at * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:
             break
         first, last = struct.unpack_from("<QQ", entry, 32)
-        # GPT keeps the first three fields of a GUID little-endian.
+        # GPT stores the first three fields of a GUID in little-endian order.
         if UUID(bytes_le=entry[:16]) in LINUX and 0 < first <= last:
             found.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
-    # Beside the root file system, an image may have a small partition of the same type for /boot.
+    # In addition to the root file system, an image may have a small partition of the same type for
+    # /boot.
     return max(found, key=lambda one: one.bytes, default=None)
 
 
@@ -87,18 +94,18 @@ def describe_image(path: Path) -> ImageDescription:
     """Return the description of an image.
 
     Args:
-        path: A raw image of a disk, as it is to be written.
+        path: The path of a raw disk image, in the form in which it will be written.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is empty, or packed.
+        OSError: The image cannot be read.
+        ValueError: The image is empty, or compressed.
     """
     whole, size = hashlib.sha256(), 0
     blocks: list[str] = []
     root: Partition | None = None
     with open(path, "rb") as stream:
         while data := stream.read(BLOCK_BYTES):
-            # By their first bytes: gzip, xz, Zstandard, qcow2.
+            # Recognized by their first bytes: gzip, xz, Zstandard, qcow2.
             if not blocks and data.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"QFI\xfb")):
                 raise ValueError(
                     f"{path} is packed, or a qcow2: what is written to a disk is raw; unpack it first"

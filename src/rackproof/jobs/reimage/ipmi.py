@@ -1,8 +1,9 @@
-"""IPMI over LAN (RMCP+), by the program ``ipmitool``: for BMCs that lack Redfish.
+"""Control a machine through IPMI over LAN (RMCP+), with the program ``ipmitool``, if its BMC lacks
+Redfish.
 
-A program in the place of a library, because a process can be ended when its time is up, and because an
-operator can type the same command. Its exit status means little (an order that the BMC refused can end with
-0): the value read back counts.
+A program is used in place of a library because a process can be ended after a time limit, and
+because an operator can enter the same command. Its exit status means little (a request that the BMC
+refused can end with 0): only the value read back counts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PXE, _DISK = 1, 2
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
-    """Return a node's BMC. Each query and order has a session of its own, so there is nothing to close.
+    """Yield a node's BMC. Each query and request has its own session, so there is nothing to close.
 
     Raises:
         BmcError: The address is invalid.
@@ -45,10 +46,10 @@ def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
 
 
 def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
-    """Return the machine of a BMC. IPMI lists no MAC address of it.
+    """Return the machine of a BMC. IPMI lists no MAC address for it.
 
     Raises:
-        BmcError: It does not answer, or refuses.
+        BmcError: The BMC does not answer, or refuses.
     """
     with open_machine(node, access) as machine:
         return (
@@ -59,59 +60,61 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 class IpmiMachine:
-    """A node, as :class:`rackproof.jobs.reimage.bmc.Machine`."""
+    """A node, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
 
     def __init__(self, node: str, access: Access) -> None:
         host, port = parse_host_and_port(node, access.address)
         self._node, self._access = node, access
         self._fru: str | None = None
-        # The privilege OPERATOR is enough to switch and to set the boot; not every account has more.
+        # The privilege OPERATOR is enough to switch and to set the boot; not every account has a
+        # higher one.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
-        # 17 is the only one with SHA-256; ipmitool itself takes what the other side offers.
+        # 17 is the only one with SHA-256; ipmitool by default accepts what the other side offers.
         self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
-        # By its input: every user can see a process's arguments, and other processes of this user its
-        # environment.
+        # Passed as input: every user can see a process's arguments, and other processes of this
+        # user its environment.
         self._command += ["-f", "/dev/stdin"] if access.password else ["-P", ""]
-        # IPMI goes over UDP: a lost packet is sent again after two seconds, three times.
+        # IPMI uses UDP: a lost packet is sent again after two seconds, three times.
         self._command += ["-N", "2", "-R", "3"]
 
     def power(self) -> str:
-        """Return the state of the node."""
+        """Return the power state of the node."""
         output = self._ask("chassis", "power", "status")
         state = re.search(r"Chassis Power is (\w+)", output)
         return state[1].capitalize() if state else ""
 
     def read_status(self) -> PowerStatus:
         """Return power, boot target and serial number; the last is empty if the FRU information has none."""
-        # Parameter 5 of the system's boot options are the boot flags.
+        # The boot flags are parameter 5 of the system's boot options.
         boot, enabled = parse_boot_flags(self._ask("chassis", "bootparam", "get", "5"))
         return PowerStatus(
             power=self.power(), boot=boot, boot_enabled=enabled, serial=self.read_fru("Product Serial")
         )
 
     def model(self) -> str:
-        """Return maker and name of the machine, or "" if its FRU information has none."""
+        """Return manufacturer and name of the machine, or "" if its FRU information has neither."""
         names = (self.read_fru("Product Manufacturer"), self.read_fru("Product Name"))
         return " ".join(name for name in names if name)
 
     def switch(self, on: bool) -> None:
-        """Order the node on or off."""
+        """Switch the node on or off."""
         self._ask("chassis", "power", "on" if on else "off")
 
     def boot_from_network(self) -> None:
-        """Order the next boot from the network."""
-        # Without efiboot the flags ask for a legacy boot, which a machine set up for UEFI may ignore.
+        """Request the next boot from the network."""
+        # Without efiboot the flags request a legacy boot, which a machine configured for UEFI may
+        # ignore.
         self._ask("chassis", "bootdev", "pxe", *(["options=efiboot"] if self._access.uefi else []))
 
     def boot_as_set_up(self) -> None:
-        """Cancel an order to boot from the network."""
+        """Cancel a request to boot from the network."""
         self._ask("chassis", "bootdev", "none")
 
     def read_fru(self, name: str) -> str:
-        """Return a field of the machine's FRU information, or "" if that has none."""
+        """Return a field of the machine's FRU information, or "" if it is missing."""
         if self._fru is None:
-            # Not every BMC keeps such information, or shows it: then every field is unknown.
+            # Not every BMC has or shows such information: then every field is unknown.
             self._fru = self._ask("fru", "print", "0", needed=False)
         field = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
         return sanitize(field[1], 60) if field else ""
@@ -120,15 +123,16 @@ class IpmiMachine:
         """Return the output of ipmitool.
 
         Args:
-            words: The command.
+            words: The words of the command.
             needed: Whether a refusal of the command (not of the session) is an error.
 
         Raises:
-            BmcError: No session, or the BMC refuses.
+            BmcError: There is no session, or the BMC refuses.
         """
         done = self._run(words)
         output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-        # Before the exit status: of a privilege that is too low, ipmitool may only warn, and exit with 0.
+        # Checked before the exit status: if a privilege is too low, ipmitool may only warn and exit
+        # with 0.
         if _PRIVILEGE.search(error):
             raise self._no_privilege()
         if done.returncode == 0:
@@ -140,7 +144,7 @@ class IpmiMachine:
         refused = _REFUSED.search(error)
         if refused is not None:
             raise self._command_refused(words, refused[1])
-        # ipmitool gives every failure the same status: only its words show which one it is.
+        # ipmitool uses the same status for every failure: only its messages distinguish them.
         if _SILENT.search(error):
             raise self._silent(_last(error))
         if needed:
@@ -209,17 +213,18 @@ def _last(text: str) -> str:
 
 
 def parse_boot_flags(output: str) -> tuple[str, str]:
-    """Return the device from which a node boots next, and whether that is set, in the words of Redfish. No
-    I/O.
+    """Return the device from which a node boots next, and whether that is set, in Redfish's terms.
+    No I/O.
 
     Args:
-        output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read: the words differ
-            from one version of ipmitool to the next.
+        output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read: the
+            texts vary between versions of ipmitool.
     """
     data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)
     if not data:
         return "", ""
-    # The first byte holds "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2 to 5.
+    # The first byte has "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2
+    # to 5.
     first, second = bytes.fromhex(data[1])[:2]
     device = (second >> 2) & 0b1111
     boot = {0: "None", _PXE: "Pxe", _DISK: "Hdd"}.get(device, f"IPMI device {device}")
@@ -229,10 +234,11 @@ def parse_boot_flags(output: str) -> tuple[str, str]:
 
 
 def parse_host_and_port(node: str, address: str) -> tuple[str, int]:
-    """Return where a BMC listens: ``10.0.0.11``, ``bmc17:6230``, ``fd00::11``, ``[fd00::11]:6230``.
+    """Return host and port of a BMC: ``10.0.0.11``, ``bmc17:6230``, ``fd00::11``,
+    ``[fd00::11]:6230``.
 
     Raises:
-        BmcError: It is not such a address.
+        BmcError: The text is not such an address.
     """
     try:
         return str(ipaddress.ip_address(address)), PORT

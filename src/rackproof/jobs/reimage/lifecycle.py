@@ -1,8 +1,8 @@
-"""The steps of a node through re-imaging, and its progress by its journal. No I/O.
+"""Determine the steps of a node through re-imaging, and its progress from its journal. No I/O.
 
-Nothing is skipped for being likely: a step counts as done only where the journal has its end. Every attempt
-drains again, because an operator may have put the node to work in between, and provisions and validates
-again, because a node resumes work on an acceptance of the same attempt.
+No step is skipped on an assumption: a step counts as done only if the journal has its end. Every
+attempt drains again, because an operator may have resumed the node in between, and provisions and
+validates again, because a node resumes work only after an acceptance in the same attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""The beginning of the reason of our drain. Not ``rackproof:``: provisioning would lift it too early."""
+"""Prefix of the reason of our drain. With ``rackproof:``, provisioning would lift the drain too
+early."""
 
 
 class Step(StrEnum):
@@ -48,8 +49,8 @@ DEFAULT_LIMITS_S: Mapping[Step, float] = {
     Step.RETURN: 300,
 }
 _BACK_TO: Mapping[Step, Step] = {
-    # The ramdisk that wrote the disk may be gone: it has to be booted again. And an acceptance counts only
-    # for a node that the same attempt provisioned.
+    # The ramdisk that wrote the disk may be gone, so it must be booted again. An acceptance only
+    # counts for a node that was provisioned in the same attempt.
     Step.IMAGE: Step.BOOT,
     Step.VALIDATE: Step.PROVISION,
     Step.RETURN: Step.PROVISION,
@@ -59,7 +60,7 @@ Event = Literal["adopted", "begun", "done", "skipped", "failed"]
 
 
 class Entry(Record):
-    """One line of a journal: an event. ``run_id`` is the run that an ``adopted`` node was in before."""
+    """One line of a journal: an event. ``run_id`` is the earlier run of an ``adopted`` node."""
 
     at: AwareDatetime
     event: Event
@@ -76,8 +77,9 @@ class Entry(Record):
 class NodeProgress(Record):
     """The progress of a node.
 
-    ``state`` is waiting, running, interrupted, failed or returned; ``step`` the one that runs, was cut off or
-    failed, or comes next; ``done`` has the steps that need not be repeated.
+    ``state`` is waiting, running, interrupted, failed or returned; ``step`` is the step that is
+    running, was interrupted, failed, or comes next; ``done`` has the steps that need not be
+    repeated.
     """
 
     state: Literal["waiting", "running", "interrupted", "failed", "returned"]
@@ -90,7 +92,7 @@ class NodeProgress(Record):
     remarks: tuple[str, ...] = ()
 
     def late(self, now: datetime) -> bool:
-        """Return whether the running step has had more time than it may take."""
+        """Return whether the current step has exceeded its time limit."""
         if self.state != "running" or self.since is None or not self.limit_s:
             return False
         return (now - self.since).total_seconds() > self.limit_s
@@ -98,7 +100,7 @@ class NodeProgress(Record):
 
 @dataclass
 class _Replay:
-    """The state that a journal's entries add up to, oldest first."""
+    """The state that results from a journal's entries, oldest first."""
 
     done: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -123,19 +125,19 @@ class _Replay:
             self.running = None
 
     def _begin(self, entry: Entry, step: Step) -> None:
-        # Steps after a repeated step have to be repeated, too. Only draining changes nothing on the node:
-        # every attempt drains first, and keeps what is done.
+        # Steps after a repeated step must be repeated, too. Only draining changes nothing on the
+        # node: every attempt drains first, and completed steps remain done.
         if step is not Step.DRAIN:
             self.done = [before for before in self.done if STEPS.index(before) < STEPS.index(step)]
         self.running, self.failed = entry, None
 
 
 def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
-    """Return how far a node is. No I/O.
+    """Return the progress of a node. No I/O.
 
     Args:
-        entries: Its journal, oldest first.
-        alive: Whether a living playbook has claimed the node.
+        entries: The entries of its journal, oldest first.
+        alive: Whether a running playbook has claimed the node.
     """
     total = _Replay()
     for entry in entries:
@@ -152,7 +154,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
         )
     if Step.RETURN in done:
         return NodeProgress(state="returned", since=last, **common)
-    # Between two steps: without a playbook the next one does not begin.
+    # Between two steps: without a playbook, the next one does not start.
     between = "interrupted" if entries and not alive else "waiting"
     return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
 
@@ -164,26 +166,26 @@ def _first_not_done(done: Collection[Step]) -> Step | None:
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     """Return the steps of a new attempt, in order. No I/O.
 
-    It goes on with the first step that is not done, or the one from which that can be repeated. A node that
-    has returned starts from the beginning.
+    It continues with the first step that is not done, or an earlier one from which that can be
+    repeated. A node that has returned starts from the beginning.
     """
     if progress.state == "returned":
         return STEPS
     first = _first_not_done(progress.done) or Step.RETURN
     first = _BACK_TO.get(first, first)
     rest = STEPS[STEPS.index(first) :]
-    # An operator may have resumed the node since the last attempt.
+    # An operator may have resumed the node after the last attempt.
     return rest if Step.DRAIN in rest else (Step.DRAIN, *rest)
 
 
 def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
-    """Return the seconds that each step may take. No I/O.
+    """Return the time limits of all steps in seconds. No I/O.
 
     Args:
-        given: Those that differ from :data:`DEFAULT_LIMITS_S`, by name of the step.
+        given: The limits that differ from :data:`DEFAULT_LIMITS_S`, by name of the step.
 
     Raises:
-        ValueError: An unknown step, or no positive number.
+        ValueError: A step is unknown, or a limit is not a positive number.
     """
     limits_s = dict(DEFAULT_LIMITS_S)
     for name, value in given.items():
@@ -191,7 +193,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
             raise ValueError(
                 f"reimage_limits: {sanitize(name, 60)!r} is no step; there are {', '.join(STEPS)}"
             )
-        # NaN fails the comparison, too; 1e7 seconds are sixteen weeks.
+        # The comparison is also false for NaN; 1e7 seconds are sixteen weeks.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
             raise ValueError(
                 f"reimage_limits: {name}: a positive number of seconds, not {sanitize(value, 60)!r}"
@@ -203,16 +205,17 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
 def plan_waves(
     nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
 ) -> list[list[str]]:
-    """Return the nodes in waves as large as the limits allow. No I/O.
+    """Return the nodes in waves that are as large as the limits allow. No I/O.
 
     Args:
-        nodes: Node to the groups that it belongs to, by kind: ``{"n1": {"per_rack": ["r1"]}}``.
-        at_once: The most nodes that may be out at a time.
-        per_group: Kind of group to the most nodes that may be out of each group of it; a kind that is not
-            there has no limit.
+        nodes: Each node with the groups that it belongs to, by kind: ``{"n1": {"per_rack":
+            ["r1"]}}``.
+        at_once: The largest number of nodes that may be out of service at a time.
+        per_group: By kind of group, the largest number of nodes of one group that may be out of
+            service; a missing kind has no limit.
 
     Raises:
-        ValueError: A limit below one.
+        ValueError: A limit is below one.
     """
     for name, limit in {"at_once": at_once, **per_group}.items():
         if limit < 1:
@@ -240,9 +243,11 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 def _next_wave(
     left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
 ) -> list[str]:
-    """Return the nodes of one wave: as many as the limits allow, from the most crowded groups first."""
-    # A crowded group needs the most waves. If it came later, its nodes would be left over at the end,
-    # and go one small wave after the other.
+    """Return the nodes of one wave: as many as the limits allow, starting with the most crowded
+    groups.
+    """
+    # A crowded group needs the most waves. If it came later, its nodes would remain at the end and
+    # need one small wave after another.
     waiting = Counter(group for name in left for group in member[name])
     weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
     wave: list[str] = []
@@ -259,12 +264,12 @@ def _next_wave(
 
 
 def next_command(node: str, progress: NodeProgress) -> str:
-    """Return the operator's next command, or "" if there is nothing to do. No I/O."""
+    """Return the operator's next command, or "" if none is needed. No I/O."""
     return f"ansible-playbook reimage.yml -l {node}" if progress.state in ("failed", "interrupted") else ""
 
 
 def describe_progress(progress: NodeProgress, at: datetime) -> str:
-    """Return in a few words how far a node is, and since when. No I/O."""
+    """Describe briefly the progress of a node, and since when. No I/O."""
     step = progress.step.value.replace("_", " ") if progress.step else ""
     text = {
         "waiting": f"waits to begin with {step}",

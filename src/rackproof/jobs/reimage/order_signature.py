@@ -1,8 +1,9 @@
-"""The controller's signature of a node's order: made for one boot, by a key that never leaves the controller.
+"""Sign a node's order on the controller: for one boot, with a key that never leaves the controller.
 
-Anyone in that network can replace the files on the host that nodes boot from, and the files sent to nodes.
-The ramdisk draws a number when it boots and carries out only an order that was signed together with it, so
-that neither a changed order nor an old one is believed (``rackproof-write-image``).
+Any machine in that network can replace the files on the host from which nodes boot, and the files
+sent to nodes. The ramdisk draws a random number when it boots and executes only an order that was
+signed together with it, so that neither a changed order nor an old one is accepted
+(``rackproof-write-image``).
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""The beginning of all signed text: no other signature of this key can be taken for one of an order."""
+"""Prefix of all signed text: no other signature of this key can be mistaken for one of an order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
 
 
 class SignatureError(RackproofError):
-    """An order is not signed; the message has the reason."""
+    """An order that is not signed; the message gives the reason."""
 
 
 def find_signing_problem(path: Path) -> str:
-    """Return why orders cannot be signed by a key, or "" if they can."""
+    """Return the reason why orders cannot be signed with a key, or "" if they can."""
     try:
         _read_key(path)
     except SignatureError as error:
@@ -38,15 +39,15 @@ def find_signing_problem(path: Path) -> str:
 
 
 def sign_order(order: str, report: str, path: Path) -> str:
-    """Return the signature of an order for the boot whose ramdisk asks for it, in base64.
+    """Return the base64 signature of an order for the boot whose ramdisk requests it.
 
     Args:
-        order: The order as it is served.
-        report: The ramdisk's boot report, which is anybody's text.
-        path: The private key.
+        order: The order in the form in which it is served.
+        report: The ramdisk's boot report, which may be any text.
+        path: The path of the private key.
 
     Raises:
-        SignatureError: The report asks for no signature, or the key cannot be used.
+        SignatureError: The report does not request a signature, or the key cannot be used.
     """
     message = SIGNED_AS + _read_nonce(report).encode() + b"\n" + order.encode()
     return base64.b64encode(_read_key(path).sign(message)).decode()

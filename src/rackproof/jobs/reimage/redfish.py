@@ -1,7 +1,7 @@
-"""Redfish, by the library ``sushy`` (OpenStack Ironic's).
+"""Control a machine through Redfish, with the library ``sushy`` (from OpenStack Ironic).
 
-sushy is imported inside functions: it is an optional dependency (``rackproof[ansible]``), which IPMI does
-without.
+sushy is imported inside functions: it is an optional dependency (``rackproof[ansible]``), which
+IPMI does not need.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from rackproof.jobs.reimage.bmc import (
 
 @contextmanager
 def open_root(node: str, access: Access) -> Iterator[Any]:
-    """Open a session, give its root, and translate errors.
+    """Open a session, yield its root, and translate errors.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or speaks no Redfish; later requests raise it, too.
+        BmcError: The BMC does not answer, refuses, or does not support Redfish; later requests may
+            raise it, too.
     """
     try:
         import sushy
@@ -43,19 +44,21 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         ) from None
     redfish_http.refuse_plain_http(node, access)
     address = access.display_address
-    # A session spares the BMC a login for each request; BMCs without sessions take the password each time.
+    # A session saves the BMC a login for each request; BMCs without sessions get the password each
+    # time.
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     http = connector.Connector(
         redfish_http.redfish_url(access.address),
-        # A pinned certificate needs no authority, and certificates of BMCs seldom contain their names.
+        # A pinned certificate needs no authority, and BMC certificates seldom contain the BMC's
+        # name.
         verify=access.verify if not access.fingerprint else False,
-        # Busy BMCs answer with a status of 500 and above, and a second later as they should.
+        # Busy BMCs answer with a status of 500 and above, and a second later normally.
         server_side_retries=2,
         server_side_retries_delay=1,
         default_request_timeout=access.call_timeout_s,
         connect_timeout=min(10.0, access.call_timeout_s),
     )
-    # sushy has no option for either.
+    # sushy has no option for either limit.
     redfish_http.limit_answers(http._session, access)
     try:
         yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
@@ -79,13 +82,13 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         ) from None
     finally:
         if session is not None:
-            # A session that cannot be closed ends by itself, and nothing that was done depends on it.
+            # A session that cannot be closed expires, and no completed action depends on it.
             with contextlib.suppress(Exception):
                 session.close()
 
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:
-    # sushy has one class for all: only the text shows what the reason was.
+    # sushy has one class for all errors: only the text shows the reason.
     if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
         return _untrusted(node, access)
     if "does not end" in reason or "redirects to another" in reason:
@@ -118,7 +121,8 @@ def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
     """Open a session with a node's BMC.
 
     Raises:
-        BmcError: As :func:`open_root`, or the node is not the only system of its BMC and not named.
+        BmcError: As in :func:`open_root`, or the BMC has several systems and the node's is not
+            given.
     """
     with open_root(node, access) as root:
         yield RedfishMachine(_choose_system(node, root, access))
@@ -128,7 +132,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the systems that a BMC lists.
 
     Raises:
-        BmcError: As :func:`open_root`.
+        BmcError: As in :func:`open_root`.
     """
     with open_root(node, access) as root:
         return tuple(_identify(system) for system in root.get_system_collection().get_members())
@@ -156,18 +160,20 @@ def _macs(system: Any) -> dict[str, bool | None]:
             if port.mac_address
         }
     except (exceptions.MissingAttributeError, exceptions.HTTPError):
-        # Not every BMC knows the machine's interfaces, or shows them: its serial number counts more, and that
-        # no MAC address is known is reported.
+        # Not every BMC knows or shows the machine's interfaces: its serial number is more
+        # important, and a missing MAC address is reported.
         return {}
 
 
 def read_settings(
     node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Settings:
-    """Return BIOS settings and firmware of a node, or for each of the two why it is not known."""
+    """Return a node's BIOS settings and firmware or, for each of them, the reason why it is
+    unknown.
+    """
     end = clock() + timeout_s
     settings = Settings()
-    # One connection each: the answer to the one is kept where the BMC fails at the other.
+    # One connection each: one answer remains available if the BMC fails at the other.
     try:
         with open_root(node, access) as root:
             settings = dataclasses.replace(settings, bios=_bios(node, _choose_system(node, root, access)))
@@ -188,7 +194,8 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
         attributes = system.bios.attributes
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         attributes = None
-    # Some BMCs learn the settings from the BIOS, when the machine is on: an empty list is not known.
+    # Some BMCs get the settings from the BIOS only when the machine is on: an empty list means
+    # unknown.
     if not isinstance(attributes, dict) or not attributes:
         raise BmcError(
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
@@ -215,7 +222,7 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
         try:
             piece = inventory.get_member(path)
         except exceptions.ResourceNotFoundError:
-            # A piece that is listed and not there (its part is off) has an unknown version.
+            # A listed piece that does not exist (because its part is off) has an unknown version.
             name = sanitize(str(path).rstrip("/").rpartition("/")[2], 100)
             pieces.append(Firmware(name, name, ""))
             continue
@@ -228,7 +235,7 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
 
 
 def _serial(system: Any) -> str:
-    """Return the serial number that the machine's own operating system reads, too."""
+    """Return the serial number, the same as the machine's own operating system reads."""
     # Dell's SerialNumber is the board's; the service tag, which DMI has as the machine's, is the SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:
         return sanitize(system.sku, 60)
@@ -248,14 +255,15 @@ def _choose_system(node: str, root: Any, access: Access) -> Any:
 
 
 class RedfishMachine:
-    """A system of a BMC, as :class:`rackproof.jobs.reimage.bmc.Machine`."""
+    """A system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
 
     def __init__(self, system: Any) -> None:
         self._system = system
 
     def power(self) -> str:
-        """Return the state of the node."""
-        # sushy caches what it has read: without force, a node that was switched off would seem on forever.
+        """Return the power state of the node."""
+        # sushy caches what it has read: without force, a node that was switched off would remain on
+        # here.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 
@@ -271,14 +279,15 @@ class RedfishMachine:
         )
 
     def switch(self, on: bool) -> None:
-        """Order the node on or off."""
+        """Request the node's power to be switched on or off."""
         import sushy
 
-        # By force: the node is drained, and a hung system, which is to be replaced, would never shut down.
+        # By force: the node is drained, and a hung system, which will be replaced, would never shut
+        # down.
         self._system.reset_system(sushy.ResetType.ON if on else sushy.ResetType.FORCE_OFF)
 
     def boot_from_network(self) -> None:
-        """Order the next boot from the network."""
+        """Request the next boot from the network."""
         import sushy
 
         self._system.set_system_boot_options(
@@ -286,7 +295,9 @@ class RedfishMachine:
         )
 
     def boot_as_set_up(self) -> None:
-        """Cancel an order to boot from the network; BMCs that cannot are ordered to boot from disk."""
+        """Cancel a request to boot from the network; if a BMC cannot cancel, request a boot from
+        disk.
+        """
         import sushy
         from sushy import exceptions
 

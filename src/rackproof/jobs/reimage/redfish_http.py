@@ -1,6 +1,7 @@
-"""HTTP to a BMC that may be an impostor: whole answers are bounded, certificates checked or pinned.
+"""Use HTTP to access a BMC that may be an impostor: answers are limited in size, certificates
+checked or pinned.
 
-requests is imported inside functions, as sushy is: it comes with that.
+requests is imported inside functions, like sushy, with which it is installed.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from rackproof.core.addresses import is_this_machine
 from rackproof.jobs.reimage.bmc import Access, BmcError
 
 MOST_ANSWER_BYTES = 16 << 20
-"""A list of all firmware of a rack's switch has 2 MB."""
+"""Largest size of an answer; a list of all firmware of a rack's switch has 2 MB."""
 MOST_ANSWER_S = 60.0
 _HTTPS_PORT = 443
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
-    """Refuse an address to which the password would travel unencrypted.
+    """Refuse an address to which the password would be sent unencrypted.
 
     Raises:
-        BmcError: It is plain HTTP, and not of this machine.
+        BmcError: The address uses plain HTTP and is not on this machine.
     """
     parts = urlsplit(access.address)
     if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
@@ -36,14 +37,14 @@ def refuse_plain_http(node: str, access: Access) -> None:
 
 
 def limit_answers(session: Any, access: Access) -> None:
-    """Limit a session of requests to answers of bounded size, and to the pinned certificate."""
+    """Limit a requests session to answers of limited size, and to the pinned certificate."""
     adapter = _adapter(access.fingerprint, _origin(redfish_url(access.address)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
 
 
 def redfish_url(address: str) -> str:
-    """Return the address of a BMC as sushy wants it; https unless it names another scheme."""
+    """Return the address of a BMC in sushy's form, with https unless it gives another scheme."""
     return address if re.match(r"https?://", address) else f"https://{address}"
 
 
@@ -57,7 +58,9 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
     from requests.exceptions import RequestException
 
     class BoundedAdapter(HTTPAdapter):
-        """Reads an answer whole, within its bounds: requests' own limit is one between two bytes."""
+        """An adapter that reads an answer completely within limits: requests' own time limit
+        applies between two bytes.
+        """
 
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
             if fingerprint:
@@ -65,7 +68,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
             super().init_poolmanager(*args, **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
-            # The session's token goes along to wherever a BMC redirects.
+            # Wherever a BMC redirects, the session's token would be sent along.
             if _origin(request.url) != origin:
                 raise RequestException("it redirects to another address")
             options["stream"] = True
@@ -81,13 +84,13 @@ def _read_whole(response: Any) -> bytes:
 
     parts: list[bytes] = []
     size, end = 0, time.monotonic() + MOST_ANSWER_S
-    # Not read(): that would wait for all of a part from a BMC that sends a byte every ten seconds.
+    # Not read(): it would wait for all of a part from a BMC that sends a byte every ten seconds.
     while part := response.raw.read1(65536, decode_content=True):
         parts.append(part)
         size += len(part)
         if size > MOST_ANSWER_BYTES or time.monotonic() > end:
             response.raw.close()
-            # sushy tries no plain one of these again.
+            # sushy does not repeat a request after a plain error of this class.
             raise RequestException(
                 f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {MOST_ANSWER_S:.0f} s"
             )
@@ -96,10 +99,10 @@ def _read_whole(response: Any) -> bytes:
 
 
 def read_fingerprint(access: Access) -> str:
-    """Return the SHA-256 of the certificate that a BMC shows, as pairs with colons, or nothing."""
+    """Return the SHA-256 of a BMC's certificate as pairs with colons, or ""."""
     parts = urlsplit(redfish_url(access.address))
     try:
-        # Nothing is believed of this connection: its certificate is only shown.
+        # This connection is not trusted: its certificate is only shown.
         shown = ssl.get_server_certificate((parts.hostname or "", parts.port or _HTTPS_PORT), timeout=10)
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(shown)).digest().hex(":")
     except (OSError, ValueError):

@@ -1,15 +1,15 @@
 """Read and write the folder of a run of reimage.yml: the request, and one journal per node.
 
-A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journal/`` one file per node,
-``before/`` and ``after/`` each node's hardware. A node's newest journal is its progress; a new run goes on
-from there.
+A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journal/`` one file per
+node, ``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress; a
+new run continues from there.
 
-A journal's lines are added whole or not at all, however the writer ends. A line is a checksum and an entry in
-JSON; a checksum that ends with a plus sign goes on from that of the line before, so that lines that were
-lost, repeated or swapped are a damage, too. A last line that was cut off never counted, and is removed by the
-next writer; a damaged line before it is an error, because its content is not known. Beside the journal lies a
-reserve: the space to write down how a step ended is taken before the step begins, so that a full disk stops a
-node before it is touched and not after.
+A journal line is added either completely or not at all, however the writer ends. A line is a
+checksum and an entry in JSON; a checksum that ends with a plus sign continues that of the previous
+line, so lost, repeated or swapped lines also count as damage. An incomplete last line never
+counted, and the next writer removes it; a damaged line before it is an error, because its content
+is unknown. A reserve is stored beside the journal: the space for recording the end of a step is
+allocated before the step starts, so a full disk stops a node before, not after, it is touched.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from rackproof.store.run_folder import RECORD_LIMIT_BYTES, new_run_id, read_file
 from rackproof.store.sealed_json import open_sealed
 
 BENCHMARK = "reimage"
-"""The name under which a run enters the history."""
+"""Name of a run's benchmark in the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-"""Folder of the host claims of re-imaging, beside those that every job makes."""
+"""Folder of the host claims of re-imaging, in addition to those that every job makes."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
@@ -47,15 +47,15 @@ _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class ReimageError(RackproofError):
-    """A fault that the operator has to fix; the message says what and how."""
+    """A fault that the operator must fix; the message gives the fault and the remedy."""
 
 
 class JournalError(RackproofError):
-    """A journal cannot be written or read; the message names what to do."""
+    """A journal that cannot be written or read; the message gives the remedy."""
 
 
 class RunRequest(Record):
-    """The request of a run, kept in ``reimage.json``."""
+    """The request of a run, as stored in ``reimage.json``."""
 
     run_id: str
     started: AwareDatetime
@@ -68,7 +68,9 @@ class RunRequest(Record):
 
 
 class ReimageContext(Record):
-    """A run in progress. ``todo`` has the steps of each node that is taken, ``refused`` why one is not."""
+    """A run in progress. ``todo`` has the steps of each accepted node, ``refused`` the reason for
+    each other one.
+    """
 
     run_id: str
     folder: str
@@ -81,10 +83,10 @@ class ReimageContext(Record):
 
 
 def journal_path(folder: Path, node: str) -> Path:
-    """Return where the journal of a node lies in a run's folder.
+    """Return the path of a node's journal in a run's folder.
 
     Raises:
-        JournalError: The name cannot be a file's.
+        JournalError: The name cannot be used for a file.
     """
     if not node or "/" in node or "\0" in node or node.startswith(".") or len(node) > 200:
         raise JournalError(
@@ -97,7 +99,7 @@ def read_run_file(folder: Path) -> RunRequest:
     """Return the request of a run.
 
     Raises:
-        ReimageError: It is not there, or damaged.
+        ReimageError: The request does not exist, or is damaged.
     """
     path = folder / RUN_FILE
     try:
@@ -112,7 +114,7 @@ def read_run_file(folder: Path) -> RunRequest:
 
 
 def run_folders(results: Path) -> list[Path]:
-    """Return the folders of runs, newest first; also of one that was killed as it began.
+    """Return the folders of runs, newest first, including a run that was killed at its start.
 
     Raises:
         ReimageError: The results folder cannot be listed.
@@ -127,9 +129,9 @@ def run_folders(results: Path) -> list[Path]:
 
 
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
-    """Return the newest journal of each node, of all nodes unless some are given.
+    """Return the newest journal of each node, for all nodes unless some are given.
 
-    A run that was killed before its request was written has started nothing, and is passed over.
+    A run that was killed before its request was written has started nothing and is skipped.
     """
     left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
@@ -140,7 +142,7 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
             continue
         names = _nodes_with_journal(folder, left)
         for name in names:
-            # Folders come newest first: what is there already is newer.
+            # Folders come newest first: an existing entry is newer.
             journals.setdefault(name, journal_path(folder, name))
         if left is not None:
             left.difference_update(names)
@@ -154,19 +156,21 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
 
 
 def next_run_id(results: Path) -> str:
-    """Return an id after all earlier runs', though the clock was put back: ids are their order."""
+    """Return an id after all earlier runs' ids, even if the clock was set back: ids define their
+    order.
+    """
     now, before = datetime.now(UTC), next(iter(run_folders(results)), None)
     latest = stamp_of(before.name) if before else None
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
 def encode_entry(entry: Entry, after: int | None = None) -> bytes:
-    """Return an entry as a journal has it.
+    """Return an entry in the form in which a journal stores it.
 
     Args:
         entry: The entry to write.
-        after: Checksum of the line before. None makes a line without a predecessor: the first one, and those
-            that earlier versions wrote.
+        after: The checksum of the previous line. None makes a line without a predecessor: the first
+            line, and lines that earlier versions wrote.
     """
     text = entry.model_dump_json(exclude_defaults=True).encode()
     return b"%08x%s %s\n" % (zlib.crc32(text, after or 0), b"" if after is None else b"+", text)
@@ -181,14 +185,14 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def _last_checksum(data: bytes) -> int | None:
-    """Return the checksum of a journal's last whole line, or None if there is none."""
+    """Return the checksum of a journal's last complete line, or None if there is none."""
     end = data.rfind(b"\n")
     begin = data.rfind(b"\n", 0, max(end, 0)) + 1
     return int(data[begin : begin + 8], 16) if end > 0 else None
 
 
 def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
-    """Return the entries of a journal, oldest first, without a last line that was cut off.
+    """Return the entries of a journal, oldest first, without an incomplete last line.
 
     Raises:
         JournalError: A line before the last is damaged.
@@ -209,7 +213,7 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
 
 
 class _Line(NamedTuple):
-    """A whole line of a journal; one that is ``chained`` goes on from the line before."""
+    """A complete line of a journal; if ``chained``, it continues the previous line."""
 
     entry: Entry
     checksum: int
@@ -222,7 +226,7 @@ def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
     if found is None:
         return None
     checksum, chained = int(found[1], 16), bool(found[2])
-    # Earlier versions wrote lines without a predecessor; they never follow a chained line.
+    # Earlier versions wrote lines without a predecessor; these never follow a chained line.
     if before is not None and before.chained and not chained:
         return None
     if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
@@ -234,10 +238,10 @@ def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
 
 
 def read_journal(path: Path) -> tuple[Entry, ...]:
-    """Return the entries of a journal, none if there is no file.
+    """Return the entries of a journal, or none if there is no file.
 
     Raises:
-        JournalError: It cannot be read, or is damaged.
+        JournalError: The journal cannot be read, or is damaged.
     """
     try:
         with open(path, "rb") as stream:
@@ -260,21 +264,22 @@ def read_journal(path: Path) -> tuple[Entry, ...]:
 
 
 def journal_name(path: Path) -> str:
-    """Return run and node that a journal is of."""
+    """Return the run and the node of a journal."""
     return f"{path.parent.parent.name}/{path.name.removesuffix('.journal')}"
 
 
 def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
-    """Add an entry, flushed to the disk; of one that cannot be added nothing is left.
+    """Add an entry and flush it to the disk; if it cannot be added, leave nothing of it.
 
     Args:
-        path: The journal.
+        path: The path of the journal.
         entry: The entry to add.
-        reserve: Whether to reserve space for the following entries first, as each step does at its beginning.
-            Otherwise the reserve may be used up.
+        reserve: Whether to reserve space for the following entries first, as at the start of each
+            step. Otherwise the reserve may be used up.
 
     Raises:
-        JournalError: Disk full, not permitted, damaged; the text names what to do.
+        JournalError: The disk is full, or the file is not permitted or damaged; the text gives the
+            remedy.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +291,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             except OSError as error:
                 if reserve or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                # The end of a step that finds no space: this is what the reserve was taken for.
+                # The end of a step has no space: this is the purpose of the reserve.
                 _reserve(path).unlink(missing_ok=True)
                 _add(handle, entry, str(path))
     except OSError as error:
@@ -303,7 +308,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
 
 
 def release_reserve(path: Path) -> None:
-    """Give back the reserve of a journal that has ended."""
+    """Release the reserve of a journal that has ended."""
     with contextlib.suppress(OSError):
         _reserve(path).unlink(missing_ok=True)
 
@@ -319,7 +324,7 @@ def _locked(path: Path) -> Iterator[int]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
-        # To flush a file does not keep its name, which is in the folder.
+        # Flushing a file does not store its name, which is in the folder.
         if new:
             _flush_folder(path.parent)
     finally:
@@ -327,7 +332,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _add(handle: int, entry: Entry, name: str) -> None:
-    """Write after the last whole entry; remove an entry that could not be written whole."""
+    """Write after the last complete entry; remove an entry that could not be written completely."""
     size = os.fstat(handle).st_size
     if size > _LARGEST:
         raise JournalError(
@@ -349,12 +354,12 @@ def _add(handle: int, entry: Entry, name: str) -> None:
 
 
 def _take(path: Path) -> None:
-    """Fill the reserve; bytes that are written, because a hole takes no space."""
+    """Fill the reserve with written bytes, because a hole would take no space."""
     if path.exists() and path.stat().st_size == RESERVE_BYTES:
         return
     try:
         with open(path, "wb") as stream:
-            # Random: file systems that compress (ZFS, Btrfs) would keep zeros in no space at all.
+            # Random bytes: file systems that compress (ZFS, Btrfs) would need no space for zeros.
             stream.write(os.urandom(RESERVE_BYTES))
             stream.flush()
             os.fsync(stream.fileno())
@@ -366,7 +371,7 @@ def _take(path: Path) -> None:
 def _flush_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # Some network file systems cannot flush a folder; the file itself is safe by now.
+        # Some network file systems cannot flush a folder; the file itself is already safe.
         with contextlib.suppress(OSError):
             os.fsync(handle)
     finally:

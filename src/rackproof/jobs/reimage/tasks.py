@@ -1,7 +1,7 @@
-"""Run the tasks of reimage.yml: a run begins, a step of a node begins or ends, a run ends, a BMC is reached
-by its protocol; and the status command.
+"""Run the tasks of reimage.yml: start and end a run, start and end a step of a node, reach a BMC by
+its protocol; and answer the status command.
 
-A run's files are in ``run_files``, the hardware of its nodes in ``hardware``.
+The files of a run are handled in ``run_files``, the hardware of its nodes in ``hardware``.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from rackproof.store.sealed_json import seal_json
 
 METHODS = ("image", "autoinstall", "rack")
 UNKNOWN = "unknown"
-"""The partition of nodes that Slurm does not list: they count as sharing one."""
+"""Partition of nodes that Slurm does not list: they count as sharing one."""
 MAX_REASONS = 50
-"""In a run's record; its end shows all of them."""
+"""Largest number of reasons in a run's record; the summary at its end shows all of them."""
 
 
 class NodeStatus(Record):
-    """The progress of a node, by its newest journal."""
+    """The progress of a node according to its newest journal."""
 
     node: str
     run_id: str
@@ -57,7 +57,7 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """The end of a run. ``history`` is a remark, empty when all is well."""
+    """The end of a run. ``history`` is a remark, empty if the run was stored."""
 
     verdict: Verdict
     gates: bool
@@ -67,7 +67,7 @@ class RunSummary(Record):
 
 @dataclass(frozen=True)
 class _Takeover:
-    """The steps of a node that a new run need not repeat, and the run that did them."""
+    """The steps of a node that a new run need not repeat, and the run that completed them."""
 
     run_id: str = ""
     steps: tuple[Step, ...] = ()
@@ -77,7 +77,9 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """The plan of a re-imaging: by node the steps and the adopted results, or why the node is left out."""
+    """The plan of a re-imaging: by node, the steps and adopted results, or the reason why the node
+    is left out.
+    """
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     takeovers: dict[str, _Takeover] = field(default_factory=dict)
@@ -99,37 +101,41 @@ def begin_run(
     images: Mapping[str, str] | None = None,
     again: bool = False,
 ) -> ReimageContext:
-    """Claim the nodes, read how far each is, and plan its steps and the waves.
+    """Claim the nodes, read the progress of each, and plan its steps and the waves.
 
     Args:
         results: The results folder.
-        nodes: Node to its racks.
-        method: The way of imaging, one of :data:`METHODS`.
-        owner_pid: Process that the claims last as long as; None is a dry run, which writes nothing.
-        at_once: The most nodes that are out at a time.
-        per_rack: The most of one rack.
-        per_partition: The most of one Slurm partition.
+        nodes: Each node with its racks.
+        method: The imaging method, one of :data:`METHODS`.
+        owner_pid: The process whose lifetime limits the claims; None is a dry run, which writes
+            nothing.
+        at_once: The largest number of nodes that are out of service at a time.
+        per_rack: The largest number of nodes of one rack.
+        per_partition: The largest number of nodes of one Slurm partition.
         members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``; nodes that it does not list
             count as one partition.
-        remark: Why the partitions are not known; shown in the plan.
-        limits_s: Seconds by step, those that differ.
-        images: By node the digest of the image that it is to get, where there is one. A node that got another
-            one is imaged again.
-        again: Begin from the first step, for any contents of journals.
+        remark: The reason why the partitions are not known; shown in the plan.
+        limits_s: The time limits of steps in seconds, as far as they differ from the defaults.
+        images: By node, the digest of the image that it should get, if there is one. A node that
+            got another image is imaged again.
+        again: Whether to start from the first step, whatever the journals contain.
 
     Raises:
-        ReimageError: Another playbook works on one of the nodes, unusable options, or nothing can be written.
+        ReimageError: Another playbook works on one of the nodes, the options are unusable, or a
+            file cannot be written.
     """
     _check_method(method)
     images = images or {}
     try:
-        # Before anything is claimed or written: a name that no file can have must not end the run half-way.
+        # Done before anything is claimed or written: an invalid file name must not end the run
+        # half-way.
         for name in nodes:
             journal_path(results, name)
         limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
             _claim_nodes(results, nodes, owner_pid)
-        # Only now: a playbook that has just ended wrote its last entries before its claim was free.
+        # Only now: a playbook that has just ended wrote its last entries before it released its
+        # claim.
         plans = _plan_nodes(results, nodes, method, images, again)
         waves = _plan_waves(nodes, plans.todo, members, at_once, per_rack, per_partition)
         run_id = next_run_id(results)
@@ -152,7 +158,8 @@ def begin_run(
                 limits_s={step.value: seconds for step, seconds in limits.items()},
                 images=dict(images),
             )
-            # The request comes last: a run without it has started nothing, and older journals count.
+            # The request is written last: a run without it has started nothing, and older journals
+            # count.
             _write_adopted(Path(run.folder), plans)
             write_file(Path(run.folder) / RUN_FILE, seal_json(request.model_dump_json(indent=1) + "\n"))
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
@@ -169,8 +176,8 @@ def _check_method(method: str) -> None:
 
 
 def _claim_nodes(results: Path, nodes: Iterable[str], owner_pid: int) -> None:
-    # Two claims: the first shows `rackproof reimage status` which nodes a living playbook works on,
-    # the second keeps other jobs off them.
+    # Two claims: the first shows `rackproof reimage status` which nodes a running playbook works
+    # on, the second excludes other jobs from them.
     host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
     host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
 
@@ -185,16 +192,16 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
-            # Not alive: the nodes are claimed by this run, so no other run can be at work on them.
+            # Not alive: this run has claimed the nodes, so no other run can be working on them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
-            # The node's progress cannot be known: an operator decides.
+            # The node's progress is unknown: an operator must decide.
             plans.refused[name] = str(error)
             del plans.todo[name], plans.takeovers[name]
             continue
         if progress.state != "returned":
-            # Another way to install is another image, too.
+            # Another installation method also means another image.
             same_image = (request.method, request.images.get(name, "")) == (method, images.get(name, ""))
             plans.todo[name], plans.takeovers[name] = _continue_node(
                 newest[name].parent.parent, progress, same_image
@@ -205,14 +212,17 @@ def _plan_nodes(
 def _continue_node(
     earlier: Path, progress: NodeProgress, same_image: bool
 ) -> tuple[tuple[Step, ...], _Takeover]:
-    """Return the steps of a node that an earlier run did not finish, and the adopted results of that run."""
+    """Return the steps of a node that an earlier run did not finish, and the results adopted from
+    that run.
+    """
     counted = progress if same_image else NodeProgress(state="interrupted", attempt=progress.attempt)
     steps = lifecycle.remaining_steps(counted)
     takeover = _Takeover(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # Also for another image: the node was half-way, and only that run has its hardware from before.
+        # This applies even to another image: only the interrupted run has the node's earlier
+        # hardware.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -238,7 +248,7 @@ def _plan_waves(
 
 
 def _write_adopted(folder: Path, plans: _NodePlans) -> None:
-    """Begin the journal of each node, with the results adopted from an earlier run."""
+    """Create the journal of each node, with the results adopted from an earlier run."""
     for name in plans.todo:
         takeover = plans.takeovers[name]
         if takeover.earlier is not None:
@@ -276,18 +286,19 @@ def write_step(
     reason: str = "",
     remarks: Sequence[str] = (),
 ) -> NodeProgress:
-    """Write down that a step begins, is done, was skipped, or that the node failed; return its progress.
+    """Record that a step starts, is done, was skipped, or that the node failed; return its
+    progress.
 
     Args:
-        run: The run.
-        node: The node.
-        event: The event. ``failed`` needs no step: it is the one that runs.
-        step: The step.
-        reason: Why it failed or was skipped.
-        remarks: The report on the node.
+        run: The context of the run.
+        node: The name of the node.
+        event: The event. ``failed`` needs no step: it applies to the current one.
+        step: The step that the event concerns.
+        reason: The reason why it failed or was skipped.
+        remarks: The report about the node.
 
     Raises:
-        ReimageError: The journal cannot be written: a step that was to begin must not begin.
+        ReimageError: The journal cannot be written, so the step must not start.
     """
     folder = Path(run.folder)
     try:
@@ -304,7 +315,8 @@ def write_step(
             reason=sanitize(reason, 1000),
             remarks=tuple(sanitize(text, 300) for text in (*remarks, *_late_remark(event, before))),
         )
-        # The space for a step's end is taken before it begins: a full disk stops a node before it is touched.
+        # Space for a step's end is reserved before it starts: a full disk stops a node before it is
+        # touched.
         run_files.append_entry(path, entry, reserve=event == "begun")
         after = lifecycle.replay(run_files.read_journal(path), alive=True)
     except JournalError as error:
@@ -338,17 +350,17 @@ def _late_remark(event: Event, before: NodeProgress) -> tuple[str, ...]:
 
 
 def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
-    """Write the run's record, which enters the history, and return every node's result.
+    """Write the run's record, which is stored in the history, and return every node's result.
 
     Raises:
-        ReimageError: It cannot be read or written.
+        ReimageError: The record cannot be read or written.
     """
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
     progress = {name: _final_progress(run, name) for name in request.nodes}
     record = _run_record(folder, request, progress)
     try:
-        # The record first: the history reads it from the folder.
+        # The record comes first: the history reads it from the folder.
         write_run(record, folder)
         history = History(results).keep(folder) if keep_history else ""
     except (ResultsError, OSError) as error:
@@ -381,12 +393,12 @@ def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodePr
 
 
 def _newest_record(folder: Path, node: str) -> Node | None:
-    # A node that failed half-way has no record of after.
+    # A node that failed half-way has no record from after imaging.
     return hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
-    # Without a verdict: a remark about a returned node is not a reason against it.
+    # These have no verdict: a remark about a returned node is no objection to it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))
@@ -399,7 +411,9 @@ def _final_progress(run: ReimageContext, node: str) -> NodeProgress:
 
 
 def _read_node_progress(path: Path, alive: bool) -> NodeProgress:
-    """Return the progress by a journal; one that cannot be read is a failure with its reason."""
+    """Return the progress shown by a journal; an unreadable journal is a failure with its
+    reason.
+    """
     try:
         return lifecycle.replay(run_files.read_journal(path), alive=alive)
     except JournalError as error:
@@ -418,7 +432,7 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
     if progress.state == "returned":
         remarks = f" ({'; '.join(progress.remarks)})" if progress.remarks else ""
         return f"{node}: returned to service{remarks}"
-    # Before the drain has ended it is not known: the drain itself may be what failed.
+    # Until the drain has ended this is unknown: the drain itself may have failed.
     drained = "; whether it is drained, see sinfo -R" if progress.step is Step.DRAIN else " and stays drained"
     return (
         f"{node}: {_failed_step(progress)}{drained}: {progress.reason or 'it was not finished'} "
@@ -429,15 +443,15 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
 def read_progress(
     results: Path, wanted: Iterable[str] | None = None, now: datetime | None = None
 ) -> list[NodeStatus]:
-    """Return how far every node is that was ever imaged from here, by name.
+    """Return the progress of every node that was ever imaged from here, by name.
 
     Args:
         results: The results folder.
-        wanted: Only these nodes.
-        now: The present.
+        wanted: The names of the nodes to return; None for all.
+        now: The current time.
 
     Raises:
-        ReimageError: Nothing can be read.
+        ReimageError: The results cannot be read.
     """
     at = now or datetime.now(UTC)
     living = host_claims.claimed_hosts(results / CLAIMS)
@@ -457,14 +471,14 @@ def read_progress(
 
 
 def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
-    """Return the nodes whose imaging is unfinished, and how far each is.
+    """Return the nodes whose imaging is unfinished, and the progress of each.
 
     Args:
         results: The results folder.
-        wanted: The nodes asked about.
+        wanted: The names of the nodes concerned.
 
     Raises:
-        ReimageError: Nothing can be read.
+        ReimageError: The results cannot be read.
     """
     return {
         node.node: node.text for node in read_progress(results, wanted) if node.progress.state != "returned"
@@ -475,7 +489,8 @@ def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
     """Open a node's BMC by its protocol.
 
     Raises:
-        BmcError: The BMC has no address, does not answer, or refuses; later requests raise it, too.
+        BmcError: The BMC has no address, does not answer, or refuses; later requests may raise it,
+            too.
     """
     if not access.address:
         raise BmcError(f"{node}: {bmc.NO_ADDRESS}")
@@ -488,7 +503,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the machines that a BMC lists.
 
     Raises:
-        BmcError: It does not answer, or refuses.
+        BmcError: The BMC does not answer, or refuses.
     """
     if access.protocol == "ipmi":
         return ipmi.list_systems(node, access)
@@ -496,13 +511,14 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_S) -> Settings:
-    """Return BIOS settings and firmware of a node, or for each of the two why it is not known.
+    """Return a node's BIOS settings and firmware or, for each of them, the reason why it is
+    unknown.
 
     Args:
-        node: The node.
-        access: Its BMC.
-        timeout_s: Seconds after which no further request is made: some BMCs list a hundred pieces of
-            firmware.
+        node: The name of the node.
+        access: The access to its BMC.
+        timeout_s: The number of seconds after which no further request is made: some BMCs list a
+            hundred pieces of firmware.
     """
     if access.protocol == "ipmi":
         return Settings.unknown(f"{node}: IPMI lists neither BIOS settings nor firmware")

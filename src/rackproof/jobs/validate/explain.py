@@ -1,6 +1,6 @@
 """Explain a node's state: measurements and their references, actions so far, and the next step.
 
-All of it comes from the nights' records; the node is not contacted.
+All information comes from the nights' records; the node is not contacted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
 class ExplainError(RackproofError):
-    """There is nothing to explain; the message names the folder that was searched and what to do."""
+    """A node without records to explain; the message gives the searched folder and the remedy."""
 
 
 class Explanation(Record):
-    """A node explained, in lines; ``nights`` are when, verdict and the first reason, newest first."""
+    """The explanation of a node, as lines; ``nights`` has time, verdict and first reason, newest
+    first.
+    """
 
     node: str
     night_id: str
@@ -42,7 +44,7 @@ class Explanation(Record):
     next: tuple[str, ...]
     nights: tuple[tuple[str, str, str], ...]
     damaged: tuple[str, ...] = ()
-    """Nights whose records cannot be read: they may have covered the node, and known worse."""
+    """Nights with unreadable records: they may have included the node with a worse state."""
 
 
 def explain_node(results: Path, node: str) -> Explanation:
@@ -50,10 +52,10 @@ def explain_node(results: Path, node: str) -> Explanation:
 
     Args:
         results: The results folder.
-        node: Name in the inventory.
+        node: The name in the inventory.
 
     Raises:
-        ExplainError: No night has a snapshot of it.
+        ExplainError: No night has a snapshot of the node.
         ResultsError: The results cannot be listed.
     """
     damaged: list[str] = []
@@ -69,7 +71,7 @@ def explain_node(results: Path, node: str) -> Explanation:
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
-    """Explain a node by the nights that covered it, newest first; at least one."""
+    """Explain a node by the nights that include it, newest first; at least one is required."""
     night, mine = nights[0]
     return Explanation(
         node=mine.node,
@@ -107,8 +109,8 @@ def code_text(code: str, entry: FindingCode) -> str:
     """Return the meaning of a finding code, for a terminal.
 
     Args:
-        code: As it was typed: ``xid_79``.
-        entry: Its entry in the registry, perhaps that of its family: ``xid_*``.
+        code: The code as entered: ``xid_79``.
+        entry: Its entry in the registry, possibly that of its family: ``xid_*``.
     """
     lines = [f"{code}: {entry.meaning}", ""]
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
@@ -210,13 +212,14 @@ def _next(mine: NodeNight) -> list[str]:
 
 
 def _step(node: str, one: HealthFinding) -> str:
-    """Return the command that a finding asks for."""
-    # It is typed into a shell, and comes from a node.
+    """Return the command that a finding requires."""
+    # The command is entered into a shell, and the text comes from a node.
     gpu = one.name if _UUID.fullmatch(one.name) else ""
     commands = {
         "configure": f"ansible-playbook provision.yml -l {node}  # {one.code}",
         "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {one.code}; no job may run there",
-        # nextstate=down: after the reboot Slurm gives it no job, whatever its state was before.
+        # nextstate=down: after the reboot Slurm gives the node no job, whatever its state was
+        # before.
         "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {one.code}",
         "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={one.code}  # then power, cooling",
         "inspect": f"look at {one.name or node} {one.place}: cable, seat, cooling  # {one.code}".replace(
@@ -228,15 +231,15 @@ def _step(node: str, one: HealthFinding) -> str:
 
 
 def rma_packet(results: Path, node: str) -> str:
-    """Return the data that a vendor asks for, in Markdown: serials, versions, timeline of XIDs, results and
-    partners.
+    """Return the data that a vendor requests, in Markdown: serials, versions, timeline of XIDs,
+    results and partners.
 
     Args:
         results: The results folder.
-        node: Name in the inventory.
+        node: The name in the inventory.
 
     Raises:
-        ExplainError: No night has a snapshot of it.
+        ExplainError: No night has a snapshot of the node.
         ResultsError: The results cannot be listed.
     """
     one = explain_node(results, node)
@@ -257,7 +260,7 @@ def rma_packet(results: Path, node: str) -> str:
             ],
         )
         bad = {found.name for found in nights[0][1].findings if found.part == "gpu"}
-        # A measurement names its GPU with the slot behind it.
+        # A measurement names its GPU, followed by the slot.
         bad |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
         gone = {gpu.uuid for gpu in seen.gone_gpus}
         lines += ["## GPUs", ""]
@@ -298,7 +301,9 @@ def rma_packet(results: Path, node: str) -> str:
 def _partners(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
-    """Return the partners of a node and how each pair went, newest night first, and bad links."""
+    """Return the partners of a node and the result of each pair, newest night first, and bad
+    links.
+    """
     from rackproof.store.probe_results import read_probes
 
     rows: list[tuple[Any, ...]] = []
@@ -325,7 +330,7 @@ def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
         rows += [
             (folder.name, one.uuid or one.bus_id, one.xid, one.times, one.text)
             for one in (kept.snapshot.xids if kept else ())
-            # One that is still open from an earlier night is in that night's rows.
+            # An event that is still open from an earlier night is in that night's rows.
             if not one.carried
         ]
     return rows
@@ -339,6 +344,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Return text that stays in its cell and is not HTML: it comes from a node."""
+    """Return text that stays in its table cell and is not HTML, because it comes from a node."""
     escaped = sanitize(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

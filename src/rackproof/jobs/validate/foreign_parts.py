@@ -1,8 +1,8 @@
-"""Find parts that two nodes name in one night, only one of which owns them: the other's answer is not
-believed.
+"""Find parts that two nodes report in one night although only one owns them: the other's answer is
+not trusted.
 
-A node that names another's serial number or GPUs would else decide about them: its faults, its numbers and
-its history would be theirs.
+Otherwise a node that reports another's serial number or GPUs would affect it: its faults, numbers
+and history would be attributed to the other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rackproof.store.night_store import StoredSnapshot
 def settle_foreign_parts(
     folder: Path, past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
 ) -> dict[str, StoredSnapshot]:
-    """Return a night's snapshots, and store them, without the parts that another node is known by.
+    """Store and return a night's snapshots without the parts that identify another node.
 
     Args:
-        folder: The night's.
-        past: Earlier nights, newest first.
-        snapshots: Tonight's, by node.
+        folder: The folder of the night.
+        past: The folders of earlier nights, newest first.
+        snapshots: The snapshots of tonight, by node.
 
     Raises:
         ResultsError: A snapshot cannot be written.
@@ -40,7 +40,7 @@ def settle_foreign_parts(
 
 
 def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
-    """Return the finding of a node that names parts of others."""
+    """Return the finding about a node that reports parts of others."""
     shown = ", ".join(sanitize(part, 60) for part in parts[:4])
     more = f" and {len(parts) - 4} more" if len(parts) > 4 else ""
     return HealthFinding(
@@ -55,8 +55,8 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
 
 
 def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return, by node, the parts that it reports and that identify, or were accepted for, exactly
-    one other node.
+    """Return, by node, its reported parts that identify, or were accepted for, exactly one other
+    node.
     """
     accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
@@ -67,7 +67,8 @@ def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
     foreign: dict[str, list[str]] = {}
     for part, names in shared.items():
         owners = _owners(part, names, accepted, before)
-        # Of several that are known by it, or none, only an operator can tell whose it is.
+        # If several nodes are identified by it, or none, only an operator can decide which one owns
+        # it.
         if len(owners) == 1:
             for name in set(names) - owners:
                 foreign.setdefault(name, []).append(part)
@@ -80,9 +81,10 @@ def _owners(
     accepted: Collection[str],
     before: Mapping[str, StoredSnapshot | None],
 ) -> set[str]:
-    """Return the nodes, of those that name a part, that may own it, or an empty set if none is known by it.
+    """Return those nodes reporting a part that may own it, or an empty set if it identifies none.
 
-    A node's known identity outranks what it named last night: an owner that was off could not object.
+    A node's known identity has precedence over its report last night: an owner that was off could
+    not object.
     """
     owners = set(names)
     known = (
@@ -100,7 +102,7 @@ def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
 
 
 def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the nodes that report a part, for parts that several report."""
+    """Return the nodes that report each part that several report."""
     namers: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
         for part in {kept.snapshot.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)} - {""}:
@@ -109,7 +111,7 @@ def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str
 
 
 def _without(kept: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
-    """Return a snapshot without these parts."""
+    """Return a snapshot without the given parts."""
     seen, about = kept.snapshot, kept.about
     about = without_parts(about, parts)
     own = {

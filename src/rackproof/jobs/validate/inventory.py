@@ -21,7 +21,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
     """Return the requirements of a node.
 
     Raises:
-        ValidateError: An unknown key, or a value of another kind.
+        ValidateError: A key is unknown, or a value has another type.
     """
     known = {one.name for one in fields(Expectation)}
     if unknown := sorted(set(values) - known):
@@ -35,14 +35,14 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
 
 
 _SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
-"""Expectations that are true or false."""
+"""Expectations whose value is true or false."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
-    """Return a value of ``validate_expect`` as its check takes it.
+    """Return a value of ``validate_expect`` in the form that its check needs.
 
     Raises:
-        TypeError, ValueError, AttributeError: It is of another kind.
+        TypeError, ValueError, AttributeError: The value has another type.
     """
     if name == "versions":
         return {_text(name, what): _text(name, version) for what, version in value.items()}
@@ -71,7 +71,9 @@ _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
 
 
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
-    """Return mounts as paths, as path, fstype, source and options, or as role storage has them (``kind``)."""
+    """Return mounts given as paths, as path, fstype, source and options, or as in role storage
+    (``kind``).
+    """
     if not isinstance(values, list | tuple):
         raise TypeError(f"mounts: {values!r:.60} is no list")
     mounts: list[str | ExpectedMount] = []
@@ -88,7 +90,8 @@ def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
 
 
 def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
-    # Other options, and sources of buckets and labelled disks, read differently in the kernel's table.
+    # Other options, and sources of buckets and labelled disks, look different in the kernel's
+    # table.
     options = [option for option in value.get("options") or () if option == "ro"]
     mount = {"path": value.get("path"), "fstype": _FSTYPES.get(str(value["kind"]), ""), "options": options}
     return mount | ({"source": value.get("source") or ""} if value["kind"] == "nfs" else {})
@@ -111,10 +114,10 @@ def _expected_mount(value: Mapping[str, Any]) -> ExpectedMount:
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value as text that a finding can show.
+    """Return a value as text for a finding.
 
     Raises:
-        ValueError: It is too long, or has invalid characters.
+        ValueError: The value is too long, or has invalid characters.
     """
     text = str(value)
     if len(text) > 1000 or re.search("[\ud800-\udfff]", text):
@@ -123,7 +126,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _amount(name: str, value: Any, *, whole: bool) -> float:
-    # Python reads "8_00" as 800, and no number is less than NaN: neither may turn a check off.
+    # Python reads "8_00" as 800, and no number is less than NaN: neither must disable a check.
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(
         r"[0-9]{1,15}" if whole else r"[0-9]{1,15}([.][0-9]{1,15})?", text
@@ -133,19 +136,19 @@ def _amount(name: str, value: Any, *, whole: bool) -> float:
 
 
 def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
-    """Return the bounds that hold for a node.
+    """Return the limits that apply to a node.
 
     Raises:
-        ValidateError: An unknown key, or no number.
+        ValidateError: A key is unknown, or a value is not a number.
     """
     known = {one.name for one in fields(Limits)}
     for name, value in values.items():
-        # YAML's yes is True, which is 1 to Python: a bound that was not meant.
+        # YAML's yes is True, which equals 1 in Python: a limit that was not intended.
         if name not in known or isinstance(value, bool) or not _is_limit(value):
             raise ValidateError(
                 f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(known))}"
             )
-    # A night's bound of NaN, or below zero, would never or always be passed.
+    # A limit of NaN or below zero would never or always be exceeded.
     return Limits(**values)  # type: ignore[arg-type]  # names and numbers were checked above
 
 

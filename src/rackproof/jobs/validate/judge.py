@@ -1,4 +1,4 @@
-"""Judge a night of the fleet, phase by phase: findings, numbers, verdicts, decisions, record."""
+"""Judge a night of the fleet in phases: findings, numbers, verdicts, decisions, record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """The findings of the health checks alone on a node, in words: ``reasons`` gate, ``remarks`` do not."""
+    """The findings of the health checks on a node, as texts: ``reasons`` gate, ``remarks`` do
+    not.
+    """
 
     node: str
     verdict: Verdict
@@ -59,7 +61,7 @@ class NodeHealth(Record):
 
 
 class NightDecision(Record):
-    """The decision of a night. ``drain`` holds node and reason."""
+    """The decision of a night. ``drain`` has the node and the reason."""
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()
@@ -85,32 +87,36 @@ def judge_fleet(
     measuring: str | None = None,
     link: str = "",
 ) -> NightDecision:
-    """Judge a night, decide the actions, and keep both.
+    """Judge a night, decide the actions, and store both.
 
     Args:
-        begun: The night.
-        asked: Every node asked for, and why it has no snapshot (empty if no reason is known).
-        being_imaged: Nodes whose imaging has not finished, and how far it is: none of them is resumed. It has
-            no default: a caller that forgot it would resume nodes in the middle of their imaging.
-        slurm: Node to its state, as ``rackproof_slurm_node`` returns, or None if Slurm was not asked.
-        members: Nodes, partitions and reasons as ``sinfo`` lists them.
-        slurm_remark: Why Slurm did not answer.
-        share: Largest share of a partition to drain, and of nodes with one finding.
-        false_alarms: The number of 1,000 healthy node-nights that may fail by comparison with fleet and past.
-        return_hours: The least number of hours between two nights that count as passes of a drained node.
-        acts: The allowed actions: drain, return.
+        begun: The context of the night.
+        asked: Every requested node, with the reason why it has no snapshot (empty if unknown).
+        being_imaged: Nodes whose imaging has not finished, with its progress; none of them is
+            resumed. There is no default: a caller that forgot it would resume nodes during their
+            imaging.
+        slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was
+            not queried.
+        members: Nodes, partitions and reasons, as ``sinfo`` lists them.
+        slurm_remark: The reason why Slurm did not answer.
+        share: The largest share of a partition to drain, and of nodes with one finding.
+        false_alarms: The number of 1,000 healthy node-nights that may fail through comparison with
+            fleet and past.
+        return_hours: The minimum number of hours between two nights that count as passes of a
+            drained node.
+        acts: The permitted actions: drain, return.
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
-        measuring: None where the night was not asked to measure, else why that failed, or nothing. Without
-            its notes, nothing is measured, and nothing proven.
+        measuring: None if the night was not requested to measure, else the reason why measuring
+            failed, or "". Without its notes, nothing is measured and nothing is proven.
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
-        ValidateError: The night cannot be kept, or the options are unusable.
+        ValidateError: The night cannot be stored, or the options are unusable.
     """
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
-    # A budget of nothing would find nothing, one of everything would fail every node.
+    # A budget of 0 would find nothing, and a budget of everything would fail every node.
     if not 0 < false_alarms <= 100:
         raise ValidateError(
             f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
@@ -136,12 +142,13 @@ def judge_fleet(
         inputs.now,
         DrainPolicy(share=share, hours=return_hours),
     )
-    # Last, because it takes back a return that the policy has just planned.
+    # This comes last because it cancels a return that the policy has just planned.
     decided = tuple(_unless_imaged(node, being_imaged) for node in decided)
     slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     night = NightRecord(
         night_id=begun.night_id,
-        # A clock that was put back gives the night an id in the future: it must not start after its end.
+        # After a clock was set back, the night's id is in the future: the start must not be after
+        # the end.
         started=min(stamp_of(begun.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
         verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
@@ -167,9 +174,10 @@ def judge_fleet(
 
 @dataclass(frozen=True)
 class _NightInputs:
-    """The inputs of a night's judgement: tonight's snapshots, the earlier nights, and Slurm's answers.
+    """The input of a night's judgement: tonight's snapshots, earlier nights, and Slurm's answers.
 
-    ``before`` is the last known state of each node, ``damaged`` the remarks on nights that cannot be read.
+    ``before`` is the last known state of each node; ``damaged`` has the remarks on unreadable
+    nights.
     """
 
     folder: Path
@@ -187,7 +195,8 @@ def _read_inputs(
     begun: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
     folder, results = Path(begun.folder), Path(begun.results)
-    # One moment for all phases: the windows of 24 hours and of earlier nights must not move between them.
+    # Use one time for all phases: the windows of 24 hours and of earlier nights must not shift
+    # between them.
     now = datetime.now(UTC)
     snapshots = {
         name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None
@@ -215,16 +224,18 @@ def _read_inputs(
 
 
 def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | None:
-    """Return the night's own measurements, or None if it was not asked for any."""
+    """Return the night's own measurements, or None if none were requested."""
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
-        # A measurement was requested and left nothing: unproven for every node, not "nothing was requested".
+        # Requested measurements without a result: every node is unproven, as opposed to no request.
         return unmeasured_night(0.0, inputs.snapshots, measuring or "what was noted of it cannot be read")
     return probed
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the nodes that nights keep drained: of no other it matters what was measured or read again."""
+    """Return the nodes that nights hold drained; only for these does it matter what was measured
+    again.
+    """
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -248,7 +259,7 @@ def _judge_numbers(
         inputs.now,
         require_measurements,
         policy,
-        # A dry run keeps its folder outside of the results.
+        # A dry run has its folder outside of the results.
         inputs.folder.parent != inputs.results,
         MeasuredTimes(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
@@ -263,14 +274,16 @@ def _nights_ago(now: datetime, night_id: str) -> int:
 
 
 def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
-    """Return some nodes as the history knows their probes: benchmark and hardware key."""
+    """Return probes of some nodes as named in the history: benchmark and hardware key."""
     return {(PROBES, inputs.snapshots[name].about.hardware_key) for name in names if name in inputs.snapshots}
 
 
 def _add_failed_elsewhere(
     findings: dict[str, list[HealthFinding]], inputs: _NightInputs, measured: NightNumbers
 ) -> None:
-    """Add the GPUs that failed in another node, each once though both history and nights know it."""
+    """Add the GPUs that failed in another node, each once even if both the history and nights list
+    it.
+    """
     by_gpu = {one.name: one for one in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))}
     for one in by_gpu.values():
         findings.setdefault(one.node, []).append(one)
@@ -313,15 +326,15 @@ def _judge_nodes(
 
 
 def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
-    """Return the comparisons whose numbers are younger than the last night."""
+    """Return the comparisons whose numbers are newer than the last night."""
     return tuple(one for one in compared if one.partition(":")[2] in measured)
 
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
-    """Return a drained node with the snapshots that tonight's is compared with."""
+    """Return a drained node with the snapshots for comparison with tonight's."""
     kept, earlier = inputs.snapshots[name], [one for one in inputs.past if one.name < hold.since]
     before = night_store.last_snapshot(earlier, name)
-    # None of a drain that begins tonight, because only Slurm's reason has it.
+    # A drain that begins tonight has none, because only Slurm's reason has it.
     failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
     return DrainedNode(
         tonight=kept.snapshot,
@@ -334,7 +347,9 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Return whether a night had a snapshot of a node: of a damaged record that is not known."""
+    """Return whether a night may have a snapshot of a node; for a damaged record this is
+    unknown.
+    """
     try:
         return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
     except ResultsError:
@@ -368,7 +383,7 @@ def _node_health(node: NodeNight) -> NodeHealth:
 
 
 def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNight:
-    """Return a node as decided; one that is still being imaged is not resumed."""
+    """Return a node as decided, except that a node whose imaging is unfinished is not resumed."""
     if node.plan != "return" or node.node not in being_imaged:
         return node
     why = f"stays drained: its imaging has not finished ({being_imaged[node.node]}): rackproof reimage status"
@@ -419,7 +434,7 @@ def _checked_findings(
     majority: Mapping[str, str] | None,
     idle: bool,
 ) -> list[HealthFinding]:
-    """Return the findings of the checks on a node; a node with an answer that they cannot process is
+    """Return the findings of the checks on a node; if they cannot process its answer, it is
     unproven.
     """
     expected = parse_node_expectation(name, kept.expected)
@@ -433,7 +448,7 @@ def _checked_findings(
             limits=limits,
             idle=idle,
         )
-    except Exception as error:  # a node's answer must not prevent the others from being judged
+    except Exception as error:  # one node's answer must not prevent the judgement of the others
         return [_unchecked_finding(name, error)]
     return [*check_sku(kept.snapshot, expected), *found]
 
@@ -450,13 +465,13 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
 
 
 def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterator[HealthFinding]:
-    """Find machines and GPUs that earlier nights have seen under another name.
+    """Find machines and GPUs that earlier nights have seen under another node's name.
 
     Args:
-        inputs: The inputs of the night's judgement.
-        strange: Serials and UUIDs that are new in their node, to the node.
+        inputs: The input of the night's judgement.
+        strange: Serial numbers and UUIDs that are new in their node, each with its node.
     """
-    # Without such parts no earlier night has to be read.
+    # Without such parts, no earlier night must be read.
     places = find_last_places(inputs.past, strange) if strange else {}
     moved: dict[str, list[str]] = {}
     for part, (other, when) in places.items():
@@ -475,7 +490,7 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
 
 
 def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
-    """Return Slurm's findings about the nodes that answered, or nothing if there is no Slurm."""
+    """Return Slurm's findings about the nodes that answered, or nothing without Slurm."""
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
@@ -498,7 +513,7 @@ def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> 
 def _mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, share: float
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
-    """Return what is wrong with nodes, by node, and what befalls the whole fleet."""
+    """Return the findings of nodes, by node, and the remarks about the whole fleet."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for one in settled:
@@ -515,20 +530,24 @@ def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[s
 
 
 def _machine_signs(kept: StoredSnapshot) -> set[str]:
-    """Return the properties that identify one machine: under two names it is one machine with two entries."""
+    """Return the properties that identify a machine: two names with the same ones are one
+    machine.
+    """
     seen = kept.snapshot
-    # Trays of a chassis may share their serial number; not the boot as well.
+    # Trays of a chassis may share their serial number, but not their boot ID.
     boot = {f"{seen.serial} {seen.boot_id}"} if seen.serial and seen.boot_id else set()
     return {gpu.uuid for gpu in seen.gpus} | boot
 
 
 def _is_idle(state: SlurmState | None) -> bool:
-    """Return whether certainly no job runs: where Slurm does not answer, used GPU memory may be a job's."""
+    """Return whether certainly no job runs: if Slurm does not answer, used GPU memory may belong to
+    a job.
+    """
     return state is not None and state.known and not state.jobs
 
 
 def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
-    """Return the nodes' snapshots of the last night."""
+    """Return the nodes' snapshots of last night."""
     return {
         name: night_store.read_snapshot(inputs.past[0], name) if inputs.past else None
         for name in inputs.snapshots
@@ -538,7 +557,9 @@ def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
 def _lost_snapshots(
     inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
 ) -> Iterator[HealthFinding]:
-    """Find nodes whose snapshot of the last night is lost: an older one lacks the findings open then."""
+    """Find nodes whose snapshot of last night is lost: an older one lacks the findings that were
+    open then.
+    """
     if not inputs.past:
         return
     last_night = inputs.past[0]
@@ -583,10 +604,10 @@ def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
 
 
 def _arrived_gpus(snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path]) -> list[HealthFinding]:
-    """Return GPUs that are new in their node and failed in another in an earlier night."""
+    """Return the GPUs that are new in their node and failed in another node in an earlier night."""
     arrived = _new_gpus(snapshots, past)
     findings: dict[str, HealthFinding] = {}
-    # Without new GPUs no earlier night has to be read.
+    # Without new GPUs, no earlier night must be read.
     for folder in past if arrived else ():
         try:
             night = night_store.read_night(folder)
@@ -594,7 +615,7 @@ def _arrived_gpus(snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path])
             continue
         for node in night.nodes:
             for failure in _failures_elsewhere(night, node, arrived):
-                # Nights come newest first: the latest failure is the one that is named.
+                # Nights come newest first, so the latest failure is named.
                 findings.setdefault(failure.name, failure)
     return list(findings.values())
 
@@ -633,7 +654,8 @@ def _node_night(
     read_again: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
-        # ansible-core 2.19 begins every failure so, and the operator needs what follows.
+        # ansible-core 2.19 begins every failure with this text; the operator needs the text after
+        # it.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"
         return NodeNight(
             node=name, verdict=Verdict.UNPROVEN, unreached=f"no snapshot of it: {text}", slurm=state

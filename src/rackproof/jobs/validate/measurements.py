@@ -1,6 +1,6 @@
 """Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-The numbers come from the history, or from the run folders if there is no history.
+The numbers come from the history or, if there is none, from the run folders.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 DRIFT_NIGHTS = 15
-"""Nights that are read: tonight and the fourteen before that drift uses."""
+"""Number of nights that are read: tonight and the fourteen nights before it that drift uses."""
 ELSEWHERE_DAYS = 60
 
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """Benchmark and hardware key: suspect and measured ``once`` only; ``twice``, the better number kept."""
+    """Benchmark and hardware key of numbers: suspect and measured only ``once``; ``twice``, with
+    the better one used.
+    """
 
     once: Collection[tuple[str, str]] = ()
     twice: Collection[tuple[str, str]] = ()
 
 
 class NightNumbers(Record):
-    """The night's numbers, judged: by node its reasons, besides pairs, moved GPUs, and remarks."""
+    """The judged numbers of the night: reasons by node, and pairs, moved GPUs, and remarks."""
 
     nodes: tuple[str, ...] = ()
     reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
@@ -54,7 +56,7 @@ class NightNumbers(Record):
     elsewhere: tuple[HealthFinding, ...] = ()
     remarks: tuple[str, ...] = ()
     compared: dict[str, tuple[str, ...]] = Field(default={})
-    """The comparisons that were made for the numbers of drained nodes."""
+    """Comparisons that were made for the numbers of drained nodes."""
 
 
 def judge_measurements(
@@ -70,8 +72,8 @@ def judge_measurements(
 ) -> NightNumbers:
     """Judge the measurements of the last 24 hours' runs on these nodes.
 
-    ``conditions`` are the nodes' firmware and rack, by nights ago; ``held`` the nodes that nights keep
-    drained, and how many nights ago that began.
+    ``conditions`` are the nodes' firmware and rack, by nights ago; ``held`` has the nodes that
+    nights hold drained, and how many nights ago that began.
     """
     from rackproof.analysis.anomaly import judge_night
     from rackproof.analysis.compared import comparisons
@@ -104,7 +106,7 @@ def judge_measurements(
 
 
 def _homes_of(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the nodes by the key of their hardware, which trays with one serial share."""
+    """Return the nodes by the key of their hardware; trays with one serial number share it."""
     homes: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
         homes.setdefault(kept.about.hardware_key, []).append(name)
@@ -124,7 +126,7 @@ def _judged_nodes(
 
 
 def _reasons_between(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
-    """Return the reasons against links between nodes of this night."""
+    """Return the reasons against links between nodes in this night."""
     return tuple(
         night_reason(part).model_copy(update={"part": sanitize(one.name, 200)})
         for one in night.nodes
@@ -157,22 +159,24 @@ def _read_numbers(
 def _shared_verdict(
     names: Sequence[str], verdict: Verdict, reasons: tuple[NightReason, ...]
 ) -> tuple[Verdict, tuple[NightReason, ...]]:
-    """Return verdict and reasons of the nodes with one hardware key."""
+    """Return verdict and reasons of the nodes that share one hardware key."""
     if len(names) < 2 or not verdict.gates:
         return verdict, reasons
-    # Trays that share their only serial: one of them is bad, and it is unknown which.
+    # Trays share their only serial number: one of them is bad, but it is unknown which.
     shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in reasons)
     return Verdict.UNPROVEN, shared
 
 
 def _measured_tonight(readings: Any) -> set[str]:
-    """Return the hardware keys with a reading of tonight; a negative node is a link's or a group's."""
+    """Return the hardware keys with a reading of tonight; a negative node means a link or a
+    group.
+    """
     tonight = set(readings.node[readings.night == 0].tolist())
     return {readings.parts[node].key for node in tonight if node >= 0}
 
 
 def night_reason(why: Reason) -> NightReason:
-    """Return why a number does not pass, as a night keeps it."""
+    """Return the reason why a number does not pass, in the form that a night stores."""
     return NightReason(
         check=why.check,
         verdict=why.verdict,
@@ -185,7 +189,7 @@ def night_reason(why: Reason) -> NightReason:
 
 
 def _nodes_in_name(name: str) -> set[str]:
-    """Return the nodes that the name of a link or group names; of a large group it is the first ones."""
+    """Return the nodes in the name of a link or group; for a large group, only the first ones."""
     return {one for one in name.replace(">", "+").split("+") if not one.endswith(" more")}
 
 
@@ -198,7 +202,8 @@ def measured_since_last_night(
 ) -> dict[str, tuple[str, ...]]:
     """Return the measurements of some nodes since the last night was judged.
 
-    Its numbers are younger than 24 hours still where two nights are close, and passed then.
+    If two nights are close, the last night's numbers are still younger than 24 hours, and passed
+    then.
     """
     from rackproof.analysis.anomaly import quantity_name
     from rackproof.store.history.readings import readings_of
@@ -206,7 +211,7 @@ def measured_since_last_night(
     if not snapshots:
         return {}
     since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
-    with suppress(ResultsError):  # a night that is damaged was remarked on
+    with suppress(ResultsError):  # a remark about the damaged night exists
         since = night_store.read_night(past[0]).ended if past else since
     runs = [one for one in _recent_runs(results, now) if one.started is not None and one.started > since]
     readings = readings_of(runs, now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
@@ -226,7 +231,7 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
     found: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
-        # A night's numbers are younger than its id.
+        # A night's numbers are newer than its id.
         if stamp is None or now - stamp > timedelta(days=2):
             break
         earlier_ = read_probes(folder)
@@ -239,7 +244,7 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
 def add_probe_reasons(
     measured: NightNumbers, probed: ProbeNight | None, seen: set[str], require_references: bool
 ) -> NightNumbers:
-    """Add the faults of the night's own measuring: they can only make a verdict worse."""
+    """Add the faults from the night's own measurements, which can only make a verdict worse."""
     if probed is None:
         return measured
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)
@@ -264,19 +269,19 @@ def add_probe_reasons(
 def _readings_from_history(
     results: Path, place: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
 ) -> tuple[Any, Any, list[HealthFinding], list[str]]:
-    """Return readings of the nights, accepted references, GPUs that failed elsewhere, and remarks."""
+    """Return the nights' readings, accepted references, GPUs that failed elsewhere, and remarks."""
     import numpy as np
 
     from rackproof.store.history.client import lost_acceptances
     from rackproof.store.history.store import drain_spool, open_store
 
-    # Numbers that waited for the database belong to this night; a dry run moves nothing.
+    # Numbers that waited for the database belong to this night; a dry run moves no files.
     if not dry:
         drain_spool(place, results / ".spool")
     with open_store(place) as store:
-        # The end is excluded: a run of this very second counts.
+        # The end is excluded, so add a second: a run of this second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-        # The runs that nights of health have kept were judged there, and have no floors.
+        # Runs stored by nights were judged there, and have no floors.
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
@@ -286,7 +291,7 @@ def _readings_from_history(
 
 
 def _readings_from_folders(results: Path, now: datetime) -> Any:
-    """Return tonight's readings from the run folders, which outlive every database."""
+    """Return tonight's readings from the run folders, which outlive any database."""
     from rackproof.store.history.readings import readings_of
 
     return readings_of(_recent_runs(results, now), now + timedelta(seconds=1))
@@ -299,7 +304,8 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
     runs = []
     for folder in run_folders(results):
         stamp = stamp_of(folder.name)
-        # A folder is named by when its run began: one that took a day ended within the last 24 hours.
+        # A folder is named after the start of its run: a run that took a day ended within the last
+        # 24 hours.
         if stamp is None or now - stamp > timedelta(days=2) or night_store.is_night(folder.name):
             continue
         try:
@@ -312,7 +318,7 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
 def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
-    """Return GPUs that failed in another chassis, each once, by its latest failure."""
+    """Return GPUs that failed in another chassis, each once, with its latest failure."""
     homes = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
     latest: dict[str, HealthFinding] = {}
     for one in failures:
@@ -326,7 +332,9 @@ def _gpus_failed_elsewhere(
 def failed_elsewhere_finding(
     name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
 ) -> HealthFinding:
-    """Return the finding of a GPU that failed in another node earlier: a hint, no reason to drain."""
+    """Return the finding about a GPU that failed in another node earlier: a hint, no reason to
+    drain.
+    """
     return HealthFinding(
         node=name,
         code="gpu_failed_elsewhere",

@@ -1,10 +1,11 @@
-"""Run validate.yml once within bounds, clean up after an earlier run, and send messages.
+"""Run validate.yml once within limits, clean up after an earlier run, and send messages.
 
-The playbook is run by ansible-runner, as a program: this package never imports Ansible or its runner.
+ansible-runner is started as a program to run the playbook: this package never imports Ansible or
+its runner.
 
-The exit status separates the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
-where there is no night to judge by (the playbook died, ran out of time, could not write), or where no
-message could be sent.
+The exit status separates faults of the fleet from faults of the tool: 0 pass or degraded, 2 a bad
+node, 3 unproven, 1 if there is no night to judge by (the playbook failed, ran out of time, could
+not write) or if a message could not be sent.
 """
 
 from __future__ import annotations
@@ -53,19 +54,21 @@ _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
 }
-"""The contents of a night's folder before it is judged."""
+"""Contents of a night's folder before the judgement."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-# Slack asks for messages of at most 4000 characters.
+# Slack recommends messages of at most 4000 characters.
 _MOST_TEXT = 3500
 
 
 class NightlyError(RackproofError):
-    """A fault that the operator has to fix; the message says what and how."""
+    """A fault that the operator must fix; the message gives the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class NightlySettings:
-    """The settings of a nightly. ``variables`` go to the playbook; ``mail_to`` empty sends no mail."""
+    """The settings of a nightly. ``variables`` are passed to the playbook; an empty ``mail_to``
+    sends no mail.
+    """
 
     results: Path
     checkout: Path
@@ -81,7 +84,9 @@ class NightlySettings:
 
 @dataclass(frozen=True)
 class NightlyOutcome:
-    """The outcome of a nightly: exit status, the night if there is one, the message's lines."""
+    """The outcome of a nightly: exit status, the night if there is one, and the lines of the
+    message.
+    """
 
     status: int
     night: NightRecord | None
@@ -92,11 +97,12 @@ def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
     """Run one night and send messages about it.
 
     Args:
-        settings: The request.
+        settings: The settings of the request.
         output: The stream for the playbook's output while it runs.
 
     Raises:
-        NightlyError: Another nightly runs, or there is no checkout; no message is sent, nothing was done.
+        NightlyError: Another nightly is running, or there is no checkout; no message is sent,
+            nothing was done.
         ResultsError: The results folder cannot be used.
     """
     if not (settings.checkout / "validate.yml").is_file():
@@ -115,20 +121,21 @@ def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
 
 
 def finish_interrupted(results: Path) -> list[str]:
-    """Finish nights that were judged and not closed, remove those that were not judged; return remarks.
+    """Complete nights that were judged but not closed, remove nights without a judgement; return
+    remarks.
 
     Args:
         results: The results folder.
     """
     remarks: list[str] = []
     if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
-        return []  # A playbook that an operator started is at it.
+        return []  # a playbook that an operator started is running
     for folder in sorted(results.iterdir()):
         whole = (folder / RECORD_NAME).is_file()
         if whole or not night_store.is_night(folder.name) or folder.is_symlink():
             continue
         if not (folder / night_store.NIGHT_FILE).is_file():
-            # Drafts that a killed process left begin with a dot.
+            # Drafts left by a killed process start with a dot.
             if {one.name for one in folder.iterdir() if one.name[0] != "."} - _UNJUDGED:
                 remarks.append(f"{folder.name} is no whole night, and holds what no night makes; it was left")
                 continue
@@ -155,10 +162,10 @@ def _single_nightly(results: Path) -> Iterator[None]:
         raise NightlyError(f"results folder {results} cannot be written: {error.strerror}") from error
     with lock:
         try:
-            # The kernel lets go of it when this process ends, however it ends.
+            # The kernel releases the lock when this process ends, however it ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            # The holder's pid is in the file: an operator can see whether it hangs.
+            # The holder's pid is in the file, so that an operator can check whether it hangs.
             lock.seek(0)
             other = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
@@ -170,14 +177,15 @@ def _single_nightly(results: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # Empty means ended. Left full by a reboot, it makes systemd start the night again.
+            # An empty file means ended. If a reboot leaves it non-empty, systemd starts the night
+            # again.
             lock.truncate(0)
 
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """The end of the playbook: exit status (None: out of time), its last lines, and the hosts lost
-    or failed.
+    """The end of the playbook: exit status (None: out of time), its last lines, and lost or failed
+    hosts.
     """
 
     status: int | None
@@ -197,16 +205,18 @@ def _program(name: str) -> Path:
 
 
 def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
-    """Run the playbook by ansible-runner, bounded; its output is printed as it comes."""
+    """Run the playbook through ansible-runner within limits; its output is printed as it
+    arrives.
+    """
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
-    # Only its owner may look into it, and nothing of it is kept.
+    # Only the owner has access to it, and it is removed afterwards.
     with tempfile.TemporaryDirectory(prefix=f"{_PRIVATE}{os.getpid()}-") as folder:
         private = Path(folder)
         (private / "env").mkdir()
         (private / "env/extravars").write_text(json.dumps({**variables, **settings.variables}))
-        # This process bounds the playbook; where it is gone, ansible-runner does.
+        # This process limits the playbook; if this process is gone, ansible-runner does.
         bounds = {"job_timeout": int(settings.timeout_s + _LATER_S), "pexpect_timeout": 1}
         (private / "env/settings").write_text(json.dumps(bounds))
         argv = [str(runner), "run", folder, "--project-dir", str(checkout), "--playbook", "validate.yml"]
@@ -220,7 +230,8 @@ def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # A terminal's Ctrl-C reaches this process alone, which then ends the playbook in order.
+            # A terminal's Ctrl-C reaches only this process, which then ends the playbook in an
+            # orderly way.
             start_new_session=True,
             env=_environment(checkout, playbook.parent),
         )
@@ -247,20 +258,22 @@ def _remove_private_folders() -> None:
 
 
 def _environment(checkout: Path, programs: Path) -> dict[str, str]:
-    """Return the playbook's environment: without this process's own secrets, host keys checked as always."""
+    """Return the playbook's environment, without this process's own secrets and with host key
+    checking.
+    """
     secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
     kept = {name: value for name, value in os.environ.items() if name not in secrets}
-    # ansible-runner puts a path of its own over the checkout's, and would not check host keys.
+    # ansible-runner would replace the checkout's path with its own, and would not check host keys.
     kept.setdefault("ANSIBLE_CALLBACK_PLUGINS", str(checkout / "plugins/callback"))
     path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"
     return kept | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "True", "PATH": path}
 
 
 def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail: deque[str]) -> None:
-    """Print the playbook's output line by line, and remember the end of it."""
+    """Print the playbook's output line by line, and store its end."""
     for number, line in enumerate(child.stdout or ()):
         if number == 0:
-            # It holds the whole environment, with the address of the history and its password.
+            # It contains the whole environment, including the history's address and password.
             (artifacts / "command").unlink(missing_ok=True)
         shown = sanitize(line, 500)
         output.write(shown + "\n")
@@ -270,8 +283,8 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail:
 
 
 def _failed_hosts(events: Path) -> Iterator[str]:
-    """Yield the hosts that could not be reached, and those where a task failed, as ansible-runner
-    noted it.
+    """Yield the unreachable hosts and the hosts with a failed task, as ansible-runner recorded
+    them.
     """
     lost: set[str] = set()
     failed: dict[str, set[str]] = {}
@@ -293,9 +306,9 @@ def _failed_hosts(events: Path) -> Iterator[str]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End the playbook with all that it started, by force if need be, and ansible-runner after it."""
+    """End the playbook and all its processes, if necessary by force, and then ansible-runner."""
     for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
-        # The playbook has a session of its own.
+        # The playbook has its own session.
         for pid in (*_children(child.pid), child.pid):
             if child.poll() is not None:
                 return
@@ -345,7 +358,7 @@ def _outcome(
 
 
 def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: float) -> NightlyOutcome:
-    """Send message, mail and metrics; one that could not be sent is a fault of the tool."""
+    """Send message, mail and metrics; a failure to send one is a fault of the tool."""
     problems = []
     night = outcome.night
     probed = probe_results.read_probes(settings.results / night.night_id) if night else None
@@ -365,9 +378,9 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
             if send is not None:
                 send()
         except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
-            # An address may hold a secret; urllib's messages do not repeat it, ours do not either.
+            # An address may contain a secret; neither urllib's messages nor ours repeat it.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
-    # A bad night outranks a message that was not delivered: its status stays.
+    # A bad night is more important than an undelivered message: its exit status remains.
     status = outcome.status if not problems or outcome.status else EXIT_TOOL
     return NightlyOutcome(status, outcome.night, (*outcome.lines, *problems))
 
@@ -377,16 +390,17 @@ def _without(text: str, secret: str) -> str:
 
 
 def post_webhook(url: str, text: str) -> None:
-    """Post a text to a webhook as Slack takes it.
+    """Post a text to a webhook in Slack's format.
 
     Raises:
-        OSError: It does not answer, or not with success.
-        ValueError: The URL is invalid, or not of http.
+        OSError: The server does not answer, or does not report success.
+        ValueError: The URL is invalid, or does not use http.
     """
-    # urllib would open file:// and ftp://, too.
+    # urllib would also open file:// and ftp://.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
-    # Text between angle brackets calls people and hides the targets of links; a node's units may contain it.
+    # Text in angle brackets notifies people and hides the targets of links; a node's units may
+    # contain it.
     body = json.dumps({"text": text[:_MOST_TEXT].translate(_SLACK)}).encode()
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, data=body, headers={"Content-Type": "application/json"}
@@ -399,7 +413,7 @@ def post_webhook(url: str, text: str) -> None:
 
 
 def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
-    """Send a text by e-mail; with a user in the environment by a login over TLS.
+    """Send a text by e-mail; if the environment has a user, log in over TLS.
 
     Raises:
         OSError: The server does not answer.
@@ -413,7 +427,7 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
     message.set_content("\n".join(lines) + "\n")
     with smtplib.SMTP(host, int(port or 25), timeout=_TELL_S) as server:
         if user := os.environ.get(SMTP_USER, ""):
-            # A password goes over TLS only; a relay on this machine takes mail without either.
+            # A password is sent only over TLS; a relay on this machine accepts mail without either.
             server.starttls(context=ssl.create_default_context())
             server.login(user, os.environ.get(SMTP_PASSWORD, ""))
         server.send_message(message)
@@ -422,11 +436,11 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
 def prometheus_metrics(
     outcome: NightlyOutcome, took: float, probed: probe_results.ProbeNight | None = None
 ) -> bytes:
-    """Return a night as Prometheus reads it from a text file (``node_exporter``).
+    """Return a night in the format that Prometheus reads from a text file (``node_exporter``).
 
     Args:
-        outcome: The outcome.
-        took: Seconds that it took.
+        outcome: The outcome of the nightly.
+        took: The duration in seconds.
         probed: The night's own measurements, or None if none were requested.
     """
     night = outcome.night
@@ -444,7 +458,7 @@ def prometheus_metrics(
             ({"verdict": one.value}, float(sum(node.verdict is one for node in night.nodes)))
             for one in Verdict
         ]
-        # One series per node that needs attention: a healthy fleet costs nothing.
+        # One series per node that needs attention, so a healthy fleet adds none.
         bad = [
             ({"node": one.node, "rack": one.rack, "verdict": one.verdict.value}, 1.0)
             for one in night.nodes
@@ -475,11 +489,11 @@ def prometheus_metrics(
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for labels, value in samples:
             shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            # repr, for the timestamp: the six digits of :g would round it to hours.
+            # repr for the timestamp: the six digits of :g would round it to hours.
             lines.append(f"{name}{{{shown}}} {value:g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
 
 
 def _label(text: str) -> str:
-    # As Prometheus' text format has it; line feeds are gone already.
+    # Escaped for Prometheus' text format; line feeds have already been removed.
     return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,6 @@
-"""Write the pages of a night: the fleet as racks and nodes, changes on top, and a page per node."""
+"""Write the pages of a night: the fleet as racks and nodes, with changes at the top, and a page per
+node.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from rackproof.store.run_folder import ResultsError, write_file
 PAGE = "index.html"
 JUNIT = "report.junit.xml"
 NODE_PAGES = 64
-"""The number of nodes beyond which only those that did not pass have a page: the others would show
+"""Number of nodes above which only nodes that did not pass have a page: the others would show
 nothing.
 """
 CHART_NIGHTS = 30
@@ -42,12 +44,12 @@ _WORDS = {
 
 
 def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str]) -> Path:
-    """Write the pages of a night into its folder; return the first one's path.
+    """Write the pages of a night into its folder; return the path of the first one.
 
     Args:
         results: The results folder.
-        night: The night, whose folder is there.
-        changes: The changes since the night before, in words.
+        night: The night, whose folder exists.
+        changes: Texts about the changes since the previous night.
 
     Raises:
         ResultsError: The folder cannot be written.
@@ -85,10 +87,10 @@ def night_page(
     """Return the page of a fleet's night.
 
     Args:
-        night: The night.
-        changes: The changes since the night before.
-        pages: Node to the page that its cell leads to.
-        measured: Its own measurements, in words.
+        night: The record of the night.
+        changes: Texts about the changes since the previous night.
+        pages: Each node with the page to which its cell links.
+        measured: Texts about the night's own measurements.
     """
     counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in _ORDER]
     more = len(changes) - _CHANGES
@@ -103,7 +105,7 @@ def night_page(
             point=", ".join(f"{count} {verdict.value}" for verdict, count in counts if count),
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
-            # The fault there is already in the remarks.
+            # The remarks already contain the fault.
             remarks=[sanitize(one, 500) for one in night.remarks]
             + [sanitize(one, 500) for one in measured if not one.startswith("! ")],
             changes=[sanitize(one, 400) for one in changes[:_CHANGES]]
@@ -129,11 +131,11 @@ def node_page(
     """Return the page of a node in a night.
 
     Args:
-        night: The night.
-        mine: The node in it.
-        kept: Its snapshot, or None if there is none.
-        nights: Nights that covered it, newest first.
-        charts: Its measurements over the nights.
+        night: The record of the night.
+        mine: The node in this night.
+        kept: The snapshot of the node, or None if there is none.
+        nights: The nights that include it, newest first.
+        charts: The charts of its measurements over the nights.
     """
     one = explain.build_explanation(nights or [(night, mine)])
     return (
@@ -160,8 +162,8 @@ def node_page(
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """Return names without their common beginning, up to its last separator."""
-    # Names are sorted: what the first and the last share, all share.
+    """Return names without their common prefix, which ends at a separator."""
+    # Names are sorted: what the first and the last have in common, all have.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1
@@ -330,7 +332,9 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
 
 
 def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple[NightRecord, NodeNight]]]:
-    """Return the nights of nodes, newest first; each night is read once, however many nodes there are."""
+    """Return the nights of nodes, newest first; each night is read only once for any number of
+    nodes.
+    """
     found: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
     for folder in folders if names else ():
         try:
@@ -344,7 +348,7 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 
 
 class _Series:
-    """Measurements of nodes in earlier nights, out of the history; empty without it."""
+    """The measurements of nodes in earlier nights, from the history; empty without it."""
 
     def __init__(self, results: Path, night: NightRecord) -> None:
         from datetime import timedelta
@@ -363,13 +367,13 @@ class _Series:
         }
 
     def charts(self, mine: NodeNight, kept: StoredSnapshot | None) -> tuple[Drawn, ...]:
-        """Return charts of a node's measurements, those that do not pass first."""
+        """Return charts of a node's measurements; those that do not pass come first."""
         readings = self._readings
         if readings is None or kept is None or mine.hardware_key not in self._nodes:
             return ()
         values = self._values_of(self._nodes[mine.hardware_key])
         bad = {one.metric.partition(" ")[0] for one in mine.reasons}
-        # One night alone is a number and no history.
+        # A single night is a number, not a history.
         wanted = [number for number, parts in values.items() if any(len(some) > 1 for some in parts.values())]
         wanted.sort(
             key=lambda number: (readings.quantities[number].metric not in bad, readings.quantities[number][2])
@@ -380,7 +384,9 @@ class _Series:
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
-        """Return a node's values by quantity, part and night; of several of a night the worst."""
+        """Return a node's values by quantity, part and night; of several in one night, the
+        worst.
+        """
         readings = self._readings
         values: dict[int, dict[int, dict[int, float]]] = {}
         for row in (readings.node == node).nonzero()[0]:
@@ -388,7 +394,7 @@ class _Series:
             by_night = values.setdefault(number, {}).setdefault(part, {})
             worse = max if readings.quantities[number].direction is Direction.LOWER else min
             value = float(readings.value[row])
-            # The worst: a mean of several runs would hide the one that failed.
+            # Use the worst: a mean of several runs would hide one that failed.
             by_night[ago] = worse(value, by_night.get(ago, value))
         return values
 
@@ -400,7 +406,7 @@ class _Series:
             order = sorted(some, reverse=True)
             about = readings.parts[part]
             label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
-            # Nights are counted back from this one: negated, time runs to the right.
+            # Nights are counted backwards from this one: negated, time runs to the right.
             lines.append(Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order)))
         return Chart(
             sanitize(view.words(what.metric), 80),

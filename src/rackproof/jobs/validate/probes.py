@@ -1,7 +1,9 @@
-"""Measure the nodes in a night of validate.yml: idle ones by Slurm jobs, those that we drained without Slurm.
+"""Measure nodes during a night of validate.yml: idle nodes with Slurm jobs, nodes that we drained
+without Slurm.
 
-Numbers become a run of benchmark ``probes`` in the results folder, which the night judges like any other
-run's; what is wrong at once (values, bits, pairs, programs that do not end) lies in its ``probes.json``.
+Numbers become a run of benchmark ``probes`` in the results folder, which the night judges like any
+other run; immediate faults (values, bits, pairs, programs that do not end) are in its
+``probes.json``.
 """
 
 from __future__ import annotations
@@ -59,21 +61,21 @@ def check_probe_plan(
     pair_limit_s: int = 180,
     srun: Sequence[str] = (),
 ) -> ProbePlan:
-    """Return how a night measures, checked.
+    """Check the settings of a night's measurements, and return them as a plan.
 
     Args:
-        minutes: GPU-minutes of the night.
-        share: Largest share of a partition that is measured at once.
-        python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
-        checkout: Holds workloads/ and benchmarks/.
-        chosen: Names of probes; empty is all that run by default.
-        device: gpu or cpu.
-        node_limit_s: Seconds that the job of a node may take.
-        pair_limit_s: Seconds that the job of a pair may take.
-        srun: More options for srun.
+        minutes: The GPU-minutes of the night.
+        share: The largest share of a partition that is measured at once.
+        python: The interpreter on the nodes that provides PyTorch and mlperf-logging.
+        checkout: The path of the checkout, with workloads/ and benchmarks/.
+        chosen: The names of probes; empty for all that run by default.
+        device: Either gpu or cpu.
+        node_limit_s: The number of seconds that a node's job may take.
+        pair_limit_s: The number of seconds that a pair's job may take.
+        srun: Additional options for srun.
 
     Raises:
-        ValidateError: One of them is unusable.
+        ValidateError: A setting is unusable.
     """
     known = (*(one.name for one in PROBES), FABRIC)
     if unknown := [one for one in chosen if one not in known]:
@@ -113,22 +115,22 @@ def measure_night(
     """Measure the nodes that have a snapshot, store the results, and return a few lines about them.
 
     Args:
-        begun: The night.
-        how_: The plan of measuring.
-        slurm: Node to its state, or None if Slurm did not answer, or there is none.
-        members: Nodes, partitions and reasons as ``sinfo`` lists them.
-        remark: Why Slurm did not answer.
-        shell: Runs a command line on Slurm's host.
-        jobs: Makes the runner of the jobs.
+        begun: The context of the night.
+        how_: The plan of the measurements.
+        slurm: Each node's state, or None if Slurm did not answer or does not exist.
+        members: Nodes, partitions and reasons, as ``sinfo`` lists them.
+        remark: The reason why Slurm did not answer.
+        shell: A function that runs a command line on Slurm's host.
+        jobs: A function that creates the runner of the jobs.
 
     Raises:
-        ValidateError: It cannot be kept, or a definition cannot be read.
+        ValidateError: The results cannot be stored, or a definition cannot be read.
     """
     folder, results = Path(begun.folder), Path(begun.results)
     snapshots = _read_snapshots(folder)
     try:
         earlier = night_store.night_folders(results, before=begun.night_id)
-        # Before anything is measured: a number of another's GPU is that one's.
+        # Done before anything is measured: a number from another node's GPU belongs to that node.
         snapshots = settle_foreign_parts(folder, earlier, snapshots)
         past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
@@ -184,14 +186,16 @@ def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple
 def _failed_night(
     plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
-    # Those measured without Slurm, too: their output was not read.
+    # This includes nodes measured without Slurm: their output was not read.
     names = [one.name for one in targets if not one.busy or one.name in direct]
-    # The minutes are gone, though nothing came of them: the budget counts them.
+    # The minutes were used even without a result, so the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
 
 def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
-    """Return the nodes with parts that were last seen in another node, until an operator accepts them."""
+    """Return the nodes with parts that were last seen in another node, until an operator accepts
+    the parts.
+    """
     return {
         name
         for name, kept in snapshots.items()
@@ -201,8 +205,8 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
 
 
 def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
-    """Return the nodes that failed in their last night, or were degraded."""
-    # A node that no recent night knows is new: all nights that there ever were need not be read for it.
+    """Return the nodes that failed or were degraded in their last night."""
+    # A node without a recent night counts as new, so the older nights need not be read for it.
     known, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
     return {name for name, one in known.items() if one.verdict in (Verdict.FAIL, Verdict.DEGRADED)}
 
@@ -240,9 +244,10 @@ def _target(
 
 
 def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> SuspectFinder:
-    """Return the function that finds suspect numbers, as the night will judge them: by floors and fleet.
+    """Return the function that finds suspect numbers as the night will judge them: by floors and
+    fleet.
 
-    A drift needs many nights, and a loss of many nodes is not a single node's: measuring again
+    Drift needs many nights, and a loss on many nodes is not a single node's fault: measuring again
     would not help.
     """
     from rackproof.store.history.readings import readings_of
@@ -260,7 +265,7 @@ def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> S
             with open_store(results / "history.sqlite") as store:
                 accepted = store.accepted(readings)
         except HistoryError:
-            # The night will report that, and judge without, too.
+            # The night will report this error, and also judge without the references.
             accepted = []
         night = judge_night(
             readings, references, accepted=accepted, policy=AnomalyPolicy(require_references=False)
@@ -269,7 +274,7 @@ def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> S
         for why in (why for one in night.nodes for why in one.reasons):
             bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
             if bad and why.check in ("floor", "fleet"):
-                # The worst comes first, and of equal ones the floor.
+                # The worst comes first; among equal ones, the floor.
                 found.setdefault(why.row, night_reason(why))
         return found
 
@@ -279,9 +284,9 @@ def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> S
 def _keep(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
-    """Keep the numbers as a run, which the night judges with all others."""
+    """Store the numbers as a run, which the night judges with all others."""
     labelled = {value for one in numbers for value in one.labels.values()}
-    # A node whose last program died has measured, too: numbers without their node would belong to none.
+    # A node whose last program failed was also measured: otherwise its numbers would have no node.
     some = [
         name
         for name, about in nodes.items()
@@ -311,7 +316,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
 
 
 def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
-    """Return the script that measures a node that a night keeps drained, or "" if there is nothing to
+    """Return the script that measures a node that nights hold drained, or "" if there is nothing to
     measure.
 
     Raises:
@@ -329,10 +334,10 @@ def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
 
 
 def store_direct_output(begun: NightContext, node: str, text: str, status: int) -> None:
-    """Store the output of a drained node that was measured.
+    """Store the output of a measured drained node.
 
     Raises:
-        ValidateError: It cannot be kept.
+        ValidateError: The output cannot be stored.
     """
     try:
         path = night_store.snapshot_path(Path(begun.folder), node).parent.with_name(DIRECT)
@@ -349,7 +354,7 @@ def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
             text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
         except OSError:
             continue
-        # The last mark is ours: what a node printed before may contain one, too.
+        # The last mark is ours: earlier output of a node may contain one, too.
         text, _, status = text.rpartition("\n:::STATUS ")
         found[name] = classify_exit(text, status.strip(), 0.0)
     return found

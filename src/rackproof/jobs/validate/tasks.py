@@ -1,7 +1,9 @@
-"""Run the tasks of validate.yml, one function per task: begin, look at a node, judge, close.
+"""Run the tasks of validate.yml, one function per task: start, store a node's snapshot, judge,
+close.
 
-The Ansible plugins check arguments, call these, and turn :class:`ValidateError` into a failed task. A night's
-folder is a run folder, ``results/NIGHT_ID/``: the night's own measurements enter the history like any run's.
+The Ansible plugins check arguments, call these functions, and turn :class:`ValidateError` into a
+failed task. A night's folder is a run folder, ``results/NIGHT_ID/``: the night's own measurements
+are stored in the history like any run's.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write
 
 
 class NightSummary(Record):
-    """The end of a night. ``history`` is a remark, empty when all is well."""
+    """The end of a night. ``history`` is a remark, empty if the night was stored."""
 
     verdict: Verdict
     gates: bool
@@ -50,18 +52,18 @@ class NightSummary(Record):
 
 
 def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> NightContext:
-    """Begin a night: claim the nodes against a second one, make its folder.
+    """Begin a night: claim the nodes so that no second night uses them, and create its folder.
 
     Args:
         results: The results folder.
-        nodes: The nodes asked for.
-        owner_pid: Process that the claim lasts as long as; None is a dry run, which keeps nothing.
+        nodes: The requested nodes.
+        owner_pid: Process whose end releases the claim; None is a dry run, which stores nothing.
 
     Raises:
-        ValidateError: Another night has one of the nodes, or the folder cannot be written.
+        ValidateError: Another night has claimed one of the nodes, or the folder cannot be written.
     """
     try:
-        # Before anything is claimed: a name that no file can have must not end the night half-way.
+        # Done before anything is claimed: an invalid file name must not end the night half-way.
         for name in nodes:
             night_store.snapshot_path(results, name)
         night_id = _next_id(results)
@@ -84,16 +86,20 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
 
 
 def _next_id(results: Path) -> str:
-    """Return an id after all earlier nights', though the clock was put back: ids are their order."""
+    """Return an id after all earlier nights' ids, even if the clock was set back: ids define their
+    order.
+    """
     now, newest = datetime.now(UTC), next(iter(night_store.night_folders(results)), None)
     latest = stamp_of(newest.name) if newest else None
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
 def last_snapshot_time(begun: NightContext, node: str) -> float:
-    """Return when a node's last snapshot was taken, in seconds since 1970 by its own clock; 0 for never.
+    """Return the time of a node's last snapshot, in seconds since 1970 by its own clock, or 0 for
+    never.
 
-    A clock that was ahead then and is right now must not hide the kernel's messages in between.
+    If the clock was ahead then and has been corrected, the kernel's messages in between must not be
+    hidden.
     """
     kept = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
@@ -123,22 +129,22 @@ def store_snapshot(
     """Store a node's snapshot; return a short summary of the answers.
 
     Args:
-        begun: The night.
-        node: Name in the inventory.
+        begun: The context of the night.
+        node: The node's name in the inventory.
         gathered: The result of ``rackproof_facts``, subset ``health``.
-        asked: This machine's clock when the node was queried.
-        answered: This machine's clock when the answer was here.
-        sku: Model as the inventory expects it.
-        rack: The rack.
-        expected: As :class:`Expectation`, from the inventory.
-        limits: As :class:`Limits`, those that differ.
-        references: Baselines of the SKU.
-        accept_identity: Whether its machine and GPUs become the node's from now on.
-        harmless_kernel_lines: The lines declared harmless, as :mod:`rackproof.logs.declared_lines` reads
-            them.
+        asked: The time on this machine's clock when the node was queried.
+        answered: The time on this machine's clock when the answer arrived.
+        sku: The model that the inventory expects.
+        rack: The rack of the node.
+        expected: The expectations from the inventory, in the form of :class:`Expectation`.
+        limits: The limits that differ from the defaults, in the form of :class:`Limits`.
+        references: The baselines of the SKU.
+        accept_identity: Whether the node's machine and GPUs become its identity.
+        harmless_kernel_lines: The lines declared harmless, in the form of
+            :mod:`rackproof.logs.declared_lines`.
 
     Raises:
-        ValidateError: The inventory has something unusable, or the snapshot cannot be stored.
+        ValidateError: The inventory contains something unusable, or the snapshot cannot be stored.
     """
     parse_node_expectation(node, expected or {})
     parse_limits(node, limits or {})
@@ -154,7 +160,7 @@ def store_snapshot(
     )
     health, about = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
-    # Never what the node itself states of both clocks.
+    # Never use the node's own statement about both clocks.
     about["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
@@ -187,14 +193,15 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Queried on every node: enabled units of these have to run, even if the inventory does not name them."""
+"""Units queried on every node: if enabled they must run, even if the inventory does not name
+them."""
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
-    """Return the units of systemd that are queried on a node.
+    """Return the systemd units that are queried on a node.
 
     Raises:
-        ValidateError: The inventory has something unusable.
+        ValidateError: The inventory contains something unusable.
     """
     services = parse_node_expectation(node, expected).services
     return list(dict.fromkeys([*WATCHED_UNITS, *(unit for one in services for unit in service_units(one))]))
@@ -206,15 +213,15 @@ def close_night(
     did: Mapping[str, str],
     keep: bool = True,
 ) -> NightSummary:
-    """Note the actions, write record, history and pages, and return the night's findings.
+    """Record the actions, write record, history and pages, and return the night's findings.
 
     Args:
-        begun: The night.
-        did: Node to its action, or the reason why it failed.
-        keep: Whether anything is kept; a dry run ends without a trace.
+        begun: The context of the night.
+        did: Each node with the completed action, or the reason why it failed.
+        keep: Whether anything is stored; a dry run ends without a trace.
 
     Raises:
-        ValidateError: The night cannot be read or kept.
+        ValidateError: The night cannot be read or stored.
     """
     folder, results = Path(begun.folder), Path(begun.results)
     try:
@@ -264,7 +271,7 @@ def _readable_night(folder: Path) -> NightRecord | None:
     try:
         return night_store.read_night(folder)
     except ResultsError:
-        # The night's remarks name it; later changes are not known.
+        # The night's remarks give the fault; later changes are unknown.
         return None
 
 
@@ -274,9 +281,9 @@ def build_night_run(
     """Return a night as a run, for the history: its numbers and findings, keyed by hardware.
 
     Args:
-        night: The night.
-        snapshots: Its snapshots by node.
-        files: The digests of its files.
+        night: The record of the night.
+        snapshots: The snapshots by node.
+        files: The digests of the night's files.
     """
     measurements, judgements = [], []
     for kept in snapshots.values():
@@ -334,11 +341,11 @@ def build_night_run(
 def read_slurm_answer(
     queried: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the states of nodes in Slurm, or None if it was not queried or did not answer, and a remark.
+    """Return nodes' states in Slurm, or None if it was not queried or did not answer, and a remark.
 
     Args:
-        queried: Result of ``rackproof_slurm_node``; empty if there is no controller.
-        listed: Result of listing partitions.
+        queried: The result of ``rackproof_slurm_node``; empty if there is no controller.
+        listed: The result of listing partitions.
     """
     if not queried or queried.get("skipped"):
         return None, ""
@@ -351,10 +358,12 @@ def read_slurm_answer(
 
 
 def probing_failure(probed: Mapping[str, Any]) -> str | None:
-    """Return None if the night was not asked to measure, else why that failed (empty if it did not).
+    """Return None if no measurements were requested, else the reason why they failed, or "" on
+    success.
 
     Args:
-        probed: Result of ``rackproof_validate_probe``; empty or skipped where nothing was requested.
+        probed: The result of ``rackproof_validate_probe``; empty or skipped if no measurement was
+            requested.
     """
     if not probed or probed.get("skipped"):
         return None
@@ -364,12 +373,12 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
 
 
 def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
-    """Return the outcome of a drain by Slurm's answer, not by the request."""
+    """Return the outcome of a drain according to Slurm's answer, not to the request."""
     about = (answer.get("nodes") or {}).get(node)
     if not about:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
     if about.get("drained_by") != "ours":
-        # Another drain came in between: its reason stays.
+        # Another drain happened in between: its reason remains.
         return f"not drained by us: {about.get('state_after')} ({about.get('reason')})"
     jobs = about.get("jobs") or ()
     return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")
@@ -378,12 +387,12 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
 def collect_actions(
     drained: Mapping[str, Any], returned: Mapping[str, Any], resume: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the outcome of drains (a loop's result) and returns, by node.
+    """Return the outcomes of drains (the result of a loop) and resumes, by node.
 
     Args:
-        drained: Result of the loop that drained nodes.
-        returned: Result of the task that resumed nodes.
-        resume: The nodes that were to be returned; one without a result was not.
+        drained: The result of the loop that drained nodes.
+        returned: The result of the task that resumed nodes.
+        resume: The nodes that were to be resumed; a node without a result was not.
     """
     did = {}
     for one in drained.get("results") or ():

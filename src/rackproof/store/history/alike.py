@@ -1,4 +1,6 @@
-"""Find other hardware of a run's kind in the history: its measurements, and the accepted ones among them."""
+"""Find other hardware of a run's kind in the history: its measurements, and those that were
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ def batches(names: Iterable[str]) -> Iterator[list[str]]:
 def numbers_of_others(
     connection: Connection, run: Run, numbers: Numbers
 ) -> tuple[dict[NumberKey, list[float]], dict[NumberKey, list[float]]]:
-    """Return for each number the medians of the other hardware of its kind, one of each piece, and the number
-    that was accepted first of them, if there is one."""
+    """Return, for each number, the medians of other hardware of its kind, one per piece, and the
+    first accepted of these numbers, if there is one.
+    """
     found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     alike = _of_its_kind(run)
@@ -50,10 +53,11 @@ def numbers_of_others(
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
-    """Return the conditions for hardware of a run's kind, or None if no other is known.
+    """Return the conditions for hardware of a run's kind, or None if no other hardware is known.
 
-    Hardware of the same SKU is of its kind. Without a SKU, it is GPUs with the same product name, and for
-    numbers of whole nodes, machines of the same product with as many such GPUs.
+    Hardware of the same SKU is of the same kind. Without a SKU, it is GPUs with the same product
+    name and, for numbers of whole nodes, machines of the same product with the same number of such
+    GPUs.
     """
     skus = {node.sku for node in run.nodes}
     if len(skus) != 1:
@@ -74,7 +78,7 @@ def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
 
 
 def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
-    """Return the nodes on which so many GPUs of these products were measured."""
+    """Return the nodes on which this number of GPUs of these products was measured."""
     table, parts = schema.measurements, schema.hardware.alias()
     return (
         select(table.c.node_id)
@@ -88,7 +92,7 @@ def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
 def _medians_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Return by kind, quantity and unit the median of each piece of hardware that is alike."""
+    """Return the median of each piece of like hardware, by kind, quantity and unit."""
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     query = (
         select(what.c.digest, what.c.unit, _PARTS.c.kind, _PARTS.c.key, table.c.value)
@@ -118,9 +122,7 @@ def _medians_by_part(
 def _accepted_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
-    """Return by kind, quantity and unit the accepted numbers of hardware that is alike,
-    the first one first.
-    """
+    """Return the accepted numbers of like hardware, earliest first, by kind, quantity and unit."""
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     accepted = schema.baselines
     query = (

@@ -1,4 +1,6 @@
-"""The history for those who can do without it: recording, planning and nightly validation."""
+"""Provide the history to callers that can work without it: recording, planning and nightly
+validation.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def measurement_key(measurement: Measurement) -> tuple[object, ...]:
 
 
 def lost_acceptances(results: Path, store: Store) -> str:
-    """Return a message if runs were accepted whose references the history lacks, otherwise nothing."""
+    """Return a message if the history lacks references of accepted runs, otherwise ""."""
     try:
         accepted, damaged = standing_acceptances(results)
     except ResultsError as error:
@@ -45,9 +47,11 @@ def lost_acceptances(results: Path, store: Store) -> str:
 
 
 class History:
-    """The history that never fails its caller: trouble is returned in words, and no run is lost.
+    """A history that never raises errors to its caller: a problem is returned as text, and no run
+    is lost.
 
-    It is the database that RACKPROOF_DATABASE_URL names, else a SQLite file in the results folder.
+    It uses the database that RACKPROOF_DATABASE_URL names, else an SQLite file in the results
+    folder.
 
     Args:
         results: The results folder.
@@ -60,7 +64,7 @@ class History:
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a history to ask."""
+        """Return whether there is a history to query."""
         return self._where.is_file() or bool(os.environ.get("RACKPROOF_DATABASE_URL", "").strip())
 
     def baselines(
@@ -70,8 +74,11 @@ class History:
         nodes: tuple[Node, ...],
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted baselines of this hardware by measurement, and a remark if there is trouble."""
-        # Here and below: SQLAlchemy takes half a second to import, and not every caller asks the history.
+        """Return the accepted baselines of this hardware by measurement, and a remark if there is a
+        problem.
+        """
+        # Imported here and below: SQLAlchemy takes half a second to import, and not every caller
+        # queries the history.
         from rackproof.store.history.store import HistoryError, open_store
 
         if not measurements:
@@ -87,12 +94,12 @@ class History:
                     )
                     if baseline is not None:
                         references[measurement_key(measurement)] = [baseline]
-        except (HistoryError, ValueError) as error:  # a damaged row makes no reference
+        except (HistoryError, ValueError) as error:  # a damaged row provides no reference
             return {}, f"the history could not be asked for references: {error}"
         return references, lost
 
     def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:
-        """Return the seconds that earlier runs let expect, or None."""
+        """Return the expected seconds according to earlier runs, or None."""
         from rackproof.store.history.store import HistoryError, open_store
 
         if not self._answers:
@@ -101,12 +108,14 @@ class History:
             with open_store(self._where) as store:
                 return store.estimate_seconds(benchmark, parameters, [node])
         except HistoryError:
-            # An estimate is optional; keeping the run will report the fault.
+            # An estimate is optional; storing the run will report the fault.
             self._answers = False
             return None
 
     def keep(self, folder: Path) -> str:
-        """Enter a recorded run, or note it for later; return a remark, empty when all is well."""
+        """Store a recorded run, or note it for later; return a remark, or "" if there is no
+        problem.
+        """
         from rackproof.store.history.store import keep_or_spool
 
         outcome = keep_or_spool(folder, self._where, self._spool)

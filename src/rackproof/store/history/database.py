@@ -1,7 +1,7 @@
 """Connect to the history's database; create its tables if there are none, otherwise check them.
 
-A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the database, host
-and port, which an operator needs.
+A database URL is a secret: it never appears in an error, a log or a ``repr``. Errors name only the
+database, host and port, which an operator needs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
 DEFAULT_PATH = Path("results/history.sqlite")
 
 CONNECT_TIMEOUT_S = 5
-"""The longest wait for an answer of a PostgreSQL server; a run must not wait for a dead database."""
+"""Longest wait for a connection to PostgreSQL; a dead database must not hold up a run."""
 
 LOCK_TIMEOUT_S = 30
-"""The longest wait for another process that is writing."""
+"""Longest wait for another process to finish writing."""
 
 WRITE_OPTION = "rackproof_write"
 
-# Any constant does, as long as every Rackproof uses the same one.
+# Any constant will do, if all versions of Rackproof use the same one.
 _CREATION_LOCK = 7_252_030_417
 _REBUILD_ADVICE = (
     "Keep it for its accepted references, name an empty database or another file, and rebuild the history "
@@ -43,20 +43,20 @@ _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
 class HistoryError(RackproofError):
-    """The history cannot fulfil a request; the message, never with a URL or password, has the remedy."""
+    """A failed request to the history; the message gives the remedy, never a URL or password."""
 
 
 class HistoryUnreachableError(HistoryError):
-    """The database does not answer or does not let us in; the run can be entered later."""
+    """A database that does not answer or refuses the login; the run can be added later."""
 
 
 class HistoryTooNewError(HistoryError):
-    """The tables were made by a newer Rackproof."""
+    """Tables that a newer version of Rackproof made."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A database: its address, and its name in messages.
+    """A database, with its address and its name in messages.
 
     ``url`` and ``secrets`` are left out of the ``repr``.
     """
@@ -67,17 +67,17 @@ class Target:
 
     @property
     def sqlite(self) -> bool:
-        """Return whether it is a file."""
+        """Return whether the database is an SQLite file."""
         return self.url.get_backend_name() == "sqlite"
 
     def scrub(self, message: str) -> str:
-        """Return a message without the password and without control characters, on one line."""
+        """Return a message on one line, without the password and without control characters."""
         for secret in self.secrets:
             message = message.replace(secret, "***")
         return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", message).strip()
 
     def explain(self, error: SQLAlchemyError) -> HistoryError:
-        """Return the meaning of a database error for an operator."""
+        """Translate a database error into a message for the operator."""
         cause = getattr(error, "orig", None) or error
         message = self.scrub(str(cause))
         if self.sqlite:
@@ -85,24 +85,24 @@ class Target:
         state = str(getattr(cause, "sqlstate", None) or "")
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         connecting = isinstance(error, OperationalError | InterfaceError) and not state
-        # 08 connection, 28 not let in, 3D no such database, 53 out of resources, 57P shutting down
+        # SQLSTATE: 08 connection, 28 login refused, 3D no such database, 53 resources, 57P shutdown
         if lost or connecting or state[:2] in ("08", "28", "3D", "53") or state.startswith("57P"):
             return HistoryUnreachableError(
                 f"{self.description} cannot be reached: {message}. Check that the server runs and that "
-                f"{DATABASE_VARIABLE} names it, a user and the password rightly."
+                f"{DATABASE_VARIABLE} has the right host, user and password."
             )
         return HistoryError(f"{self.description}: {message}")
 
 
 def locate_database(where: str | Path | None) -> Target:
-    """Return the database meant by ``where``.
+    """Return the database that ``where`` names.
 
-    A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) means just that. A path is the SQLite
-    file to use unless the environment variable RACKPROOF_DATABASE_URL names a database; ``None`` is
-    the default path.
+    A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) is used as it is. A path is
+    the SQLite file to use unless the environment variable RACKPROOF_DATABASE_URL names a database;
+    ``None`` is the default path.
 
     Raises:
-        HistoryError: The text is not a URL of a database that Rackproof knows.
+        HistoryError: The text is not the URL of a database that Rackproof supports.
     """
     if isinstance(where, str) and "://" in where:
         return _from_url(where, "the database URL")
@@ -121,16 +121,16 @@ def _from_url(given: str, origin: str) -> Target:
     url = _parsed_url(given)
     if url is None:
         raise HistoryError(
-            f"{usage}; what it holds is no URL. Write special characters of a password as %XX (@ is %40)."
+            f"{usage}; its value is not a URL. Write special characters of a password as %XX (@ is %40)."
         )
-    # Without the driver ("postgresql+asyncpg"): which one is used is not the operator's to choose.
+    # A driver in the URL ("postgresql+asyncpg") is ignored: Rackproof always uses its own.
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
             raise HistoryError(f"{usage}; a history kept in memory would be lost at once.")
         return _from_path(Path(url.database))
     if kind not in ("postgresql", "postgres"):
-        raise HistoryError(f"{usage}; it names another kind of database.")
+        raise HistoryError(f"{usage}; no other kind of database is supported.")
     return _postgresql_target(given, url.set(drivername="postgresql+psycopg"))
 
 
@@ -138,7 +138,7 @@ def _parsed_url(given: str) -> URL | None:
     try:
         return make_url(given)
     except (ArgumentError, ValueError):
-        # Nothing of the error goes on: the parser's own message may quote a piece of the password.
+        # The error is not passed on, because the parser's message may quote part of the password.
         return None
 
 
@@ -150,7 +150,7 @@ def _postgresql_target(given: str, url: URL) -> Target:
     return Target(
         f"the PostgreSQL database {url.database or '(of the user)'} on {place}",
         url,
-        # The longest first: of a secret within another one a rest would stay readable.
+        # Longest first: if one secret contains another, the rest of it must not stay readable.
         (given, *sorted(filter(None, hidden), key=len, reverse=True)),
     )
 
@@ -161,7 +161,9 @@ def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @contextmanager
 def translated_errors(target: Target) -> Iterator[None]:
-    """Turn database errors into :class:`HistoryError`, without the original's text or context."""
+    """Turn database errors into :class:`HistoryError`, without the text or context of the
+    original.
+    """
     try:
         yield
     except SQLAlchemyError as error:
@@ -169,14 +171,14 @@ def translated_errors(target: Target) -> Iterator[None]:
 
 
 def connect_database(target: Target) -> Engine:
-    """Return an engine whose tables are of this version; they are created if there are none.
+    """Connect to a database whose tables are of this version; create them if there are none.
 
-    Several processes may do this at once: one makes the tables, the others wait.
+    Several processes may do this at once: one creates the tables, and the others wait.
 
     Raises:
-        HistoryUnreachableError: The server does not answer or does not let us in.
+        HistoryUnreachableError: The server does not answer or refuses the login.
         HistoryTooNewError: The tables are newer than this code.
-        HistoryError: The file cannot be made or is not a history, or its tables are of an older version.
+        HistoryError: The file cannot be created or is not a history, or its tables are too old.
     """
     engine = _sqlite_engine(target) if target.sqlite else _postgresql_engine(target)
     try:
@@ -191,14 +193,14 @@ def connect_database(target: Target) -> Engine:
 def _postgresql_engine(target: Target) -> Engine:
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # A server that vanishes in mid-transaction is noticed in seconds, not hours.
+        # Notice within seconds, not hours, that the server disappeared during a transaction.
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 30_000,
         "application_name": "rackproof",
     }
-    # Settings of the URL itself have precedence.
+    # Settings in the URL take precedence.
     for key in target.url.query:
         arguments.pop(key, None)
     engine = create_engine(target.url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
@@ -206,9 +208,9 @@ def _postgresql_engine(target: Target) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
         with connection.cursor() as cursor:
-            # By default PostgreSQL waits forever.
+            # By default, PostgreSQL waits without a limit.
             cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
-            # A client that hangs in a transaction must not keep its locks.
+            # A client that hangs in a transaction must not hold its locks.
             cursor.execute("SET idle_in_transaction_session_timeout = '10min'")
         connection.commit()
 
@@ -227,18 +229,18 @@ def _sqlite_engine(target: Target) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # Python's own transaction handling would commit before DDL: tables would stay half made.
+        # Python's own transaction handling commits before DDL, which could leave half the tables.
         connection.isolation_level = None
-        # SQLite checks foreign keys only where a connection asks for it.
+        # SQLite checks foreign keys only for a connection that enables it.
         connection.execute("PRAGMA foreign_keys = ON")
-        # A run that is committed counts as kept: that has to outlast a power cut.
+        # A committed run counts as stored, so it has to survive a power failure.
         connection.execute("PRAGMA synchronous = FULL")
-        # Negative is KiB: 64 MiB.
+        # A negative number is in KiB: this is 64 MiB.
         connection.execute("PRAGMA cache_size = -65536")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A writer takes the lock at once: one that upgrades a reading transaction later can deadlock.
+        # A writer takes the lock at once; upgrading a read transaction later can cause a deadlock.
         writing = connection.get_execution_options().get(WRITE_OPTION)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -246,30 +248,32 @@ def _sqlite_engine(target: Target) -> Engine:
 
 
 def _ensure_tables(engine: Engine, target: Target) -> None:
-    """Make the tables in an empty database; refuse a database whose tables are of another version."""
+    """Create the tables in an empty database; refuse a database whose tables have another
+    version.
+    """
     with engine.connect() as connection:
         if _is_current(connection, target):
             return
     if target.sqlite:
         _allow_readers_beside_writer(engine)
-    # One transaction: a process that is killed meanwhile leaves an empty database, not half the tables.
+    # In one transaction, so that a killed process leaves an empty database, not half the tables.
     with engine.connect().execution_options(**{WRITE_OPTION: True}) as connection, connection.begin():
         if not target.sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
-        # Again under the lock: another process may have made them while this one waited.
+        # Check again under the lock: another process may have created them in the meantime.
         if not _is_current(connection, target):
             schema.metadata.create_all(connection, checkfirst=False)
             connection.execute(schema.version.insert(), {"version_num": schema.REVISION})
 
 
 def _is_current(connection: Connection, target: Target) -> bool:
-    """Return whether the tables are of this version; false if there are none.
+    """Return whether the tables have this version; return false if there are none.
 
     Raises:
-        HistoryTooNewError: The tables are of a newer version.
-        HistoryError: They are of an older one, or of none.
+        HistoryTooNewError: The tables have a newer version.
+        HistoryError: They are of an older version, or state no version.
     """
-    # Not all tables: a PostgreSQL database may hold tables of other programs.
+    # Only the history's tables: a PostgreSQL database may also hold tables of other programs.
     tables = schema.metadata.tables.keys() & set(inspect(connection).get_table_names())
     if not tables:
         return False
@@ -296,12 +300,14 @@ def _is_current(connection: Connection, target: Target) -> bool:
 
 
 def _allow_readers_beside_writer(engine: Engine) -> None:
-    """Switch the file to write-ahead logging: readers and one writer do not wait for each other."""
+    """Switch the file to write-ahead logging, so that readers and one writer do not wait for each
+    other.
+    """
     raw = engine.raw_connection()
     try:
         raw.cursor().execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        # Another process is switching it right now, which is as good.
+        # Another process is switching the mode at this moment; the result is the same.
         if "locked" not in str(error):
             raise OperationalError("PRAGMA journal_mode", None, error) from None
     except sqlite3.DatabaseError as error:
@@ -314,7 +320,7 @@ def _sqlite_advice(message: str) -> str:
     if "locked" in message:
         return f"Another process has been writing for more than {LOCK_TIMEOUT_S} s; try again later."
     if "full" in message:
-        return "Free space there; nothing half-written was kept."
+        return "Free space on its disk; nothing half-written was kept."
     if "readonly" in message or "unable to open" in message:
         return "Give this user the right to write the file and its folder, or name another place."
     if "not a database" in message or "malformed" in message:

@@ -1,7 +1,7 @@
 """Identify the subject of a measurement: the node, GPU, link or group of nodes that its numbers belong to.
 
-Host names change with every new image; the history is keyed by hardware. Labels that name hardware
-(a GPU's UUID, a node of the run) are taken out of the labels and put ``*`` in their place, so that the
+Hostnames change with every new image, so the history uses hardware keys. Labels that name hardware
+(a GPU's UUID, a node of the run) are removed from the labels and replaced by ``*``, so that the
 same measurement of 80,000 GPUs is one quantity on 80,000 pieces of hardware.
 """
 
@@ -46,10 +46,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """The place that a measurement belongs to.
+    """The place to which a measurement belongs.
 
-    ``labels`` is canonical JSON with ``*`` for the hardware named there; ``node`` is the one node it
-    sat in, ``None`` for groups, links between nodes and unknown hardware.
+    ``labels`` is canonical JSON with ``*`` in place of hardware names; ``node`` is the single node
+    in which it was, ``None`` for groups, links between nodes and unknown hardware.
     """
 
     labels: str
@@ -58,11 +58,11 @@ class Place:
 
 
 class Topology:
-    """The hardware of one run, which turns labels into places.
+    """The hardware of one run, which converts labels to places.
 
     Args:
-        nodes: The run's nodes. Two nodes that claim one identity (a chassis serial shared by its
-            trays) are distinguished by host name.
+        nodes: The nodes of the run. Two nodes with the same identity (a chassis serial shared by
+            its trays) are distinguished by hostname.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -87,7 +87,7 @@ class Topology:
         self.nodes[node.name] = part
         self.described[part] = node
         for gpu in node.gpus:
-            # A GPU without a UUID cannot be known again: its numbers belong to the node.
+            # A GPU without a UUID cannot be recognized later: its numbers belong to the node.
             if gpu.uuid:
                 chip = Part(Kind.GPU, bounded_key(gpu.uuid))
                 self.gpus[gpu.uuid] = (chip, part)
@@ -100,7 +100,7 @@ class Topology:
 
     def place(self, labels: Mapping[str, str]) -> Place:
         """Return the subject of a measurement with these labels."""
-        # Most labels of a run come again and again: one set per GPU, for every metric and judgement.
+        # Most labels of a run repeat: one set per GPU, for every metric and judgement.
         key = tuple(labels.items())
         if key not in self._places:
             self._places[key] = self._place(labels)
@@ -123,19 +123,21 @@ class Topology:
         return Place(canonical, *_link_between(ends))
 
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
-        """Return the hardware that a label names and its node, ``None`` for an ordinary label."""
+        """Return the hardware that a label names and its node, or ``None`` for an ordinary
+        label.
+        """
         if value in self.gpus:
             return self.gpus[value]
         if label in _NODE_LABELS and value in self.nodes:
             return self.nodes[value], self.nodes[value]
         if _UUID.fullmatch(value):
-            # A GPU that the node's facts do not list, for instance in an imported log.
+            # The node's facts do not list this GPU, for instance in an imported log.
             return Part(Kind.GPU, bounded_key(value)), self.only_node
         return None
 
 
 def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part | None]:
-    """Return the link of several ends, and the one node that all of them sit in, if it is one."""
+    """Return the link between several ends, and the node of all of them if there is only one."""
     members = tuple(part for part, _ in ends)
     nodes = {node for _, node in ends}
     link = Part(Kind.LINK, bounded_key(">".join(part.key for part in members)), members)
@@ -143,21 +145,27 @@ def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part 
 
 
 def storable_text(text: str, limit: int) -> str:
-    """Return text that both databases take: no NUL, no lone surrogate, at most ``limit`` characters."""
+    """Return text that both databases accept: no NUL, no lone surrogate, at most ``limit``
+    characters.
+    """
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)[:limit]
 
 
 def bounded_key(key: str) -> str:
-    """Return a key that fits an indexed column, still distinct: a long one becomes its SHA-256."""
+    """Return a key that fits an indexed column and is still unique: a long one becomes its
+    SHA-256.
+    """
     clean = storable_text(key, len(key))
     return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest_of(key)}"
 
 
 def canonical_json(mapping: Mapping[str, Any]) -> str:
-    """Return one JSON text per mapping, for any order of keys; only ASCII, so any database takes it."""
+    """Return one JSON text per mapping, independent of the order of keys; ASCII only, for any
+    database.
+    """
     return _CANONICAL.encode(mapping)
 
 
 def digest_of(*parts: str) -> str:
-    """Return the SHA-256 over several texts, their borders included."""
+    """Return the SHA-256 of several texts, including their boundaries."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

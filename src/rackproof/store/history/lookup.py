@@ -1,4 +1,4 @@
-"""Look up quantities and hardware of the history, by an operator's names or by id."""
+"""Look up quantities and hardware of the history by an operator's names or by id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from rackproof.store.history.rows import Measured, ParameterMapping
 
 
 def one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return ``column IN (…)`` with the numbers written out: a statement may have too few parameters."""
+    """Return ``column IN (…)`` with literal numbers, because the number of parameters is
+    limited.
+    """
     listed = sorted(set(ids))
     return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
 
@@ -28,7 +30,7 @@ def quantities_by_id(
     parameters: ParameterMapping | None = None,
     ids: Iterable[int] | None = None,
 ) -> dict[int, Measured]:
-    """Return quantities by id; there are few (thousands), however many measurements there are."""
+    """Return quantities by id; there are only thousands of them for any number of measurements."""
     table = schema.quantities
     query = select(table)
     if metric is not None:
@@ -53,7 +55,7 @@ def quantities_by_id(
 
 
 def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
-    """Return the hardware (id to kind) that a key, serial, chassis or host name means."""
+    """Return the hardware (id to kind) that a key, serial number, chassis or hostname refers to."""
     parts, names = schema.hardware, schema.host_names
     key = bounded_key(name)
     hosts = select(names.c.hardware_id).where(names.c.name == key)
@@ -71,7 +73,7 @@ def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
 
 
 def nodes_named(connection: Connection, name: str) -> list[int]:
-    """Return the nodes that a name means; of a GPU, every node it ever sat in."""
+    """Return the nodes that a name refers to; for a GPU, every node in which it ever was."""
     hardware = _hardware_named(connection, name)
     homes = schema.placements
     of_gpus = connection.scalars(select(homes.c.node_id).where(one_of(homes.c.gpu_id, hardware)))
@@ -79,14 +81,14 @@ def nodes_named(connection: Connection, name: str) -> list[int]:
 
 
 def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
-    """Return the condition that a row was measured on hardware of this name.
+    """Return the condition that a row was measured on hardware with the name.
 
     A node includes the GPUs that it had at the time; a node or GPU includes the links that end there.
 
     Args:
-        connection: The history's.
+        connection: The connection to the history.
         columns: The columns of the table: ``hardware_id`` and ``node_id``.
-        name: A key, serial, chassis or host name.
+        name: The key, serial number, chassis or hostname.
     """
     hardware = _hardware_named(connection, name)
     members, parts = schema.hardware_members, schema.hardware
@@ -100,7 +102,9 @@ def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElemen
 
 
 def could_have_labels(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Return whether a quantity's labels, some of which are hardware, can be the wanted ones. No I/O."""
+    """Return whether a quantity's labels, some of which name hardware, can match the wanted ones.
+    No I/O.
+    """
     return all(kept.get(name) in (value, PLACEHOLDER) for name, value in wanted.items())
 
 
@@ -116,7 +120,7 @@ class _Hardware(NamedTuple):
 
 
 class HardwareOfRows:
-    """Hardware of some rows by id, with the data needed to put it back into labels."""
+    """The hardware of some rows by id, with the data needed to restore it in labels."""
 
     def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
         wanted = {part for column in ids for part in column if part is not None}
@@ -126,7 +130,7 @@ class HardwareOfRows:
             select(members).where(one_of(members.c.whole_id, wanted)).order_by(members.c.position)
         )
         for row in rows:
-            # The labels of a link show its ends, which its rows do not name.
+            # The labels of a link contain its ends, which its rows do not name.
             self._members.setdefault(row.whole_id, []).append(row.member_id)
             wanted.add(row.member_id)
         self._known = {
@@ -145,13 +149,14 @@ class HardwareOfRows:
         return "" if part is None else self._known[part].kind
 
     def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:
-        """Return labels with the hardware's own name in place of ``*``; never the given dict."""
+        """Return a copy of labels with the hardware's own name in place of ``*``."""
         if part is None or PLACEHOLDER not in labels.values():
             return dict(labels)
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
-        # In the order in which the ends were taken out of the labels, so that each is put back in its place.
+        # In the order in which the ends were removed from the labels, so that each is restored in
+        # its place.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

@@ -1,8 +1,8 @@
-"""Read the nights of a whole fleet in columns, without a Python object per number.
+"""Read the nights of a whole fleet as columns, without a Python object per number.
 
-A night of 10,000 nodes is 400,000 numbers and drift needs 15 nights of them. Rows are read run by run
-(the primary key keeps a run's rows together) and become arrays at once. Everything is keyed by
-hardware: a GPU takes its series along when it moves, and a new host name changes nothing.
+A night of 10,000 nodes has 400,000 numbers, and drift needs 15 nights of them. Rows are read run by
+run (the primary key stores a run's rows together) and are converted to arrays at once. All keys are
+hardware keys: a GPU's series moves with it, and a new hostname changes nothing.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ Floats = NDArray[np.float64]
 class Part(NamedTuple):
     """A piece of hardware.
 
-    ``kind`` is node, gpu, link or group; ``key`` what survives a new host name; ``name`` the present
-    host name of a node, the model of a GPU; ``node`` and ``slot`` are where a GPU sits now (an index
-    into the same list, -1 where unknown). A link or group has the SKU of its members if they agree.
+    Attributes:
+        kind: One of node, gpu, link or group.
+        key: The key, which survives a new hostname.
+        name: The current hostname of a node, or the model of a GPU.
+        node, slot: The current place of a GPU (``node`` is an index into the same list, -1 if
+        unknown). A link or group has the SKU of its members if they agree.
     """
 
     kind: str
@@ -52,12 +55,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Readings:
-    """Numbers in columns of one length, in no particular order.
+    """Numbers as columns of equal length, in no particular order.
 
-    ``quantity`` and ``part`` are indices into ``quantities`` and ``parts``; ``node`` is the index of the part
-    that is the node it sat in at the time, -1 for links between nodes and groups; ``night`` counts back from
-    the night asked for, which is 0; ``value`` is in the quantity's unit, or NaN if the number was NaN or
-    infinite.
+    Attributes:
+        quantity, part: Indices into ``quantities`` and ``parts``.
+        node: The index of the node in which the part was at the time, -1 for links between nodes
+            and groups.
+        night: The number of nights before the requested night, which is 0.
+        value: The value in the quantity's unit, or NaN if the number was NaN or infinite.
     """
 
     quantities: tuple[Measured, ...]
@@ -72,13 +77,15 @@ class Readings:
         return len(self.value)
 
     def chosen(self, rows: NDArray[np.bool_]) -> Readings:
-        """Return only those rows, with the same quantities and parts."""
+        """Return only the given rows, with the same quantities and parts."""
         columns = ("quantity", "part", "node", "night", "value")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
 class Accepted(NamedTuple):
-    """An accepted reference of hardware itself; quantity and part are indices as in :class:`Readings`."""
+    """An accepted reference of the hardware itself; quantity and part are indices as in
+    :class:`Readings`.
+    """
 
     quantity: int
     part: int
@@ -86,7 +93,9 @@ class Accepted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A GPU that failed while it sat in another node than now. ``then`` and ``now`` are nodes' keys."""
+    """A GPU that failed in a node other than its current one. ``then`` and ``now`` are keys of
+    nodes.
+    """
 
     gpu: str
     then: str
@@ -102,12 +111,12 @@ def read_nights(
     until: datetime,
     nights: int,
 ) -> Readings:
-    """Return the numbers of the nights that end at a moment.
+    """Return the numbers of the nights that end at a given time.
 
     Args:
-        connection: The history's.
+        connection: The connection to the history.
         known: The quantities to read, by id.
-        until: The end of the night asked for (excluded); each night is the 24 hours before.
+        until: The end of the requested night (excluded); each night is a period of 24 hours.
         nights: The number of nights, including the requested one.
     """
     runs, table = schema.runs, schema.measurements
@@ -119,7 +128,7 @@ def read_nights(
         table.c.value,
     )
     numbers, values, night = [], [], []
-    # A query per night bounds what a database's client holds at once.
+    # One query per night limits what a database client stores at once.
     for ago in range(nights):
         end = until - ago * NIGHT
         query = (
@@ -148,20 +157,20 @@ def read_nights(
 
 
 def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Readings:
-    """Return the numbers of runs at hand, as :func:`read_nights` does of those in the database.
+    """Return the numbers of given runs; :func:`read_nights` does the same for runs in the database.
 
     Args:
-        runs: The runs; of those outside the nights nothing is returned.
-        until: The end of the night asked for.
+        runs: The runs; runs outside the nights are ignored.
+        until: The end of the requested night.
         nights: The number of nights, including the requested one.
     """
     until = as_utc(until)
     quantities, parts = _QuantityIndex(), _PartIndex()
     rows: list[tuple[int, int, int, int]] = []
     values: list[float] = []
-    # In their order, so that the latest run decides the node of a GPU and the name of a node.
+    # In order of time, so that the latest run determines the node of a GPU and the name of a node.
     for run in sorted(runs, key=lambda run: moment_of(run, otherwise=until)):
-        # The end is excluded: a run at that very moment belongs to the night after.
+        # The end is excluded: a run at exactly that time belongs to the next night.
         night = (until - moment_of(run, otherwise=until) - timedelta(microseconds=1)) // NIGHT
         if not 0 <= night < nights:
             continue
@@ -191,14 +200,16 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
 
 
 class _QuantityIndex:
-    """Quantities of runs, each once; ``described`` holds them by their index."""
+    """The quantities of runs, each once; ``described`` has them by index."""
 
     def __init__(self) -> None:
         self.described: list[Measured] = []
         self._index: dict[tuple[str, str, str, str, str], int] = {}
 
     def add(self, run: Run, point: str, measurement: Measurement, labels: str) -> int:
-        """Return the index of a measurement's quantity; point and labels (those of a place) are canonical."""
+        """Return the index of a measurement's quantity; point and labels (of a place) are
+        canonical.
+        """
         key = (run.benchmark, point, measurement.name, labels, measurement.unit)
         if key not in self._index:
             self._index[key] = len(self.described)
@@ -216,7 +227,7 @@ class _QuantityIndex:
 
 
 class _PartIndex:
-    """Hardware of runs, each piece once; ``parts`` holds them by their index."""
+    """The hardware of runs, each piece once; ``parts`` has them by index."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -234,7 +245,9 @@ class _PartIndex:
             self.add(chip, topology, self.add(home, topology))
 
     def add(self, identity: Identity, topology: Topology, node: int = -1) -> int:
-        """Return the index of a piece, described as this run shows it; links and groups add members."""
+        """Return the index of a piece as this run describes it; links and groups add their
+        members.
+        """
         key = (identity.kind.value, identity.key)
         if key not in self._index:
             self._index[key] = len(self.parts)
@@ -278,14 +291,14 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
 
 
 def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]:
-    """Return failures of GPUs in another node than their present one, newest first.
+    """Return failures of GPUs in a node other than their current one, newest first.
 
     Args:
-        connection: The history's.
-        since: Only failures from this moment on.
+        connection: The connection to the history.
+        since: The earliest time of a failure.
     """
     homes, judged, parts, what = schema.placements, schema.judgements, schema.hardware, schema.quantities
-    # Few GPUs ever move: their failures are looked up by the index, all others are never touched.
+    # Few GPUs ever move: their failures are found by the index, and no others are read.
     moved = select(homes.c.gpu_id).group_by(homes.c.gpu_id).having(func.count() > 1)
     now: dict[int, int] = {}
     for row in connection.execute(
@@ -322,25 +335,26 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
 
 
 def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:
-    """Yield three columns of whole numbers and one of values, a block of rows at a time."""
+    """Yield three columns of integers and one of values, one block of rows at a time."""
     result = connection.execute(query)
-    # Past SQLAlchemy's rows: they would cost as much as everything else together.
+    # Without SQLAlchemy's rows: they would take as long as everything else together.
     cursor = result.cursor
     while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
-        # None, the database's place for NaN and infinity, becomes NaN here.
+        # None, which the database has in place of NaN and infinity, becomes NaN here.
         block = np.array(rows, dtype=np.float64)
         yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
     result.close()
 
 
 def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDArray[np.int64]]:
-    """Return the hardware of those ids, and its ids in the same (ascending) order."""
+    """Return the hardware with the given ids, and its ids in the same (ascending) order."""
     table = schema.hardware
     wanted = {int(one) for one in ids if one >= 0}
-    # All of them are read: most of a fleet is asked for, and a list of 90,000 ids is not faster.
-    # all(): one by one, SQLAlchemy's rows cost three times as much.
+    # All rows are read: most of a fleet is requested, and a list of 90,000 ids is not faster. Use
+    # all(): one by one, SQLAlchemy's rows take three times as long.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
-    # Nodes and GPUs always: links are named by their ends, and a GPU's seat is the index of its node.
+    # Nodes and GPUs are always included: links are named by their ends, and a GPU refers to its
+    # node by index.
     single = (Kind.GPU.value, Kind.NODE.value)
     described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in wanted)
     order = [row[0] for row in described]
@@ -352,9 +366,9 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
 
 
 def _seats(connection: Connection, position: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Return by id of a GPU the position of the node that it sits in now, and its slot."""
+    """Return the position of each GPU's current node, and its slot, by the GPU's id."""
     homes = schema.placements
-    # The latest placement of a GPU is where it sits now.
+    # The latest placement of a GPU is its current place.
     placed = connection.execute(
         select(homes.c.gpu_id, homes.c.node_id, homes.c.slot).order_by(homes.c.last_seen)
     ).all()
@@ -362,7 +376,7 @@ def _seats(connection: Connection, position: Mapping[int, int]) -> dict[int, tup
 
 
 def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, list[Part]]:
-    """Return by id of a link or group its members in their order."""
+    """Return the members of each link or group in their order, by its id."""
     table = schema.hardware_members
     query = select(table.c.whole_id, table.c.member_id).order_by(table.c.whole_id, table.c.position)
     members: dict[int, list[Part]] = {}
@@ -373,7 +387,7 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
 
 
 def _of_members(whole: Part, members: Sequence[Part]) -> Part:
-    """Return a link or group with its members' names, and with their SKU where it is the same."""
+    """Return a link or group with its members' names and, if they have the same SKU, with that."""
     names = [one.name if one.kind == Kind.NODE.value else one.key for one in members]
     shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
     skus = {one.sku for one in members}

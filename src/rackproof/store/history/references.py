@@ -1,4 +1,4 @@
-"""Make references out of accepted runs: choose runs and numbers, and combine several.
+"""Make references from accepted runs: select runs and numbers, and combine the numbers.
 
 No I/O: the repository reads and writes the tables.
 """
@@ -18,24 +18,29 @@ from rackproof.store.history.identity import Kind, Place, Topology, bounded_key,
 from rackproof.store.history.writer import is_candidate, quantity_of
 
 DEFAULT_LOW = -0.07
-"""An accepted reference allows 7 % less before it fails (two public health checks use 5 and 7 %)."""
+"""A number fails if it is more than 7 % worse than an accepted reference (two public health checks
+use 5 and 7 %)."""
 
 DEFAULT_HIGH = 0.25
-"""An accepted reference calls 25 % more than ever measured too good to be true."""
+"""A number more than 25 % better than an accepted reference is too good to be true."""
 
 DEFAULT_WARN = -0.035
-"""An accepted reference calls 3.5 % less degraded."""
+"""A number more than 3.5 % worse than an accepted reference is degraded."""
 
 OWN_HISTORY = "own history"
-"""The beginning of the source of a reference from here."""
+"""Beginning of the source of a reference that this module makes."""
 
 _RUNS_NAMED = 5
 
 
 def accepted_reference(rows: Sequence[Any]) -> Reference:
-    """Return the reference that acceptances of one quantity on one piece of hardware make, latest first."""
+    """Return the reference that follows from acceptances of a quantity on one piece of hardware.
+
+    Args:
+        rows: The acceptances, latest first.
+    """
     latest = rows[0]
-    # Numbers in another unit are another quantity, even if it is called the same.
+    # Numbers in another unit are another quantity, even if it has the same name.
     rows = sorted((row for row in rows if row.unit == latest.unit), key=lambda row: row.moment)
     names = [f"{row.run_id} ({row.moment:%Y-%m-%d})" for row in rows]
     if len(names) > _RUNS_NAMED:
@@ -52,16 +57,18 @@ def accepted_reference(rows: Sequence[Any]) -> Reference:
 
 
 def mirror_bound(bound: float | None) -> float | None:
-    """Return a bound for a measurement where lower is better."""
+    """Return a bound with its sign changed, for a measurement where lower is better."""
     return None if bound is None else -bound
 
 
 def acceptance_objection(run: Run) -> str:
-    """Return why a run's numbers must not become references, or "" if they may."""
+    """Return the reason why a run's numbers must not become references, or "" if they may."""
     if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
-        # Reasons and messages may be empty, but an empty objection would mean that there is none.
+        # Reasons and messages may be empty, but an empty objection would mean that there is no
+        # objection.
         return next(filter(None, run.reasons), f"it is {run.verdict.value}")
-    # Not the verdict alone: a run is unproven for want of references, and those it is to give.
+    # The verdict alone is not enough: a run may be unproven only for lack of the references that it
+    # is to provide.
     objection = next(_bad_evidence(run), None)
     if objection is not None:
         return objection
@@ -71,7 +78,7 @@ def acceptance_objection(run: Run) -> str:
 
 
 def _blank_names(run: Run) -> Iterator[str]:
-    """Yield metrics whose unit no later run would match: quantities are found by their exact text."""
+    """Yield an objection for each name or unit with stray blanks: no later run would match it."""
     named = {(one.name, one.unit) for one in run.measurements}
     for name, unit in sorted(named | {(one.metric, one.unit) for one in run.judgements}):
         if any(text != " ".join(text.split()) for text in (name, unit)):
@@ -79,9 +86,9 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 
 def _bad_evidence(run: Run) -> Iterator[str]:
-    """Yield the objections of a run's findings, logs and judgements to its numbers."""
-    # A finding that only degrades a run still leaves its numbers doubtful: a machine with an XID is not a
-    # standard.
+    """Yield the objections to a run's numbers that its findings, logs and judgements give."""
+    # Even a finding that only degrades a run casts doubt on its numbers: a machine with an XID must
+    # not become the reference.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad or finding.code == "machine_busy":
@@ -97,7 +104,9 @@ def _bad_evidence(run: Run) -> Iterator[str]:
 
 
 def _contradiction(run: Run, judged: Judgement) -> str:
-    """Return why a judgement contradicts its own number and reference, or "" if it does not."""
+    """Return the reason why a judgement contradicts its own number and reference, or "" if it does
+    not.
+    """
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
     directions = {one.direction for one in run.measurements if one.name == judged.metric}
@@ -117,36 +126,39 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 
 
 FLEET_DEVIATION = 0.1
-"""A number this much worse than the median of its like is not a reference."""
+"""A number worse than the median of like hardware by more than this share is refused."""
 HOST_COPY_DEVIATION = 0.25
-"""The same of copies from and to the host, where GPUs differ by the processor that they are attached to."""
+"""The same for copies between host and GPU, whose speed depends on the processor that the GPU is
+attached to."""
 CHAIN_DEVIATION = 0.05
-"""Accepted numbers stay within this share of the first accepted one, however many there are."""
+"""Largest distance of accepted numbers from the first accepted one, as a fraction, however many
+follow."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
-"""Host link of a Grace's GPU, GB/s."""
+"""Bandwidth of the link between a Grace CPU and its GPU, in GB/s."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
-"""Bytes of a collective, the share of the links' peak that a sound node reaches from there on, and the most
-that the peak counts in GB/s: at medium sizes faster links gain little.
+"""Size of a collective in bytes, the share of the links' peak that a sound node reaches from that
+size on, and the highest peak that counts, in GB/s: at medium sizes, faster links gain little.
 
-Four H200 without NVLS, the slowest of those known, reach 0.78, 0.75, 0.7 and 0.47.
+Four H200 without NVLS, the slowest known nodes, reach 0.78, 0.75, 0.7 and 0.47.
 """
 
 
 def physical_objection(
     metric: str, labels: Mapping[str, str], unit: str, value: float, product: str, *, nodes: int = 1
 ) -> str:
-    """Return why a number cannot come from a sound GPU of this model, or "" if it can or that is not known.
+    """Return why a sound GPU of this model cannot give such a number, or "" if it can or may.
 
     Args:
-        metric: Name of the measurement.
-        labels: Its labels; ``dtype`` has its precision.
-        unit: Its unit.
+        metric: The name of the measurement.
+        labels: Its labels; ``dtype`` is the precision.
+        unit: The unit of the number.
         value: The number.
         product: The product name of the GPU.
-        nodes: Nodes that it was measured on: between several the network decides, not the GPU's links.
+        nodes: Number of nodes it was measured on: between several, the network is the limit, not
+            the GPU's links.
     """
     if value and not _SMALLEST < abs(value) < _LARGEST:
         return f"{metric} is {value:g} {unit}: no quantity is that small or large"
@@ -157,7 +169,7 @@ def physical_objection(
     shown = f"{metric} is {value:.6g} {unit}"
     if value > peak:
         return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
-    # The share of the link to a Grace that is reached varies too much for a lower bound.
+    # The speed that copies to a Grace CPU reach varies too much for a lower bound.
     if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
         return ""
     if metric.endswith("busbw") and nodes > 1:
@@ -173,11 +185,11 @@ def physical_objection(
 def _peak(
     physics: GpuPhysics, metric: str, labels: Mapping[str, str], unit: str
 ) -> tuple[float | None, float]:
-    """Return a model's maximum, or None if it is not known in this unit, and the share that sound ones reach.
+    """Return a model's peak, or None if unknown in this unit, and the share that sound GPUs reach.
 
-    The shares leave room below what sound GPUs were measured to reach of their data sheet's peak: bf16 0.78
-    to 0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to 0.88, to the host
-    0.75 to 0.85.
+    The shares are below the shares of the data sheet's peak that sound GPUs reached: bf16 0.78 to
+    0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to 0.88, to the
+    host 0.75 to 0.85.
     """
     dtype = labels.get("dtype", "")
     tflops = physics.tflops.get(dtype)
@@ -185,7 +197,7 @@ def _peak(
         ("gemm_best", "TFLOP/s"): (tflops, 0.6 if dtype in ("fp8", "fp16") else 0.67),
         ("gemm_fixed", "TFLOP/s"): (tflops, 0.67 if dtype == "fp32" else 0.0),
         ("model_flops", "TFLOP/s"): (tflops, 0.0),
-        # Small shapes reach little.
+        # Small shapes reach only a small share of the peak.
         ("gemm", "TFLOP/s"): (tflops, 0.0),
         ("memory_copy", "TB/s"): (physics.memory, 0.78),
         ("memory_triad", "TB/s"): (physics.memory, 0.78),
@@ -199,9 +211,10 @@ def _peak(
 
 
 def _peak_of_links(physics: GpuPhysics, metric: str, labels: Mapping[str, str]) -> tuple[float | None, float]:
-    """Return the peak of a collective's bus bandwidth and the share of it that a sound node reaches.
+    """Return the peak of a collective's bus bandwidth, and the share of it that a sound node
+    reaches.
 
-    With NVLS the bandwidth may exceed the links' own: the peak is twice theirs.
+    With NVLS it may exceed the bandwidth of the links, so the peak is twice that bandwidth.
     """
     if labels.get("device") == "cpu":
         return None, 0.0
@@ -219,14 +232,14 @@ ACCEPTED_FIRST = "of its kind that was accepted first"
 def comparison_objection(
     metric: str, value: float, others: Sequence[float], direction: Direction | None, which: str = IN_HISTORY
 ) -> str:
-    """Return why a number is unlike those of other hardware, or "" if it is like them or none is known.
+    """Return why a number is too far from those of other hardware, or "" if it is not.
 
     Args:
-        metric: Name of the measurement.
+        metric: The name of the measurement.
         value: The number.
-        others: One number of each other piece of hardware.
-        direction: The better direction; if it is not known, each deviation counts.
-        which: The others' place, in words.
+        others: One number from each other piece of hardware.
+        direction: The better direction; if unknown, a deviation in either direction counts.
+        which: The origin of the other numbers, in words.
     """
     if not others:
         return ""
@@ -241,14 +254,14 @@ def comparison_objection(
 def loss_of(value: float, reference: float, direction: Direction | None) -> float:
     """Return the fraction by which a value is worse than a reference; negative if it is better.
 
-    If the better direction is not known, each deviation is a loss.
+    If the better direction is not known, a deviation in either direction is a loss.
     """
     share = (value - reference) / abs(reference) if reference else 0.0
     return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
 
 
 def better_way(direction: Direction | None, unit: str) -> Direction | None:
-    """Return the better direction of a measurement that may not state it: its unit often does."""
+    """Return the better direction of a measurement, from its unit if it states none, or None."""
     if direction is not None:
         return direction
     if unit in TIME_UNITS:
@@ -258,11 +271,11 @@ def better_way(direction: Direction | None, unit: str) -> Direction | None:
 
 @dataclass(frozen=True)
 class AcceptedNumber:
-    """One number that was accepted for a piece of hardware.
+    """A number that was accepted for a piece of hardware.
 
     Attributes:
-        standing: Whether it is part of the reference; one that was withdrawn without a reason is not, but
-            still bounds later acceptances.
+        standing: Whether it is part of the reference; a number that was withdrawn without a reason
+            is not, but it still limits later acceptances.
     """
 
     run_id: str
@@ -272,10 +285,11 @@ class AcceptedNumber:
 
 
 def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
-    """Return why a number moves a reference too far from the first accepted one, or "" if it does not.
+    """Return the reason why a number moves a reference too far from the first accepted one, or "".
 
-    No number may be worse than the first by more than :data:`CHAIN_DEVIATION`, and the median of all may not
-    leave it to either side: a reference that climbs calls the sound machine of before degraded.
+    No number may be worse than the first by more than :data:`CHAIN_DEVIATION`, and the median of
+    all may not move further than that in either direction: if a reference rises, a machine that was
+    sound before is called degraded.
 
     Args:
         accepted: The accepted numbers of the same quantity on the same hardware.
@@ -299,12 +313,15 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
         )
     return (
         f"{what}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
-        f"changed on purpose, take the old one back first: rackproof withdraw {first.run_id} --reason WHY"
+        "changed on purpose, withdraw the old one first: "
+        f"rackproof withdraw {first.run_id} --reason WHY"
     )
 
 
 def product_on(run: Run, kind: str, key: str) -> str:
-    """Return the product name of the GPUs that a number was measured on, or "" if unknown or several."""
+    """Return the product name of the GPUs on which a number was measured, or "" if unknown or
+    ambiguous.
+    """
     gpus = [gpu for node in run.nodes for gpu in node.gpus]
     if kind == Kind.GPU.value:
         gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]
@@ -313,7 +330,7 @@ def product_on(run: Run, kind: str, key: str) -> str:
 
 
 def is_comparable(product: str, kind: Kind) -> bool:
-    """Return whether pieces of hardware of a kind are equally fast: links without switches are not."""
+    """Return whether all hardware of a kind is equally fast; links without switches are not."""
     if kind is not Kind.LINK:
         return True
     physics = physics_of(product)
@@ -329,14 +346,15 @@ Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
 def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
     """Return the numbers of a run that may become references, each with its direction.
 
-    These are the candidates among the judgements and those that passed against a reference accepted before.
+    These are the candidates among the judgements, and numbers that passed against a reference that
+    was accepted earlier.
     If one GPU of several was judged, the same measurements of the others are included.
     """
     numbers = _judged_numbers(run, topology)
     accepted_quantities = {key[2:] for key in numbers}
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
-        # A judged number keeps the judgement's value; NaN and infinity are not a reference.
+        # A judged number keeps the judgement's value; NaN and infinity cannot be references.
         if key is None or key in numbers or not measurement.finite:
             continue
         if key[2:] in accepted_quantities:
@@ -346,7 +364,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
 
 def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
     numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
-    # A judgement states no direction: the measurement of its metric does.
+    # A judgement has no direction, so it is taken from the measurement of its metric.
     directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
@@ -364,19 +382,19 @@ def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | No
 
 
 class Others(NamedTuple):
-    """The numbers that a number is compared with before it becomes a reference."""
+    """The numbers with which a number is compared before it becomes a reference."""
 
     metric: str
     in_run: Sequence[float]
     in_history: Sequence[float]
-    """One number of each other piece of hardware of its kind."""
+    """One number from each other piece of hardware of the same kind."""
     accepted_first: Sequence[float]
-    """Those of these that were accepted first, so that machines that are each a little worse do not
-    add up.
+    """Those that were accepted first: they stop the reference from drifting if each new machine is
+    a little worse.
     """
 
     def objection(self, value: float, direction: Direction | None) -> str:
-        """Return why a number is unlike the others, or "" if it is like them or none is known."""
+        """Return why a number is too far from the others, or "" if it is not or none is known."""
         groups = (
             (self.in_run, IN_RUN),
             (self.in_history, IN_HISTORY),
@@ -389,12 +407,12 @@ class Others(NamedTuple):
 
     @property
     def are_known(self) -> bool:
-        """Return whether there are others."""
+        """Return whether there are numbers to compare with."""
         return bool(self.in_run or self.in_history or self.accepted_first)
 
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
-    """Return the numbers of a run that a data sheet bounds from below, or a reference that they passed."""
+    """Return the keys of a run's numbers that have a data sheet's lower bound or a reference."""
     found = set()
     for one in run.measurements:
         key = number_key(run, topology.place(one.labels), one.name, one.unit)

@@ -1,4 +1,5 @@
-"""Store runs; return earlier measurements of hardware, and the references that they are compared with.
+"""Store runs, and return earlier measurements of hardware and the references for comparing new
+ones.
 
 with open_store(results / "history.sqlite") as store:
     store.keep(run)
@@ -68,15 +69,16 @@ from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, Pa
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
-# Here and in the methods that use it: readings loads numpy, which keeping a run does not need.
+# Imported here and in the methods that use it: readings loads numpy, which storing a run does not
+# need.
 if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-"""The number of the newest numbers of a SKU that is enough for its median."""
+"""Number of a SKU's newest measurements that are enough for its median."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
-# Deadlock found, serialization failure: another writer was first, the same work succeeds again.
+# Deadlock detected, serialization failure: another writer was first, and a second attempt succeeds.
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 _BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
 
@@ -84,26 +86,27 @@ _Result = TypeVar("_Result")
 
 
 def open_store(where: str | Path | None = None) -> Store:
-    """Open the history; create it if there is none.
+    """Open the history, and create it if it does not exist.
 
     Args:
-        where: A database URL, or the path of the SQLite file to use unless the environment variable
-            RACKPROOF_DATABASE_URL names a database. By default ``results/history.sqlite``.
+        where: A database URL, or the path of an SQLite file to use unless the environment variable
+            RACKPROOF_DATABASE_URL names a database. The default is ``results/history.sqlite``.
 
     Returns:
-        The store, to be used in a ``with`` statement or closed.
+        The store; use it in a ``with`` statement, or close it.
 
     Raises:
-        HistoryUnreachableError: The server does not answer or does not let us in.
+        HistoryUnreachableError: The server does not answer or denies access.
         HistoryTooNewError: The tables are newer than this code.
-        HistoryError: No such database, the file cannot be used, or its tables are too old.
+        HistoryError: The database does not exist, the file cannot be used, or its tables are too
+            old.
     """
     target = locate_database(where)
     return Store(connect_database(target), target)
 
 
 class Store(AbstractContextManager["Store"]):
-    """An open history. All methods raise :class:`HistoryError` when the database fails."""
+    """An open history. All methods raise :class:`HistoryError` if the database fails."""
 
     def __init__(self, engine: Engine, target: Target) -> None:
         self._engine = engine
@@ -126,28 +129,29 @@ class Store(AbstractContextManager["Store"]):
 
     @property
     def description(self) -> str:
-        """Return the name of this history for a message; it holds no secret."""
+        """Return the name of this history for a message, without any secret."""
         return self._target.description
 
-    # Entering
+    # Storing runs
 
     def keep(self, run: Run) -> bool:
-        """Enter a run, wholly or not at all.
+        """Store a run, either completely or not at all.
 
         Returns:
-            False if the very same record is kept already; true if it is new or replaced another.
+            False if the same record is already stored; true if it is new or replaced another.
         """
         return bool(self.keep_many([run]))
 
     def keep_many(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
-        """Enter many runs, some hundred per transaction.
+        """Store many runs, several hundred per transaction.
 
         Args:
-            runs: The runs.
-            again: If true, write also those that seem to be there already, which repairs damaged rows.
+            runs: The runs to store.
+            again: Whether to write also runs that seem to be stored already, which repairs damaged
+                rows.
 
         Returns:
-            The ids of those written.
+            The ids of the runs that were written.
         """
         entered: list[str] = []
         rest = iter(runs)
@@ -168,10 +172,11 @@ class Store(AbstractContextManager["Store"]):
         """Return runs, newest first.
 
         Args:
-            benchmark: Only of this benchmark.
-            node: Only with this node: host name, serial, chassis or the UUID of a GPU seen in it.
-            since: Only from this moment on.
-            limit: At most so many.
+            benchmark: The name of a benchmark, to return only its runs.
+            node: A node's host name, serial number, chassis, or the UUID of a GPU seen in it, to
+                return only its runs.
+            since: The earliest time of a run.
+            limit: The largest number of runs.
         """
         table = schema.runs
         query = select(table).order_by(table.c.moment.desc(), table.c.run_id.desc()).limit(limit)
@@ -188,10 +193,10 @@ class Store(AbstractContextManager["Store"]):
             return self._summaries(connection, query)
 
     def run(self, run_id: str) -> Run:
-        """Return a run by its id or the beginning of it.
+        """Return a run by its id or a prefix of it.
 
         Raises:
-            HistoryError: None or several begin so.
+            HistoryError: No run has such an id, or several have.
         """
         table = schema.runs
         with self._reading() as connection:
@@ -220,15 +225,16 @@ class Store(AbstractContextManager["Store"]):
     def estimate_seconds(
         self, benchmark: str, parameters: ParameterMapping, hardware: Sequence[Node] | str
     ) -> float | None:
-        """Return how long a run will take: the median of the latest that ended well on the same nodes.
+        """Return the expected duration of a run: the median of the latest successful runs on the
+        same nodes.
 
         Args:
-            benchmark: Name of the benchmark.
-            parameters: Point of the matrix.
-            hardware: The nodes it will run on, or the key of one (``Node.hardware_key``).
+            benchmark: The name of the benchmark.
+            parameters: The point of the matrix.
+            hardware: The nodes that it will run on, or the key of one node (``Node.hardware_key``).
 
         Returns:
-            Seconds, or ``None`` if it never finished there.
+            The duration in seconds, or ``None`` if no run has finished there.
         """
         if isinstance(hardware, str):
             whole: Part | None = Part(Kind.NODE, bounded_key(hardware))
@@ -273,14 +279,16 @@ class Store(AbstractContextManager["Store"]):
         """Return measurements, newest first.
 
         Args:
-            metric: Name of the measurement.
-            labels: Labels that it must have, others may be there too. A ``gpu`` label selects by UUID.
-            hardware: A GPU's UUID, a node's serial, chassis or host name, or the key of a link or group.
-                A node includes its GPUs as long as they sat in it, and links that end there.
-            benchmark: Name of the benchmark.
-            parameters: Exactly this point of the matrix.
-            since: Only from this moment on.
-            limit: At most so many, ``None`` for all.
+            metric: The name of the measurement.
+            labels: The labels that it must have; it may have others. A ``gpu`` label selects by
+                UUID.
+            hardware: A GPU's UUID, a node's serial number, chassis or host name, or the key of a
+                link or group. A node includes its GPUs for the time that they were in it, and the
+                links that end there.
+            benchmark: The name of the benchmark.
+            parameters: The exact point of the matrix.
+            since: The earliest time of a measurement.
+            limit: The largest number of measurements, or ``None`` for all.
         """
         table, wanted = schema.measurements, labels or {}
         by_quantity = (metric, labels, benchmark, parameters) != (None, None, None, None)
@@ -297,7 +305,7 @@ class Store(AbstractContextManager["Store"]):
                 connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
         made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
-        # Once more with the hardware's own names: the query let any hardware pass for a label.
+        # Filter again by the hardware's own names: the query accepted any hardware for a label.
         return [row for row in made if wanted.items() <= row.labels.items()]
 
     # References
@@ -310,18 +318,19 @@ class Store(AbstractContextManager["Store"]):
         labels: Mapping[str, str],
         nodes: Sequence[Node],
     ) -> Reference | None:
-        """Return the accepted reference of a measurement on this very hardware.
+        """Return the accepted reference of a measurement on exactly this hardware.
 
         Args:
-            benchmark: Name of the benchmark.
-            parameters: Point of the matrix.
-            metric: Name of the measurement.
-            labels: Its labels; a GPU's UUID among them asks for that GPU wherever it sits now.
+            benchmark: The name of the benchmark.
+            parameters: The point of the matrix.
+            metric: The name of the measurement.
+            labels: The labels of the measurement; a GPU's UUID selects that GPU, in whatever node
+                it is now.
             nodes: The nodes of the run.
 
         Returns:
-            The median of the accepted runs, with the bounds of the latest acceptance and a source that names
-            the runs, or ``None`` if nothing was accepted for this hardware.
+            The median of the accepted runs, with the bounds of the latest acceptance and the names
+                of the runs as its source, or ``None`` if nothing was accepted for this hardware.
         """
         place = Topology(nodes).place(labels)
         if place.hardware is None:
@@ -353,13 +362,13 @@ class Store(AbstractContextManager["Store"]):
         run_id: str | None = None,
         limit: int = 1000,
     ) -> list[Candidate]:
-        """Return numbers that wait for being accepted as a reference, newest first.
+        """Return numbers that can be accepted as references, newest first.
 
         Args:
-            benchmark: Only of this benchmark.
-            node: Only on this hardware, as ``hardware`` in :meth:`measurements`.
-            run_id: Only of this run.
-            limit: At most so many.
+            benchmark: The name of a benchmark, to return only its numbers.
+            node: The hardware, given like ``hardware`` in :meth:`measurements`.
+            run_id: The id of a run, to return only its numbers.
+            limit: The largest number of candidates.
         """
         table, runs, kept = schema.judgements, schema.runs, schema.baselines
         same = (kept.c.quantity_id == table.c.quantity_id, kept.c.hardware_id == table.c.hardware_id)
@@ -393,30 +402,35 @@ class Store(AbstractContextManager["Store"]):
         bounding: Mapping[str, datetime] | None = None,
         despite: str = "",
     ) -> int:
-        """Make the numbers of a run references for the hardware it ran on.
+        """Make the numbers of a run references for its hardware.
 
-        Accepted are numbers that were unproven only because there was no reference, and those that passed
-        against references accepted before (the median then covers one run more); where one GPU of
-        several was judged, so are the same measurements of the others. For measurements where lower is
-        better the bounds are mirrored. Accepting a run again renews its bounds.
+        Numbers are accepted if they were unproven only for lack of a reference, or if they passed
+        against earlier accepted references (the median then includes one more run). If one of
+        several GPUs was judged, the same measurements of the other GPUs are accepted, too. For
+        measurements where lower is better, the bounds are mirrored. Accepting a run again updates
+        its bounds.
 
         Args:
-            run_id: The run's id or the beginning of it.
-            low: The (negative) fraction below the value that fails, or ``None`` for never.
-            high: The fraction above the value that is too good to be true, or ``None`` for never.
-            warn: The (negative) fraction below the value that is degraded, or ``None`` for never.
-            note: Called with their number before they count; where it raises, nothing is accepted.
-            bounding: Runs that were accepted before and bound this one though no reference comes from them
-                any more, with the moment.
-            despite: The reason to accept numbers that are not those of a sound machine, or unlike the first
-                accepted ones; if empty, these are refused.
+            run_id: The run's id or a prefix of it.
+            low: The (negative) fraction below the value from which a number fails, or ``None`` for
+                never.
+            high: The fraction above the value from which a number is too good to be true, or
+                ``None`` for never.
+            warn: The (negative) fraction below the value from which a number is degraded, or
+                ``None`` for never.
+            note: A function that is called with the number of references before they take effect;
+                if it raises, nothing is accepted.
+            bounding: Runs that were accepted earlier and limit this one although they no longer
+                provide a reference, with the time of their acceptance.
+            despite: The reason for accepting numbers that a sound machine would not have, or that
+                differ from the first accepted ones; if empty, such numbers are refused.
 
         Returns:
-            The number of references that the run gives, or 0 if it has no numbers to accept.
+            The number of references that the run provides, or 0 if it has no numbers to accept.
 
         Raises:
-            HistoryError: No such run, it proved something wrong, its hardware is not known, a number is not
-                that of a sound machine, or it is too far from the first accepted one.
+            HistoryError: There is no such run, it proved a fault, its hardware is unknown, a number
+                is not that of a sound machine, or it is too far from the first accepted one.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -440,14 +454,14 @@ class Store(AbstractContextManager["Store"]):
         return self._write(enter)
 
     def _numbers_to_accept(self, run: Run, *, plausible: bool) -> Numbers:
-        """Return the numbers that a run gives; none if it has no such numbers.
+        """Return the numbers of a run that can be accepted, if any.
 
         Args:
-            run: The run.
-            plausible: Whether they have to be those of a sound machine.
+            run: The run to accept.
+            plausible: Whether the numbers must be those of a sound machine.
 
         Raises:
-            HistoryError: It proved something wrong, its hardware is not known, or a number is refused.
+            HistoryError: The run proved a fault, its hardware is unknown, or a number is refused.
         """
         topology = Topology(run.nodes)
         if topology.whole is None:
@@ -461,10 +475,11 @@ class Store(AbstractContextManager["Store"]):
         return numbers
 
     def _require_plausible(self, run: Run, topology: Topology, numbers: Numbers) -> None:
-        """Check numbers by physics, by the others of the run, and by other hardware of its kind.
+        """Check numbers against physical limits, the other numbers of the run, and other hardware
+        of the same kind.
 
         Raises:
-            HistoryError: One is not that of a sound machine.
+            HistoryError: A number is not that of a sound machine.
         """
         for measurement in run.measurements:
             place = topology.place(measurement.labels)
@@ -478,7 +493,7 @@ class Store(AbstractContextManager["Store"]):
                 raise HistoryError(f"run {run.run_id} is no reference: {what}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
-        """Return the numbers that each number of a run is compared with."""
+        """Return, for each number of a run, the numbers that it is compared with."""
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
@@ -487,7 +502,7 @@ class Store(AbstractContextManager["Store"]):
             if place.hardware is None or key is None or not measurement.finite:
                 continue
             if is_comparable(product_on(run, *key[:2]), place.hardware.kind):
-                # On any hardware: the same quantity of one kind.
+                # The same quantity of one kind, on any hardware.
                 in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
                 metrics[key] = measurement.name
         with self._reading() as connection:
@@ -504,10 +519,11 @@ class Store(AbstractContextManager["Store"]):
         }
 
     def unbounded_metrics(self, run_id: str) -> list[str]:
-        """Return the metrics of a run whose first numbers nothing independent bounds from below.
+        """Return the metrics of a run whose first numbers have no independent lower limit.
 
-        Neither a data sheet, nor other hardware in the run or of its kind in the history, nor an earlier
-        acceptance shows whether they are those of a sound machine.
+        For these metrics, no data sheet, no other hardware of the run, no hardware of the same kind
+        in the history, and no earlier acceptance shows whether the numbers are those of a sound
+        machine.
         """
         run = self.run(run_id)
         topology = Topology(run.nodes)
@@ -524,11 +540,13 @@ class Store(AbstractContextManager["Store"]):
         )
 
     def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
-        """Take back the acceptance of a run (its whole id) and return how many references went.
+        """Withdraw the acceptance of a run (given by its whole id) and return the number of
+        references removed.
 
         Args:
-            run_id: The run.
-            note: Called with their number before they go, if there are any; where it raises, they stay.
+            run_id: The id of the run.
+            note: A function that is called with the number of references before they are removed,
+                if there are any; if it raises, they remain.
         """
         statement = delete(schema.baselines).where(schema.baselines.c.run_id == run_id)
 
@@ -541,7 +559,7 @@ class Store(AbstractContextManager["Store"]):
         return self._write(take_back)
 
     def without_references(self, run_ids: Sequence[str]) -> list[str]:
-        """Return those of some runs that no reference comes from."""
+        """Return the ids of those runs that provide no reference."""
         column = schema.baselines.c.run_id
         with self._reading() as connection:
             found = set(connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars())
@@ -550,12 +568,12 @@ class Store(AbstractContextManager["Store"]):
     # A fleet's nights
 
     def readings(self, until: datetime, *, nights: int = 1, benchmark: str | None = None) -> Readings:
-        """Return every number of some nights in columns: for judging a fleet.
+        """Return every number of some nights as columns, for judging a fleet.
 
         Args:
-            until: The end of the night asked for (excluded); each night is the 24 hours before.
+            until: The end of the requested night (excluded); each night is a period of 24 hours.
             nights: The number of nights, including the requested one.
-            benchmark: Only of this benchmark.
+            benchmark: The name of a benchmark, to return only its numbers.
         """
         from rackproof.store.history.readings import read_nights
 
@@ -563,32 +581,34 @@ class Store(AbstractContextManager["Store"]):
             return read_nights(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
-        """Return the accepted references of the readings, as :meth:`baseline` gives them one by one."""
+        """Return the accepted references of the readings; :meth:`baseline` returns the same one by
+        one.
+        """
         from rackproof.store.history.readings import accepted_references
 
         with self._reading() as connection:
             return accepted_references(connection, readings)
 
     def failures_elsewhere(self, since: datetime) -> list[Failure]:
-        """Return failures of GPUs in another node than their present one, newest first."""
+        """Return failures of GPUs in a node other than their current one, newest first."""
         from rackproof.store.history.readings import failures_elsewhere
 
         with self._reading() as connection:
             return failures_elsewhere(connection, since)
 
     def prune(self, before: datetime) -> int:
-        """Delete the numbers of runs before a moment, and return the number of these runs.
+        """Delete the numbers of runs before a given time, and return the number of these runs.
 
-        Kept are the run's row, acceptances, and judgements that failed: a GPU that failed a year ago is still
-        recognised. ``rebuild_history`` can restore the deleted numbers from the results folder. SQLite reuses
-        the space; only VACUUM gives it back to the file system.
+        The run's row, acceptances, and failed judgements remain: a GPU that failed a year ago is
+        still recognized. ``rebuild_history`` can restore the deleted numbers from the results
+        folder. SQLite reuses the space; only VACUUM returns it to the file system.
         """
         pruned = 0
         while count := self._write(lambda connection: _forget_old_runs(connection, before)):
             pruned += count
         return pruned
 
-    # Inside
+    # Internal methods
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -596,7 +616,9 @@ class Store(AbstractContextManager["Store"]):
             yield connection
 
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Do work in one transaction, again if another writer made the database give up on ours."""
+        """Perform the work in one transaction; repeat it if the database aborts ours because of
+        another writer.
+        """
         with translated_errors(self._target):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -699,7 +721,7 @@ def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
     """Check a number against the limits of the GPU's model.
 
     Raises:
-        HistoryError: It is not that of a sound GPU.
+        HistoryError: The number is not that of a sound GPU.
     """
     objection = physical_objection(
         measurement.name,
@@ -720,16 +742,17 @@ def _reference_rows(
     moments: Mapping[str, datetime],
     bounds: Mapping[str, float | None],
 ) -> list[dict[str, Any]]:
-    """Return the rows of references, in the order of their keys, with the run entered.
+    """Return the rows of references, ordered by key, after storing the run.
 
     Args:
-        writer: Enters missing entries.
-        run: The run that was accepted.
-        numbers: Its numbers.
-        moments: When it ran and when it was accepted.
-        bounds: The bounds of a number where more is better; they are mirrored where less is.
+        writer: The writer that adds missing entries.
+        run: The accepted run.
+        numbers: The numbers of the run.
+        moments: The times of the run and of its acceptance.
+        bounds: The bounds of a number for which more is better; they are mirrored if less is
+            better.
     """
-    # Another process may have replaced or removed the run since it was read.
+    # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
     parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
     known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
@@ -761,7 +784,8 @@ def _refuse_drift(
     """Check that new references stay near the first accepted ones.
 
     Raises:
-        HistoryError: One does not: each acceptance passed against the one before, and together they creep.
+        HistoryError: A reference is too far away: each acceptance passed against the one before,
+            but together they drift.
     """
     kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
     for quantity, hardware, one in _accepted_before(connection, rows, bounding):
@@ -777,8 +801,8 @@ def _refuse_drift(
 def _accepted_before(
     connection: Connection, rows: Sequence[dict[str, Any]], bounding: Mapping[str, datetime]
 ) -> Iterator[tuple[int, int, AcceptedNumber]]:
-    """Yield the accepted numbers of the hardware of new references, after the ids of
-    quantity and hardware.
+    """Yield the accepted numbers of the hardware of new references, each after its quantity id and
+    hardware id.
     """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
@@ -800,7 +824,7 @@ def _accepted_before(
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert accepted references; of a run that was accepted before, the bounds are renewed."""
+    """Insert accepted references; if a run was accepted before, update its bounds."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = insert(schema.baselines)
     renewed = {name: statement.excluded[name] for name in rows[0] if name not in _BASELINE_KEY}
@@ -814,7 +838,9 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete the numerous rows of the oldest runs; the record goes last and marks them as pruned."""
+    """Delete the many rows of the oldest runs; the record is deleted last, which marks the run as
+    pruned.
+    """
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)
@@ -833,7 +859,9 @@ def _forget_old_runs(connection: Connection, before: datetime) -> int:
 
 
 def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None) -> Select[Any]:
-    """Return the query of measurements, newest first; ``narrowed`` if only some quantities or parts count."""
+    """Return the query of measurements, newest first; ``narrowed`` means that it is limited to some
+    quantities or parts.
+    """
     table, runs = schema.measurements, schema.runs
     query = select(
         runs.c.run_id,
@@ -844,7 +872,8 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
         table.c.value,
         table.c.special,
     ).join(runs, runs.c.id == table.c.run_pk)
-    # Each is right; the second follows the index of runs where nothing else narrows the search.
+    # Both columns are correct; the second uses the index of runs if nothing else narrows the
+    # search.
     moment = table.c.moment if narrowed else runs.c.moment
     query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
     return query if since is None else query.where(moment >= as_utc(since))
@@ -855,7 +884,8 @@ def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) 
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
-    """Return the hardware that a search is narrowed to."""
-    # A label that names hardware is not in the quantity: it selects by what the row was measured on.
+    """Return the names of the hardware that a search is narrowed to."""
+    # A label that names hardware is not part of the quantity: it selects the hardware that was
+    # measured.
     names = [value for value in labels.values() if is_identity(value)]
     return names if hardware is None else [*names, hardware]

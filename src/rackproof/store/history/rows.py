@@ -13,7 +13,7 @@ ParameterMapping = Mapping[str, str | int | float | bool | None]
 
 
 class Measured(NamedTuple):
-    """A measured quantity; a label that names hardware holds ``*``."""
+    """A measured quantity; the value of a label that names hardware is ``*``."""
 
     benchmark: str
     parameters: dict[str, Any]
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run in a list; ``reason`` is the first of its reasons, ``seconds`` its duration if known."""
+    """A run in a list; ``reason`` is its first reason, ``seconds`` its duration if known."""
 
     run_id: str
     plan_id: str
@@ -41,7 +41,7 @@ class RunRow(NamedTuple):
 
     @property
     def seconds(self) -> float | None:
-        """Return the duration, or ``None`` if start or end is not known."""
+        """Return the duration, or ``None`` if the start or the end is unknown."""
         if self.started is None or self.ended is None:
             return None
         return (self.ended - self.started).total_seconds()
@@ -50,9 +50,12 @@ class RunRow(NamedTuple):
 class MeasurementRow(NamedTuple):
     """A number from the history.
 
-    ``hardware`` is what it was measured on (GPU UUID, serial, chassis; of links and groups the parts'
-    keys), ``kind`` what that is (node, gpu, link, group; empty if unknown), ``node`` the key of the one
-    node it sat in. A label that names a node shows that node's present host name.
+    Attributes:
+        hardware: The measured hardware (GPU UUID, serial, chassis; for links and groups, the keys
+            of the parts).
+        kind: The kind of hardware (node, gpu, link, group; empty if unknown).
+        node: The key of the single node in which it was. A label that names a node shows that
+            node's current hostname.
     """
 
     run_id: str
@@ -70,7 +73,7 @@ class MeasurementRow(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A number that was unproven only for want of a reference and could become one."""
+    """A number that is unproven only because it had no reference, and that could become one."""
 
     run_id: str
     moment: datetime

@@ -1,8 +1,9 @@
-"""Tables of the history.
+"""Define the tables of the history.
 
-Shaped for a fleet: 10,000 nodes, 40 measurements a night, 60 nights are 24 million rows, so a
-measurement is a row of small numbers that points at *what* was measured (``quantities``) and *on
-what* (``hardware``). Changing a table here needs a new :data:`REVISION`; a test compares the two.
+The tables are designed for a fleet: 60 nights with 10,000 nodes and 40 measurements each are 24
+million rows, so a measurement is a row of small numbers that refers to *what* was measured
+(``quantities``) and *on what* (``hardware``). A change of a table here needs a new
+:data:`REVISION`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from sqlalchemy.dialects.postgresql import TEXT, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 REVISION = "0001"
-"""Version of these tables, four digits that only rise. Until Rackproof 1.0 no older version is converted."""
+"""Version of these tables: four digits that only increase. Until Rackproof 1.0, older versions are
+not converted."""
 
 KEY_LIMIT = 200
 TEXT_LIMIT = 400
@@ -43,29 +45,30 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Moment(TypeDecorator[datetime]):
-    """A moment in UTC: ``timestamptz`` in PostgreSQL, microseconds since 1970 in SQLite.
+    """A time in UTC: ``timestamptz`` in PostgreSQL, microseconds since 1970 in SQLite.
 
-    SQLite has no type for moments and its text forms lose the time zone. Naive values are UTC.
+    SQLite has no type for times, and its text forms lose the time zone. Naive values are taken as
+    UTC.
     """
 
     impl = BigInteger
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the column type of this database."""
+        """Return the column type for this database."""
         if dialect.name == "postgresql":
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
         return dialect.type_descriptor(BigInteger())
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """Return the stored form of a moment."""
+        """Return the stored form of a time."""
         if value is None:
             return None
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
         return moment if dialect.name == "postgresql" else (moment - _EPOCH) // _MICROSECOND
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """Return the moment that the database stored."""
+        """Return the time that the database stored."""
         if value is None:
             return None
         if isinstance(value, datetime):
@@ -74,14 +77,14 @@ class Moment(TypeDecorator[datetime]):
 
 
 class RecordText(TypeDecorator[str]):
-    """The JSON of a record: text in PostgreSQL (which compresses by itself), deflated in SQLite."""
+    """The JSON of a record: text in PostgreSQL (which compresses it), deflated in SQLite."""
 
     impl = LargeBinary
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the column type of this database."""
-        # Not through type_descriptor: psycopg's dialect makes VARCHAR of every text type.
+        """Return the column type for this database."""
+        # Not through type_descriptor: psycopg's dialect turns every text type into VARCHAR.
         return TEXT() if dialect.name == "postgresql" else dialect.type_descriptor(LargeBinary())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
@@ -104,7 +107,8 @@ metadata = MetaData(
     }
 )
 
-# One row. The names of table and column are those of every released history: they never change.
+# The table has one row. The names of table and columns are the same in every released history and
+# never change.
 version = Table(
     "rackproof_schema",
     metadata,
@@ -118,9 +122,10 @@ hardware = Table(
     Column("id", Integer, primary_key=True),
     # node | gpu | link (two parts, in order) | group (the nodes of one run)
     Column("kind", String(8), nullable=False),
-    # Survives a new host name: GPU UUID, serial or chassis; of links and groups, the keys of the parts.
+    # Survives a new hostname: GPU UUID, serial or chassis; for links and groups, the keys of the
+    # parts.
     Column("key", String(KEY_LIMIT), nullable=False),
-    # As last seen: host name of a node, model of a GPU.
+    # As last seen: the hostname of a node, the model of a GPU.
     Column("name", String(KEY_LIMIT), nullable=False),
     Column("sku", String(KEY_LIMIT), nullable=False),
     Column("serial", String(KEY_LIMIT), nullable=False),
@@ -154,7 +159,7 @@ host_names = Table(
     sqlite_with_rowid=False,
 )
 
-# Which GPU was in which node, and when: a GPU that failed in another chassis is recognised.
+# Which GPU was in which node, and when, so that a GPU that failed in another chassis is recognized.
 placements = Table(
     "placements",
     metadata,
@@ -171,13 +176,13 @@ quantities = Table(
     "quantities",
     metadata,
     Column("id", Integer, primary_key=True),
-    # SHA-256 over benchmark, parameters, metric and labels: long texts cannot be indexed everywhere.
+    # SHA-256 of benchmark, parameters, metric and labels: long texts cannot be indexed everywhere.
     Column("digest", String(64), nullable=False),
     Column("unit", String(KEY_LIMIT), nullable=False),
     Column("benchmark", String(KEY_LIMIT), nullable=False),
     Column("parameters", Text, nullable=False),
     Column("metric", String(KEY_LIMIT), nullable=False),
-    # Canonical JSON; labels that name hardware hold "*" here, see identity.py.
+    # Canonical JSON; here "*" replaces the value of labels that name hardware, see identity.py.
     Column("labels", Text, nullable=False),
     Column("direction", String(8), nullable=True),
     UniqueConstraint("digest", "unit"),
@@ -196,7 +201,7 @@ runs = Table(
     Column("parameters", Text, nullable=False),
     Column("parameters_digest", String(64), nullable=False),
     Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
-    # Its time: start, else end, else the stamp in the id, else when it was first kept.
+    # Its time: start, else end, else the time in the id, else when it was first stored.
     Column("moment", Moment, nullable=False),
     Column("started", Moment, nullable=True),
     Column("ended", Moment, nullable=True),
@@ -211,7 +216,7 @@ runs = Table(
     Index(None, "hardware_id", "moment"),
 )
 
-# Apart from runs, so that listing runs does not read through megabytes of JSON.
+# Separate from runs, so that listing runs does not read megabytes of JSON.
 records = Table(
     "records",
     metadata,
@@ -232,15 +237,13 @@ run_nodes = Table(
 
 
 def _observed() -> tuple[Column[Any], ...]:
-    """Return columns for the run, the measurement, its place and time; the key keeps a
-    run's rows together.
-    """
+    """Return columns for run, measurement, place and time; the key stores a run's rows together."""
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
         Column("ordinal", Integer, primary_key=True, autoincrement=False),
         Column("quantity_id", ForeignKey("quantities.id"), nullable=False),
         Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
-        # The node it sat in at the time, where that is one node.
+        # The node in which the part was at the time, if it was a single node.
         Column("node_id", ForeignKey("hardware.id"), nullable=True),
         Column("moment", Moment, nullable=False),
         Column("value", Float, nullable=True),
@@ -251,7 +254,7 @@ measurements = Table(
     "measurements",
     metadata,
     *_observed(),
-    # "nan", "inf" or "-inf" where the value is not an ordinary number: SQLite keeps no NaN.
+    # "nan", "inf" or "-inf" if the value is not an ordinary number: SQLite cannot store NaN.
     Column("special", String(4), nullable=True),
     Index(None, "quantity_id", "moment"),
     Index(None, "hardware_id", "quantity_id", "moment"),
@@ -267,9 +270,9 @@ judgements = Table(
     *_observed(),
     Column("verdict", String(16), nullable=False),
     Column("gating", Boolean, nullable=False),
-    # Could become a reference: judged unproven only because it had none.
+    # True if the number could become a reference: it is unproven only because it had none.
     Column("candidate", Boolean, nullable=False),
-    # Empty for passes: they are most rows, and the record holds it.
+    # Empty for passes: they are most of the rows, and the record contains it.
     Column("reason", String(TEXT_LIMIT), nullable=False),
     Column("reference", Float, nullable=True),
     Column("low", Float, nullable=True),
@@ -280,7 +283,8 @@ judgements = Table(
     sqlite_with_rowid=False,
 )
 
-# Accepted references. The run is named, not pointed at: a baseline outlives the rows it came from.
+# Accepted references. The run is stored by name, not as a reference to a row: a baseline outlives
+# the rows it came from.
 baselines = Table(
     "baselines",
     metadata,

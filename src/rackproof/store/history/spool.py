@@ -1,7 +1,8 @@
-"""Runs reach the history even if its database is down: noted in a folder, entered at the next chance.
+"""Store runs in the history even if its database is down: they are noted in a folder and stored
+later.
 
-``run.json`` in the results folder stays the truth; a note only means that it has yet to be entered,
-and :func:`rebuild_history` enters everything again.
+``run.json`` in the results folder is still authoritative; a note only means that the run has not
+been stored yet, and :func:`rebuild_history` stores everything again.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _SUFFIX = ".json"
 
 
 class _NoteGoneError(Exception):
-    """Another process has entered the noted run meanwhile."""
+    """A noted run that another process has stored since it was listed."""
 
 
 @dataclass(frozen=True)
 class KeepOutcome:
     """The outcome for a run: in the history (``kept``), noted for later (``spooled``), or neither.
 
-    ``message`` is for an operator and holds no secret; ``drained`` counts runs noted
-    earlier that were entered now.
+    ``message`` is for an operator and contains no secret; ``drained`` is the number of runs noted
+    earlier that were stored now.
     """
 
     kept: bool
@@ -40,7 +41,7 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """Run ids entered from the spool, those still waiting, and the obstacle."""
+    """The ids of runs stored from the spool, of runs still waiting, and the obstacle."""
 
     entered: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -49,22 +50,22 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """The number of runs that were entered, and what is wrong with records that could not be read."""
+    """The number of runs that were stored, and the faults of records that could not be read."""
 
     runs: int
     problems: tuple[str, ...] = ()
 
 
 def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> KeepOutcome:
-    """Enter a recorded run into the history; if that fails, note it in the spool.
+    """Store a recorded run in the history; if that fails, note it in the spool.
 
-    Any failure of the history counts (down, full, locked, too new): the run is safe in its folder and must
-    not be forgotten. If the history works, runs noted earlier are entered, too.
+    Every failure of the history is covered (down, full, locked, too new): the run is safe in its
+    folder and must not be forgotten. If the history works, runs noted earlier are stored, too.
 
     Args:
-        run_folder: ``results/RUN_ID``, holding ``run.json``.
-        where: As for :func:`rackproof.store.history.store.open_store`.
-        spool: Folder for the notes, made where needed.
+        run_folder: The folder ``results/RUN_ID``, which contains ``run.json``.
+        where: The place of the history, as for :func:`rackproof.store.history.store.open_store`.
+        spool: The folder for the notes, created if needed.
 
     Raises:
         ResultsError: The run's own record is missing or damaged.
@@ -76,7 +77,7 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
             try:
                 drained = _drain(store, spool)
             except ResultsError as error:
-                # This run is in the history by now: a broken spool is not a reason to call it lost.
+                # This run is already in the history: a broken spool is no reason to call it lost.
                 drained = DrainOutcome((), ("?",), (str(error),))
             count = len(drained.entered)
             message = f"run {run.run_id} is in {store.description}"
@@ -90,14 +91,14 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
 
 
 def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
-    """Enter the runs noted in the spool.
+    """Store the runs noted in the spool.
 
-    A note whose record is gone or damaged stays, and is named among the problems. Two at once are
-    harmless: entering a run twice is entering it once.
+    If the record of a note is missing or damaged, the note remains and is among the problems. Two
+    processes at once do no harm: storing a run twice has the same result as once.
 
     Args:
-        where: As for :func:`rackproof.store.history.store.open_store`.
-        spool: The folder with the notes; missing means empty.
+        where: The place of the history, as for :func:`rackproof.store.history.store.open_store`.
+        spool: The folder with the notes; a missing folder is empty.
 
     Raises:
         ResultsError: The spool cannot be read.
@@ -113,14 +114,15 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 
 
 def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
-    """Enter every run of a results folder again, also those that seem to be in the history.
+    """Store every run of a results folder again, including those that seem to be in the history.
 
-    Accepted references live in the history alone (docs/using/history.md): they stay where they are, but
-    rebuilding into an empty history does not bring them back.
+    Accepted references exist only in the history (docs/using/history.md): they remain, but
+    rebuilding into an empty history does not restore them.
 
     Args:
         results: The results folder.
-        where: As for :func:`rackproof.store.history.store.open_store`; by default the folder's own.
+        where: The place of the history, as for :func:`rackproof.store.history.store.open_store`; by
+            default the folder's own.
 
     Raises:
         HistoryError: The history fails.
@@ -137,7 +139,8 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
     note = {
         "run_id": run.run_id,
-        # Both, so that moving the results with their spool, or the spool alone, loses nothing.
+        # Both paths, so that no note is lost if the results are moved with their spool, or the
+        # spool alone.
         "folder": str(run_folder.resolve()),
         "relative": os.path.relpath(run_folder.resolve(), spool.resolve()),
         "noted": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -177,7 +180,7 @@ def _drain(store: Store, spool: Path) -> DrainOutcome:
     for note in _notes(spool):
         try:
             store.keep(_noted_run(note, spool))
-            # After it is kept: a crash between the two enters it twice, which changes nothing.
+            # Done after storing it: a crash between the two stores it twice, which changes nothing.
             note.unlink(missing_ok=True)
         except _NoteGoneError:
             continue
@@ -193,11 +196,11 @@ def _drain(store: Store, spool: Path) -> DrainOutcome:
 
 
 def _noted_run(note: Path, spool: Path) -> Run:
-    """Return the run that a note speaks of.
+    """Return the run to which a note refers.
 
     Raises:
-        ResultsError: The note is damaged, or the record is gone, damaged or another run's.
-        _NoteGoneError: Another process has entered it just now.
+        ResultsError: The note is damaged, or the record is missing, damaged or another run's.
+        _NoteGoneError: Another process has just stored it.
     """
     try:
         content = json.loads(note.read_bytes())
@@ -210,7 +213,7 @@ def _noted_run(note: Path, spool: Path) -> Run:
         ) from None
     folder = next((place for place in places if place.is_dir()), places[-1])
     run = read_run(folder)
-    # A folder may have been renamed or restored: no other run is entered in its place.
+    # The folder may have been renamed or restored: another run must not be stored in its place.
     if run.run_id != note.stem:
         raise ResultsError(f"the note {note} points at {folder}, which holds run {run.run_id}")
     return run

@@ -1,7 +1,6 @@
-"""Entering runs into the tables: rows are made for a batch of runs at once and written table by table.
+"""Write runs into the tables: rows are made for a whole batch of runs and written table by table.
 
-The order of tables and of rows within them is fixed, so that two writers never wait for each other
-in a circle.
+The order of tables and of the rows in them is fixed, so that two writers never deadlock.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
 from rackproof.store.run_folder import dump_run, stamp_of
 
 _CHUNK = 400
-"""Keys per look-up: SQLite takes no more than some thousand parameters in a statement."""
+"""Number of keys per look-up: SQLite accepts only a few thousand parameters in a statement."""
 
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -42,7 +41,9 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity: everything about a number but its value, time and hardware."""
+    """A measured quantity: everything that identifies a number except its value, time and
+    hardware.
+    """
 
     digest: str
     unit: str
@@ -60,12 +61,12 @@ def quantity_of(
     """Return the quantity of a metric.
 
     Args:
-        benchmark: Name of the benchmark.
-        point: Canonical parameters, the point of the matrix.
-        metric: Name of the measurement.
-        labels: Canonical labels as in :class:`rackproof.store.history.identity.Place`.
-        unit: Numbers in different units are never compared.
-        direction: ``higher`` or ``lower`` is better; no part of the identity.
+        benchmark: The name of the benchmark.
+        point: The point of the matrix, as canonical parameters.
+        metric: The name of the measurement.
+        labels: The canonical labels, as in :class:`rackproof.store.history.identity.Place`.
+        unit: The unit; numbers in different units are never compared.
+        direction: The better direction, ``higher`` or ``lower``; not part of the identity.
     """
     return Quantity(
         digest=digest_of(benchmark, point, metric, labels),
@@ -79,17 +80,17 @@ def quantity_of(
 
 
 def moment_of(run: Run, *, otherwise: datetime) -> datetime:
-    """Return when a run happened: its start, else its end, else the stamp in its id."""
+    """Return the time of a run: its start, or else its end, or else the time in its id."""
     return as_utc(run.started or run.ended or stamp_of(run.run_id) or otherwise)
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return a moment with a time zone; without one it is UTC."""
+    """Return a time with a time zone; a time without one is taken as UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def is_candidate(judgement: Judgement) -> bool:
-    """Return whether a judgement lacks nothing but a reference, so that its number could become one."""
+    """Return whether a judgement only lacks a reference, so that its number could become one."""
     return (
         judgement.reference is None
         and judgement.verdict is Verdict.UNPROVEN
@@ -100,19 +101,19 @@ def is_candidate(judgement: Judgement) -> bool:
 
 
 def split_special(value: float | None) -> tuple[float | None, str | None]:
-    """Return a number as two columns: SQLite turns NaN into NULL."""
+    """Return a number as two columns, because SQLite turns NaN into NULL."""
     if value is None or math.isfinite(value):
         return value, None
     return None, "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
 
 
 def join_special(value: float | None, special: str | None) -> float:
-    """Return the number that :func:`split_special` took apart."""
+    """Return the number that :func:`split_special` split into two columns."""
     return _SPECIALS[special] if special is not None else math.nan if value is None else value
 
 
 class RunWriter:
-    """Enters runs on one connection, inside the caller's transaction."""
+    """A writer of runs on one connection, inside the caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -123,9 +124,10 @@ class RunWriter:
         self.quantity_ids: dict[tuple[str, str], int] = {}
 
     def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
-        """Enter runs (at most some hundred at once) and return the ids of those written.
+        """Store runs (at most several hundred at once), and return the ids of the runs that were
+        written.
 
-        Those kept already with the very same record are passed over unless ``again``.
+        Runs with an identical stored record are skipped unless ``again``.
         """
         now = datetime.now(UTC)
         given = {run.run_id: _Draft(run, now) for run in runs}
@@ -155,7 +157,8 @@ class RunWriter:
     def _enter_hardware(self, drafts: Sequence[_Draft]) -> None:
         sightings = _Sightings(drafts)
         parts = sightings.parts
-        # In the order of their keys everywhere: two writers that lock rows in one order cannot deadlock.
+        # Always in the order of their keys: two writers that lock rows in the same order cannot
+        # deadlock.
         self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
         self.hardware_ids |= self.find_hardware(parts)
         ids = self.hardware_ids
@@ -189,7 +192,7 @@ class RunWriter:
     def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
         runs = schema.runs
         statement = self._insert(runs)
-        # An imported run without any time keeps the moment of its first entry.
+        # An imported run without any time has the time of its first entry.
         changed = [column.name for column in runs.c if column.name not in ("id", "run_id", "kept")]
         statement = statement.on_conflict_do_update(
             index_elements=["run_id"], set_={name: statement.excluded[name] for name in changed}
@@ -209,7 +212,7 @@ class RunWriter:
         }
 
     def _replace_details(self, drafts: Sequence[_Draft], keys: Mapping[str, int]) -> None:
-        """Write the rows below runs again: a record that changed may have fewer of them."""
+        """Replace the rows below runs: a record that changed may have fewer of them."""
         tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
         for table in tables:
             for chunk in _chunks(sorted(keys.values())):
@@ -225,7 +228,7 @@ class RunWriter:
                 self._connection.execute(insert(table), rows[table.name])
 
     def find_hardware(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Return the ids of hardware given by kind and key, as far as it is known."""
+        """Return the ids of hardware, given by kind and key, as far as known."""
         table = schema.hardware
         return {
             (row.kind, row.key): row.id
@@ -238,7 +241,7 @@ class RunWriter:
         }
 
     def find_quantities(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Return the ids of quantities given by digest and unit, as far as they are known."""
+        """Return the ids of quantities, given by digest and unit, as far as known."""
         table = schema.quantities
         return {
             (row.digest, row.unit): row.id
@@ -251,7 +254,7 @@ class RunWriter:
         }
 
     def _see(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
-        """Insert rows or note that they were seen again; the latest sight describes them."""
+        """Insert rows, or record that they were seen again; the latest sighting describes them."""
         if not rows:
             return
         statement = self._insert(table)
@@ -274,7 +277,9 @@ class RunWriter:
 
 
 class _Sightings:
-    """The hardware in runs, each part once: its latest description, and when it was first seen."""
+    """The hardware in runs, each part once: its latest description, and the time of its first
+    sighting.
+    """
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}
@@ -299,7 +304,7 @@ class _Sightings:
             _merge(self.places, (_key(chip), _key(node)), {"slot": slot, **seen})
 
     def member_rows(self, ids: Mapping[tuple[str, str], int]) -> list[Row]:
-        """Return the members of links and groups in their order."""
+        """Return the members of links and groups, in order."""
         return [
             {"whole_id": ids[whole], "position": position, "member_id": ids[_key(part)]}
             for whole in sorted(self._members)
@@ -308,7 +313,7 @@ class _Sightings:
 
 
 class _Draft:
-    """A run taken apart into rows, before ids are known."""
+    """A run split into rows, before ids are known."""
 
     def __init__(self, run: Run, now: datetime) -> None:
         self.run = run
@@ -335,12 +340,13 @@ class _Draft:
             quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
             for one, place in self.judged
         ]
-        # A judgement states no direction: the measurement of the same quantity, listed last, wins.
+        # A judgement states no direction: the measurement of the same quantity, listed last,
+        # overrides it.
         self.quantities = self.judged_quantities + self.measured_quantities
 
     @property
     def parts(self) -> list[Part]:
-        """Return all hardware of the run, members before nodes, links and groups."""
+        """Return all hardware of the run; members come before nodes, links and groups."""
         found: dict[Part, None] = {}
         places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
         for part in self.topology.described:
@@ -352,7 +358,7 @@ class _Draft:
         return list(found)
 
     def run_row(self, hardware: Mapping[tuple[str, str], int]) -> Row:
-        """Return the row of ``runs``."""
+        """Return the run's row in the table ``runs``."""
         run = self.run
         return {
             "run_id": run.run_id,
@@ -379,7 +385,7 @@ class _Draft:
         hardware: Mapping[tuple[str, str], int],
         quantities: Mapping[tuple[str, str], int],
     ) -> dict[str, list[Row]]:
-        """Return the rows below the run, by table."""
+        """Return the rows that belong to the run, by table."""
 
         def observed(ordinal: int, what: Quantity, place: Place) -> Row:
             return {
@@ -445,7 +451,7 @@ def _id(ids: Mapping[tuple[str, str], int], part: Part | None) -> int | None:
 
 
 def _merge(rows: dict[Any, Row], key: Any, row: Row) -> None:
-    """Keep the later row but the earlier first sight; rows come in order of time."""
+    """Store the later row but the earlier first sighting; rows arrive in order of time."""
     if key in rows:
         row["first_seen"] = rows[key]["first_seen"]
     rows[key] = row

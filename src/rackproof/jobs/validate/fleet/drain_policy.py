@@ -1,11 +1,14 @@
-"""Decide which nodes are drained and which are resumed after a night. No I/O: nothing here touches Slurm.
+"""Decide which nodes are drained and which are resumed after a night. No I/O: this module does not
+contact Slurm.
 
-* A node is drained if it fails alone: not for a finding of the whole fleet, not for a hint, not if unproven.
-* A drain that Rackproof did not set is neither lifted nor given another reason.
-* Of a partition never more than the allowed share stays drained by us, and with too many nodes that cannot
-  be reached no node is drained: then the fault is the network's, or this machine's.
-* Our own drain ends when all that failed was read again, and was well, in so many nights that proved the node
-  and lie hours apart (:mod:`rackproof.jobs.validate.fleet.healing` has the evidence).
+* A node is drained if it fails alone: not for a finding on the whole fleet, not for a hint, not if
+  unproven.
+* A drain that Rackproof did not set is neither ended nor given another reason.
+* We never hold more than the allowed share of a partition drained, and if too many nodes are
+  unreachable no node is drained: then the network is at fault, or this machine.
+* Our own drain ends when everything that failed was read again and was healthy in a required number
+  of nights that proved the node and are hours apart (:mod:`rackproof.jobs.validate.fleet.healing`
+  lists the evidence).
 """
 
 from __future__ import annotations
@@ -25,21 +28,23 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """The limits of a night's actions. ``share`` is of a partition, and of the fleet that may be unreachable.
+    """The limits of a night's actions. ``share`` is the share of a partition, and of the fleet that
+    may be unreachable.
 
-    ``passes`` nights have to pass, each ``hours`` or more after the one before it.
+    ``passes`` is the number of nights that must pass, each at least ``hours`` after the previous
+    one.
     """
 
     share: float = 0.15
-    # In a fleet of ten, two dead nodes are more than 15 %, and no fault of the network yet.
+    # In a fleet of ten, two dead nodes are more than 15 %, but not yet a fault of the network.
     unreachable_least: int = 3
     passes: int = 2
-    # Nights are a day apart, and some begin later than others.
+    # Nights are a day apart, but some start later than others.
     hours: float = 12
 
 
 def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
-    """Return the partitions: node to whether it is drained by us.
+    """Return the nodes of each partition, each with whether we have drained it.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
@@ -61,18 +66,18 @@ def decide_drains(
     """Return the nodes with plan, reason and hold, and remarks about the fleet.
 
     Args:
-        nodes: Tonight's, judged; ``slurm`` is None where Slurm did not answer.
+        nodes: The judged nodes of tonight; ``slurm`` is None if Slurm did not answer.
         before: The last known states of nodes.
-        members: As :func:`drained_by_partition` returns.
-        night_id: Tonight.
-        now: The moment that passes are counted at.
-        policy: Its limits.
+        members: The partitions, as :func:`drained_by_partition` returns them.
+        night_id: The id of tonight.
+        now: The time at which passes are counted.
+        policy: The limits of the actions.
     """
     policy = policy or DrainPolicy()
     unreachable = _too_many_unreachable(nodes, policy)
     room = _room_by_partition(members, policy)
     decided = {one.node: _with_hold(one, before.get(one.node), night_id, now, policy) for one in nodes}
-    # The worst first: where the share is used up, the lesser faults wait.
+    # The worst come first: when the share is used up, lesser faults wait.
     failing = [one for one in nodes if decided[one.node].hold is None and _fails_for_certain(one)]
     for one in sorted(failing, key=_urgency):
         mine = _partitions_of(one.node, members)
@@ -80,7 +85,7 @@ def decide_drains(
         if withheld:
             decided[one.node] = one.model_copy(update={"why": withheld})
             continue
-        # A node of several partitions is missing in each of them.
+        # A node in several partitions is missing in each of them.
         for name in mine:
             room[name] -= 1
         decided[one.node] = _drained(one, night_id)
@@ -89,7 +94,7 @@ def decide_drains(
 
 
 def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> list[str]:
-    """Return a remark where too few nodes could be reached to blame any of them."""
+    """Return a remark if too few nodes are reachable to blame any of them."""
     lost = sum(bool(one.unreached) for one in nodes)
     if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
         return []
@@ -104,15 +109,15 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 
 
 def _fails_for_certain(one: NodeNight) -> bool:
-    """Return whether a node fails by a fault of its own: without a code, nothing could later be
-    seen to pass.
+    """Return whether a node fails by a fault of its own; without a code, no later pass could be
+    recognized.
     """
     return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
-    """Return how many more nodes of each partition may be drained."""
-    # The small addend: 0.29 of 100 nodes are 29, though the product of the floats is a hair less.
+    """Return the number of further nodes of each partition that may be drained."""
+    # The small addend: 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
 
@@ -138,7 +143,7 @@ def _urgency(one: NodeNight) -> tuple[int, str]:
 
 
 def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
-    """Return the drain of a node that nights keep drained, None of any other node.
+    """Return the drain of a node that nights hold drained, or None for other nodes.
 
     If no night has it any more, its codes are those in Slurm's reason, and it begins tonight.
     """
@@ -152,12 +157,12 @@ def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> 
 def _with_hold(
     one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
-    """Return a node that is drained by us with the fate of its drain."""
+    """Return a node that we have drained, with the decision about its drain."""
     hold = hold_of(one.slurm, before, night_id)
     if hold is None:
         return one
     if one.verdict is Verdict.UNPROVEN or one.unreached:
-        # Neither a pass nor a new failure: the count stays.
+        # This is neither a pass nor a new failure: the count remains.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
@@ -165,7 +170,7 @@ def _with_hold(
         why = f"stays drained: {_failed_codes_text(one)}"
         return one.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
     if hold.passes and (hold.passed is None or hold.passed > now):
-        # By a clock that was ahead, or not known: from now on it is.
+        # The time is from a clock that was ahead, or unknown: from now on it is known.
         hold = hold.model_copy(update={"passed": now})
     if why := _no_pass(one, hold) or _too_soon(hold, now, policy):
         return one.model_copy(update={"hold": hold, "why": why})
@@ -182,7 +187,9 @@ def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy
 
 
 def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
-    """Return why a pass does not count yet: two runs in a row see one state of the node."""
+    """Return the reason why a pass does not count yet: two runs in a row see the same state of the
+    node.
+    """
     if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
         return ""
     return (
@@ -196,11 +203,11 @@ _BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=
 
 
 def _no_pass(one: NodeNight, hold: Hold) -> str:
-    """Return why a night without failures does not count as a pass of a drained node."""
+    """Return the reason why a night without failures does not count as a pass of a drained node."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has what it was drained for; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
-        # Slurm gives a drained node no partner to prove it with.
+        # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
     lacking = {code: lacking_for(code, one.read_again) for code in hold.codes}
     if never := [code for code, names in lacking.items() if names is None]:
@@ -216,7 +223,7 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
-    """Return the codes in the reason of a drain, as Slurm has it if no night does."""
+    """Return the codes in the reason of a drain, from Slurm if no night has them."""
     parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 
@@ -253,7 +260,7 @@ def _share_used_up(
 
 
 def _failed_codes_text(one: NodeNight) -> str:
-    """Return the failures, briefly: the text becomes a reason in Slurm."""
+    """Describe the failures briefly: the text becomes a reason in Slurm."""
     failing = frozenset(one.codes())
     found = [
         f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in failing

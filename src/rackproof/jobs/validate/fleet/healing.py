@@ -1,8 +1,9 @@
-"""List the evidence that must be read and healthy before a night counts as a pass of a drained node's
-failure. No I/O.
+"""List the evidence that must be read and healthy before a night counts as a pass of the failure
+for which a node was drained. No I/O.
 
-:data:`HEALED_BY` is the table: each code that can drain a node, with the evidence that heals it. Evidence
-that is absent never heals, and a code without a row keeps its node drained until an operator resumes it.
+The table :data:`HEALED_BY` lists each code that can drain a node, with the evidence that heals it.
+Missing evidence never heals, and a code without a row keeps its node drained until an operator
+resumes it.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
-"""The beginning of names of health evidence: a metric may have the same name."""
+"""Prefix of the names of health evidence, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
-"""Checks that compare a number, and the evidence that heals their findings, besides the number."""
+"""Checks that compare a number, with a description of the comparison that heals their findings in
+addition to the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
-"""The beginnings of the names of tools that query the driver."""
+"""Prefixes of the names of tools that query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
 @dataclass(frozen=True)
 class DrainedNode:
-    """A node that nights keep drained: tonight's snapshot, and those that it is compared with.
+    """A node that nights hold drained: tonight's snapshot, and the snapshots for comparison.
 
-    ``failed`` is its snapshot of the last night in which it failed, ``before`` the last one before the night
-    that drained it, or None if it is gone. ``is_first`` means that no night before the drain saw the node.
+    ``failed`` is its snapshot of the last night in which it failed, ``before`` the last snapshot
+    before the night that drained it, or None if it is gone. ``is_first`` means that no night before
+    the drain has a snapshot of the node.
     """
 
     tonight: NodeSnapshot
@@ -47,21 +50,21 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the snapshots that show the readings of which the node is capable."""
+        """Return the snapshots that show which readings the node supports."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
 
 
 def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
     """Return the names of the evidence that was read of a node tonight, sorted."""
     there = [row.name for row in EVIDENCE if row.state(node) is EvidenceState.THERE]
-    # A version and a service are evidence of their own.
+    # Each version and each service is evidence of its own.
     there += [f"version_{_snake(name)}" for name, text in node.tonight.versions.items() if text]
     there += [f"service_{name}" for name in _running_services(node)]
     return tuple(sorted({f"{_MARK}{name}" for name in there}))
 
 
 def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
-    """Return the evidence for healing a code that tonight neither read nor measured.
+    """Return the evidence that a code needs for healing and that tonight neither read nor measured.
 
     Args:
         code: The cause of the drain: a finding's code, or ``CHECK:METRIC``.
@@ -79,10 +82,10 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 
 
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
-    # Slurm's reason, where no night is left, holds a metric's first word.
+    # If no night remains, Slurm's reason only has a metric's first word.
     first = metric.partition(" ")[0]
     if check in _COMPARED or check == "floor":
-        # Only the same comparison shows that a finding of a comparison is over.
+        # Only the same comparison shows that a finding from a comparison no longer applies.
         mark = f"{check}:" if check in _COMPARED else ""
         words = {one.partition(" ")[0] for one in read if not one.startswith(_MARK)}
         is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
@@ -95,7 +98,7 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
 
 
 def healing_evidence(code: str) -> tuple[str, ...] | None:
-    """Return the names of the evidence that heals a health code, or None if it never heals by itself."""
+    """Return the names of the evidence that heals a health code, or None if no evidence can."""
     if code in HEALED_BY:
         return HEALED_BY[code]
     if code.startswith(("version_", "service_")):
@@ -104,7 +107,7 @@ def healing_evidence(code: str) -> tuple[str, ...] | None:
         return ("version_driver", code.replace("mismatch_", "version_", 1))
     if xid := re.fullmatch(r"s?xid_(\d{1,6})", code):
         number = int(xid[1])
-        # 154 itself names the reset that it needs, and stays open until that is done.
+        # XID 154 itself names the required reset, and stays open until that is done.
         needs_reset = code.startswith("xid") and (number == 154 or requested_action(number, "") == "reset")
         return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
     return None
@@ -127,7 +130,7 @@ def _tool(name: str) -> Callable[[DrainedNode], EvidenceState]:
 
 
 def _all_gpus(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU is listed that the node has to have, or had when it was drained."""
+    """Return whether all GPUs are listed that the node must have, or had when it was drained."""
     answer = _tool("nvidia_smi_xml")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -139,7 +142,7 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
 
 
 def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
-    """Return the state of a reading: of each GPU, and of all of them."""
+    """Return the state of a reading, which every GPU of the node must have."""
 
     def state(node: DrainedNode) -> EvidenceState:
         answer = _all_gpus(node)
@@ -151,7 +154,9 @@ def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], Evide
 
 
 def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
-    """Return the state of fields of each GPU; those ``as_before`` count where an earlier night had them."""
+    """Return the state of fields of each GPU; fields in ``as_before`` count if an earlier night had
+    them.
+    """
 
     def state(node: DrainedNode) -> EvidenceState:
         known = {
@@ -166,12 +171,12 @@ def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNod
 
 def _has(gpu: GpuSnapshot, field: str) -> bool:
     value = getattr(gpu, field)
-    # No active reason is a reading, too.
+    # Having no active reason is also a reading.
     return value is not None if field == "throttled" else state_of_value(value) is EvidenceState.THERE
 
 
 def _pending_repairs(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU reports its pending repairs, except for models that are known not to."""
+    """Return whether each GPU reports its pending repairs, except models that are known not to."""
     reported = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is not None]
     silent = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is None]
     answer = _all_gpus(node)
@@ -185,7 +190,7 @@ def _readings(node: DrainedNode) -> EvidenceState:
 
 
 def _driver_tools(node: DrainedNode) -> EvidenceState:
-    """Return whether each tool answers that asks the driver and that has answered, or hung, before."""
+    """Return whether each driver tool answers that has answered or hung before."""
     asked = {
         tool
         for one in node.earlier
@@ -197,13 +202,15 @@ def _driver_tools(node: DrainedNode) -> EvidenceState:
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
-    """Return whether the node was booted since it failed: nothing else shows that some faults are over."""
+    """Return whether the node was booted since it failed: only a boot shows that some faults are
+    over.
+    """
     then = node.failed.boot_id if node.failed else ""
     return _state(bool(then and node.tonight.boot_id and then != node.tonight.boot_id))
 
 
 def _reset_or_booted(node: DrainedNode) -> EvidenceState:
-    """Return whether a boot came since, or each GPU reports that it needs no recovery."""
+    """Return whether there was a boot since then, or each GPU reports that it needs no recovery."""
     if _booted(node) is EvidenceState.THERE:
         return EvidenceState.THERE
     return _gpus(lambda gpu: gpu.recovery_action == "None")(node)
@@ -223,7 +230,7 @@ def _nvlinks(node: DrainedNode) -> EvidenceState:
 
     def is_up(gpu: GpuSnapshot) -> bool:
         up = sum(gpu.links.values())
-        # If no number of links is known, a link that is down may be the one.
+        # If the number of links is unknown, an inactive link may be the faulty one.
         return up >= wanted if wanted else bool(up) and all(gpu.links.values())
 
     return _gpus(is_up)(node)
@@ -234,7 +241,7 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 
 
 def _ports(node: DrainedNode) -> EvidenceState:
-    """Return whether each port was read that the node has to have, or had before."""
+    """Return whether each port was read that the node must have or had before."""
     ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
     known = [len({(port.device, port.port) for port in one.ports}) for one in node.earlier]
     return _state(len(ports) >= max(node.expected.ports or max(known, default=1), 1))
@@ -257,14 +264,16 @@ def _card_links(node: DrainedNode) -> EvidenceState:
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether the required mounts are there, and whether they are known."""
+    """Return whether the required mounts are known and present."""
     paths = {mount.path for mount in expected_mounts(node.expected)}
     mounts, table = set(node.tonight.mounts or ()), set(node.tonight.mount_table)
     return _state(bool(paths) and paths <= mounts and paths <= table)
 
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether the file systems of disks that could be written before can be, and expected ones."""
+    """Return whether disk file systems that were writable before, and expected ones, are
+    writable.
+    """
     table = node.tonight.mount_table
     if not table:
         return EvidenceState.ABSENT
@@ -309,9 +318,11 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
 
 
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
-    """Return whether a code is not found in comparison with the night before the drain.
+    """Return the state of a code that must not appear in comparison with the night before the
+    drain.
 
-    Last night's snapshot does not show it: a value that is compared with it is news for one night.
+    Last night's snapshot cannot show this: a difference between two nights is found in only one
+    night.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -326,7 +337,7 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
 _BY_COMPARISON = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
-"""Codes that a night may give because the night before was better."""
+"""Codes that a night reports because the night before was better."""
 
 
 def _snake(name: str) -> str:
@@ -336,7 +347,7 @@ def _snake(name: str) -> str:
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
-    # No finding: the reason why a node stays drained names what is missing.
+    # There is no finding: the reason why a node stays drained names the missing evidence.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
 
 
@@ -362,7 +373,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row(
         "pcie_generation",
         f"{_PCIE}, at its highest",
-        # A resting link is slow on purpose: then nothing shows how fast it can be.
+        # An idle link is slow by design: then its possible speed is not visible.
         _gpus(lambda gpu: 0 < (gpu.pcie_generation_max or 0) <= (gpu.pcie_generation or 0)),
     ),
     _row("throttling", "nvidia-smi -q, clocks", _values("throttled")),
@@ -402,7 +413,8 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("disks", "statvfs", _disks),
     _row("inodes", "statvfs", _inodes),
 )
-"""Versions and services are evidence, too, each by its own name (:func:`healed_evidence`)."""
+"""Evidence by name. Versions and services are evidence, too, each with its own name
+(:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
 _PORT_COUNTERS = (
@@ -426,7 +438,8 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "ecc_off": ("ecc_mode",),
     "memory_unrepairable": ("unrepairable_memory",),
     "repair_pending": ("pending_repairs",),
-    # Its correction is loaded with the driver alone, and a call that does not warn may not have looked.
+    # Its correction is loaded only with the driver, and a call without a warning may not have
+    # checked.
     "inforom_corrupted": ("gpus", "driver_tools", "booted"),
     "mig_on": ("mig",),
     "compute_prohibited": ("compute_mode",),
@@ -474,7 +487,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""Code to the names of the evidence that heals it. ``version_``, ``mismatch_``, ``service_``, ``xid_`` and
-``sxid_`` have rules instead (:func:`healing_evidence`); identity that was never accepted, pairs and unknown
-codes have none.
+"""Names of the evidence that heals each code. ``version_``, ``mismatch_``, ``service_``, ``xid_``
+and ``sxid_`` have rules instead (:func:`healing_evidence`); an identity that was never accepted,
+pairs and unknown codes have none.
 """

@@ -35,16 +35,20 @@ _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
-"""The ends of a job that measured nothing: no time was left, a node was taken, or Slurm lost it."""
+"""Ends of a job that measured nothing: no time was left, a node was used by others, or Slurm lost
+the job."""
 
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
+    """A node that could be measured: number of GPUs (0: measured on its CPU), SKU, rack,
+    partitions.
 
-    ``busy`` is why it cannot tonight, or "" if it is idle. ``uuids`` are its GPUs, if known.
-    ``nvlink_domain`` is true if its SKU's NVLink reaches the other nodes of its rack, and ``suspect`` if its
-    last night did not pass it.
+    Attributes:
+        busy: The reason why it cannot be measured tonight, or "" if it is idle.
+        uuids: The UUIDs of its GPUs, if known.
+        nvlink_domain: Whether the NVLink of its SKU reaches the other nodes of its rack.
+        suspect: Whether it did not pass in its last night.
     """
 
     name: str
@@ -59,25 +63,29 @@ class ProbeTarget:
     suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether the GPUs that a log names are the node's own; without known GPUs no UUID is."""
+        """Return whether the GPUs that a log names are the node's own; without known GPUs, none
+        is.
+        """
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
         return True
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
-    """Return the values that must be equal, part and digest, of each device in a training step's log."""
+    """Return the values that must be equal, as part and digest, of each device in a training step's
+    log.
+    """
     digests = []
     for line in text.splitlines():
         head, mark, rest = line.partition(":::MLLOG ")
-        # The mark in the middle of a line is a program's text that quotes a log, not a log.
+        # A mark in the middle of a line is program text that quotes a log.
         if mark and not head.strip() and '"training_digest"' in rest:
             digests += _read_digest(rest)
     return digests
 
 
 def _read_digest(line: str) -> list[tuple[str, str, str]]:
-    """Return the digest of a line, or "" if it has none: a node may write anything."""
+    """Return the digest in a line, or an empty list: a node may write anything."""
     try:
         value = json.loads(line)["value"]
         part = str(value["labels"].get("gpu", ""))
@@ -95,18 +103,18 @@ Digests = Mapping[str, Sequence[tuple[str, str, str]]]
 def compare_digests(
     found: Digests, known: Mapping[str, str]
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
-    """Compare the training step across a fleet, bit by bit.
+    """Compare the training step bit by bit across a fleet.
 
-    The digest of most devices of a kind is right, and more than half must have it, three at least; with
-    fewer, the digest that earlier nights agreed on. If neither decides, the devices that disagree are
-    unproven.
+    The right digest is the one that more than half of the devices of a kind have, at least three;
+    with fewer devices, it is the digest on which earlier nights agreed. If neither decides, the
+    devices that disagree are unproven.
 
     Args:
-        found: By node, as :func:`read_digests` returns.
-        known: The digests that earlier nights agreed on.
+        found: The digests by node, as :func:`read_digests` returns them.
+        known: The digests on which earlier nights agreed.
 
     Returns:
-        Reasons by node, the digests now agreed on, and remarks.
+        The reasons by node, the digests now agreed on, and remarks.
     """
     reasons: dict[str, list[NightReason]] = {}
     agreed = dict(known)
@@ -130,7 +138,7 @@ def compare_digests(
             )
             continue
         elif len(counts) == 1:
-            # Two devices alike are not a majority of three, but a start that later nights are held to.
+            # Two equal devices are not a majority of three, but a reference for later nights.
             agreed[alike] = group[0][2]
             continue
         for node, reason in _odd_devices(alike, group, right):
@@ -148,7 +156,7 @@ def _odd_devices(
 
 
 def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
-    """Return node, part and digest of all devices that have to give the same bits."""
+    """Return node, part and digest of all devices that must give the same bits."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for node, digests in found.items():
         for alike, part, digest in digests:
@@ -157,13 +165,17 @@ def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def _majority_digest(counts: Counter[str]) -> str:
-    """Return the digest of more than half of the devices, three at least, or "" if there is none."""
+    """Return the digest of more than half of the devices, at least three, or "" if there is
+    none.
+    """
     digest, count = counts.most_common(1)[0]
     return digest if count >= 3 and 2 * count > counts.total() else ""
 
 
 def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
-    """Return why a device's bits do not pass; ``right`` is empty if the right bits are not known."""
+    """Return the reason why a device's bits do not pass; ``right`` is empty if the right bits are
+    unknown.
+    """
     if right:
         verdict = Verdict.FAIL
         text = (
@@ -178,9 +190,10 @@ def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int
 
 @dataclass(frozen=True)
 class NodeMeasurements:
-    """The measurements of a node's job: numbers that floors, fleet and history judge, and what is wrong now.
+    """The measurements of a node's job: numbers that floors, fleet and history judge, and immediate
+    faults.
 
-    ``sound`` are the programs that ended well and found nothing wrong.
+    ``sound`` lists the programs that ended well and found no fault.
     """
 
     measurements: tuple[Measurement, ...] = ()
@@ -192,13 +205,13 @@ class NodeMeasurements:
 def read_node_probes(
     plan: ProbePlan, target: ProbeTarget, done: JobResult, probes: Sequence[Probe] | None = None
 ) -> NodeMeasurements:
-    """Return the measurements of a node's job. Wrong values fail; missing ones are unproven.
+    """Return the measurements of a node's job. Wrong values fail; missing values are unproven.
 
     Args:
         plan: The plan of the measurement.
-        target: The node.
-        done: Output of its job.
-        probes: The programs of the job; None is all that such a node is measured with.
+        target: The measured node.
+        done: The output of its job.
+        probes: The programs of the job; None for all programs for such a node.
     """
     sections = {one.name: one for one in done.sections}
     programs = probes or wanted_probes(plan, target)
@@ -206,7 +219,7 @@ def read_node_probes(
     reasons = _flat(one.reasons for one in readings)
     sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
-        # Each program ended well and the job did not: whatever that was, it is not a pass.
+        # Each program ended well but the job did not: whatever the cause, it is not a pass.
         problem = f"{done.how}: {done.text or 'no reason was given'}"
         reasons = (*reasons, unproven_reason("job", target.name, problem))
     return NodeMeasurements(
@@ -237,14 +250,14 @@ def _read_program(
     digests = _own_digests(target, section.text, devices)
     if len(digests) == devices:
         return NodeMeasurements(digests=tuple(digests))
-    # The digests that are there are still compared: a device that computes wrongly must not hide behind one
-    # that is silent.
+    # The available digests are still compared: a device with wrong results must not be hidden by a
+    # silent one.
     text = f"{len(digests)} of {devices} devices gave a result"
     return NodeMeasurements(digests=tuple(digests), reasons=(unproven_reason(probe.name, target.name, text),))
 
 
 def _own_digests(target: ProbeTarget, text: str, devices: int) -> list[tuple[str, str, str]]:
-    """Return a digest for each of a node's devices: more would outvote other nodes."""
+    """Return one digest for each of a node's devices: more would outvote other nodes."""
     by_part: dict[str, tuple[str, str, str]] = {}
     for digest in read_digests(text):
         if target.knows({digest[1]}):
@@ -258,7 +271,9 @@ def _end_of_section(section: Section) -> str:
 
 
 def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section) -> NodeMeasurements:
-    """Return the speeds that a program measured, and what is wrong by its benchmark's own rules."""
+    """Return the speeds that a program measured, and the faults according to its benchmark's own
+    rules.
+    """
     definition = _definition(plan, probe)
     rules = definition.result.judge
     whole = parse_section(section)
@@ -297,7 +312,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
 
 
 def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
-    """Return the numbers about this node: its output about other nodes' GPUs decides nothing."""
+    """Return the numbers about this node; its output about other nodes' GPUs is ignored."""
     return [
         number
         for number in log.measurements
@@ -311,9 +326,10 @@ def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
-    """Return the numbers of rules without a bound of their own: those that have one were judged by it.
+    """Return the numbers of rules without a bound of their own; the others are already judged by
+    it.
 
-    A candidate counts only where a reference of the SKU is about it.
+    A candidate counts only if the SKU has a reference for it.
     """
     referenced = {one.metric for one in target.references}
     unbounded = [
@@ -325,7 +341,8 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
     speeds = []
     for number in log.measurements:
         if any(_rule_covers(rule, number) for rule in unbounded):
-            # A number that names no GPU is the node's; several nodes' numbers are kept as one run.
+            # A number that names no GPU belongs to the node; numbers of several nodes are stored as
+            # one run.
             own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
             speeds.append(number.model_copy(update={"labels": {**number.labels, **own}}))
     return speeds
@@ -338,7 +355,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return findings about GPUs of a node that reported nothing: they have not passed."""
+    """Return findings about a node's GPUs without any report: they have not passed."""
     reasons = []
     named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
@@ -346,7 +363,7 @@ def _silent_gpus(
         reasons.append(unproven_reason(probe, target.name, text))
     for metric in dict.fromkeys(rule.metric for rule in rules):
         reporting = _gpus_with(metric, log)
-        # A metric that names no GPU at all is measured once per node.
+        # A metric that names no GPU is measured once per node.
         if reporting and len(reporting) != target.gpus:
             text = f"{metric}: {len(reporting)} of {target.gpus} GPUs gave a result"
             reasons.append(unproven_reason(probe, target.name, text))
@@ -358,14 +375,14 @@ def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
 
 
 def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
-    """Return whether a program measures one of these speeds."""
+    """Return whether a program measures one of the given speeds."""
     return bool(probe.benchmark) and any(
         rule.metric in metrics for rule in _definition(plan, probe).result.judge
     )
 
 
 def _given_parameters(plan: ProbePlan, probe: Probe) -> dict[str, str]:
-    """Return the parameters that a program is given here: its benchmark's bounds may name them."""
+    """Return the parameters that a program gets here, which its benchmark's bounds may name."""
     words = probe_arguments(probe, plan.device) or ()
     return {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
 
@@ -381,7 +398,7 @@ def _load_definition(path: Path) -> Definition:
 
 
 def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
-    """Return what a node is measured with in time: optional tests not every night."""
+    """Return the programs that measure a node tonight; optional tests do not run every night."""
     return [
         one
         for one in PROBES
@@ -392,7 +409,7 @@ def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
 
 
 def unproven_reason(probe: str, part: str, text: str) -> NightReason:
-    """Return that a program proved nothing, and why."""
+    """Return the reason that a program proved nothing."""
     return NightReason(
         check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=sanitize(text, 400)
     )

@@ -1,8 +1,8 @@
 """Plan which optional tests (``sdc``, ``soak``, ``llm``) a night runs on which nodes. No I/O.
 
-A fleet's soak takes more than a night. So each night runs some of the optional tests, within a share of its
-budget: first those that a node had longest ago, sooner where the node is suspect. What else a night measures
-keeps the rest of the budget.
+The soak of a whole fleet takes more than a night. Therefore each night runs some of the optional
+tests, within a share of its budget: first the tests that a node had longest ago, sooner if the node
+is suspect. All other measurements use the rest of the budget.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rackproof.nodes.probe_slurm_jobs import Job, Probe, ProbePlan
 from rackproof.store.probe_results import ProbeNight
 
 BUDGET_SHARE = 0.5
-"""The share of a night's budget that optional tests may take, but for the first, which may take all of it."""
+"""Share of a night's budget for optional tests; only the first test may use all of it."""
 SUSPECT_FACTOR = 3
-"""A test of a suspect node is as urgent as one that was run so many times as long ago."""
+"""Factor for the urgency of a test on a suspect node, as if it were this many times as long ago."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class _Turn:
 def plan_optional_tests(
     plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[ProbeNight]
 ) -> dict[str, tuple[Probe, ...]]:
-    """Return by node the optional tests that it has tonight; nodes without any are left out.
+    """Return tonight's optional tests by node; nodes without any are left out.
 
     Args:
-        plan: How the night measures.
+        plan: The plan of the night's measurements.
         targets: The nodes that could be measured.
-        past: What earlier nights measured, newest first.
+        past: The measurements of earlier nights, newest first.
     """
     tonight: dict[str, tuple[Probe, ...]] = {}
     left = BUDGET_SHARE * plan.minutes
@@ -47,7 +47,7 @@ def plan_optional_tests(
         mine = tonight.get(name, ())
         longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
         added = longer - _job_minutes(plan, turn.node, mine)
-        # The most urgent test is not put off for being long: night after night it would not fit either.
+        # The most urgent test is not postponed for its length: otherwise it would never fit.
         if longer <= plan.minutes and (added <= left or not tonight):
             tonight[name] = (*mine, turn.probe)
             left -= added
@@ -55,7 +55,9 @@ def plan_optional_tests(
 
 
 def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[str, ...]:
-    """Return remarks about the optional tests that no night can run: the budget never holds their job."""
+    """Return remarks about optional tests that no night can run because the budget is too small for
+    their job.
+    """
     by_test: dict[str, list[ProbeTarget]] = {}
     for node in targets:
         for probe in _optional(plan, node):
@@ -72,7 +74,7 @@ def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[st
 def tonights_probes(
     plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
 ) -> tuple[Probe, ...]:
-    """Return the programs that a node is measured with tonight: those of every night, and planned tests."""
+    """Return the programs that measure a node tonight: those of every night, and planned tests."""
     every = (one for one in wanted_probes(plan, target) if not one.optional)
     return (*every, *tests.get(target.name, ()))
 

@@ -44,13 +44,14 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return the pairs of each rack: tonight's round of the tournament, and pairs of those left.
+    """Return the pairs of each rack: tonight's round of the tournament, and pairs of the remaining
+    nodes.
 
     Args:
-        targets: Every node, so that the rounds do not depend on which nodes are idle.
-        able: Nodes that can be measured tonight.
-        turns: By rack how many nights of pairs there were.
-        past: Earlier nights, newest first.
+        targets: All nodes, so that the rounds do not depend on which nodes are idle.
+        able: The nodes that can be measured tonight.
+        turns: By rack, the number of nights with pairs so far.
+        past: The records of earlier nights, newest first.
     """
     met = _nights_since_meeting(past)
     never = len(past)
@@ -64,14 +65,15 @@ def pairs_tonight(
         partnerless = (able_names & set(names)).difference(*planned)
         planned += _pair_rest(sorted(partnerless), met, never)
         if planned:
-            # Pairs measured longest ago come first: a small budget must not always leave out the same pairs.
+            # Pairs whose last measurement is oldest come first: a small budget must not always omit
+            # the same pairs.
             planned.sort(key=lambda pair: (-met.get(pair, never), pair))
             pairs_by_rack[key] = tuple(planned)
     return pairs_by_rack
 
 
 def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
-    """Return how many nights ago two nodes last met; without those that never met."""
+    """Return how many nights ago two nodes were last paired; pairs that never met are left out."""
     met: dict[Pair, int] = {}
     for ago, night in enumerate(past):
         for result in night.pairs:
@@ -81,8 +83,8 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of nodes without a partner of the round: each gets the node that it was paired
-    with longest ago.
+    """Return pairs of nodes without a partner in the round: each gets the partner that it met
+    longest ago.
     """
     pairs = []
     while len(free) > 1:
@@ -100,7 +102,9 @@ def _ordered_pair(one: str, other: str) -> Pair:
 
 @dataclass(frozen=True)
 class FabricMeasurements:
-    """The measurements of pairs: the nodes at fault, what is wrong between nodes, rounds of pairs by rack."""
+    """The measurements of pairs: the nodes at fault, the faults between nodes, and rounds of pairs
+    by rack.
+    """
 
     results: tuple[PairResult, ...] = ()
     blamed: Mapping[str, NightReason] = field(default_factory=dict)
@@ -119,18 +123,18 @@ def measure_pairs(
     """Measure the nodes of each rack in pairs, or nothing if the plan has no fabric probe.
 
     Args:
-        plan: The plan.
-        targets: Every node that has a snapshot.
-        able: Nodes that may be paired tonight.
+        plan: The plan of the measurement.
+        targets: All nodes that have a snapshot.
+        able: The nodes that may be paired tonight.
         past: The measurements of earlier nights, newest first.
-        jobs: Runs jobs.
+        jobs: The runner of jobs.
 
     Raises:
-        ProbeError: Slurm's host does not answer any more.
+        ProbeError: Slurm's host no longer answers.
     """
     turns = dict(next((one.turns for one in past if one.turns), {}))
     if FABRIC not in plan.chosen:
-        # The turns are carried on: a night without pairs must not begin the tournament again.
+        # The turns are carried over: a night without pairs must not restart the tournament.
         return FabricMeasurements(turns=turns)
     tonight = pairs_tonight(targets, able, turns, past)
     meeting = _PairRunner(plan, {one.name: one for one in targets}, jobs)
@@ -147,7 +151,7 @@ def measure_pairs(
 
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
-    """Yield the racks with a pair that met: a round for which there was no time is not used up."""
+    """Yield the racks with a pair that met: a round that there was no time for is not used up."""
     met = {frozenset(one.nodes) for one in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):
@@ -156,7 +160,9 @@ def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[Pai
 
 @dataclass
 class _PairRunner:
-    """Runs all-reduces of groups of nodes; keeps the results, and the pairs that were not measured."""
+    """A runner of all-reduces of groups of nodes; it stores the results, and the pairs that were
+    not measured.
+    """
 
     plan: ProbePlan
     by_name: Mapping[str, ProbeTarget]
@@ -164,7 +170,7 @@ class _PairRunner:
     remarks: list[str] = field(default_factory=list)
 
     def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
-        """Run a job for each group; nodes that could not be paired are in no result."""
+        """Run a job for each group; nodes that could not be paired do not appear in the results."""
         results = []
         ended = self.jobs.run([self._job(nodes) for nodes in groups])
         for nodes, job in zip(groups, ended, strict=True):
@@ -175,7 +181,7 @@ class _PairRunner:
         return results
 
     def _job(self, nodes: tuple[str, ...]) -> Job:
-        # A job asks for as many GPUs of each node: the smallest node sets how many.
+        # A job requests the same number of GPUs on each node: the smallest node determines it.
         gpus = min(self.by_name[name].gpus for name in nodes)
         in_domain = all(self.by_name[name].nvlink_domain for name in nodes)
         probe = DOMAIN_PROBE if in_domain else FABRIC_PROBE
@@ -183,14 +189,14 @@ class _PairRunner:
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
-        """Measure pairs, suspects a second and a third time, and halve the remaining suspects.
+        """Measure pairs, suspects a second and a third time, and then halve the remaining suspects.
 
         Args:
-            pairs: Tonight's.
-            before: Bandwidths of such pairs in earlier nights, in GB/s.
+            pairs: The pairs of tonight.
+            before: The bandwidths of such pairs in earlier nights, in GB/s.
         """
         results = list(compare_pairs(self.meet(pairs), before))
-        # Two good partners make a suspect bad; the bound stops a night in which partners fail, too.
+        # Two good partners prove a suspect bad; the limit ends a night in which partners fail, too.
         for _ in range(3):
             fresh = self._meet_second_partners(results)
             if not fresh:
@@ -206,14 +212,14 @@ class _PairRunner:
         return self.meet([_ordered_pair(suspect, partner) for suspect, partner in partners.items()])
 
     def _halve_suspects(self, results: list[PairResult]) -> None:
-        """Search the remaining suspects by running halves of them; add to the results."""
+        """Search the remaining suspects by measuring halves of them; add to the results."""
         good, bad, suspects = _sort_pair_nodes(results)
 
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # A pair that was not measured is not evidence against its nodes: a node that is not
-            # proven stays a suspect.
+            # A pair that was not measured is no evidence against its nodes: an unproven node
+            # remains a suspect.
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:
@@ -221,11 +227,11 @@ class _PairRunner:
 
 
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
-    """Return good nodes, bad nodes, and those that failed and passed with no partner."""
+    """Return good nodes, bad nodes, and nodes that failed without passing with any partner."""
     results = list(results)
     verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
     good = _names(pair for pair, passed in verdicts.items() if passed)
-    # A larger group that passed clears all of it; one that failed does not condemn a single node.
+    # A larger group that passed clears all of its nodes; one that failed condemns no single node.
     good |= _names(one.nodes for one in results if len(one.nodes) > 2 and one.passed)
     failed = _names(pair for pair, passed in verdicts.items() if not passed)
     return good, set(find_culprits(verdicts)[0]), failed - good
@@ -263,10 +269,10 @@ def _fabric_reasons(
 
 
 def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
-    """Return for each pair the meeting that counts: the last one, or the last that failed."""
+    """Return the decisive meeting of each pair: the last one, or the last that failed."""
     of_two = [(_ordered_pair(*one.nodes), one) for one in results if len(one.nodes) == 2]
     pairs = dict(of_two)
-    # A later meeting of the same two does not take back an earlier one.
+    # A later meeting of the same two nodes does not cancel an earlier one.
     pairs.update((pair, one) for pair, one in of_two if not one.passed)
     return pairs
 
@@ -289,11 +295,11 @@ def _partner(name: str, nodes: Sequence[str]) -> str:
 def unproven_pairs(
     night: ProbeNight, require_references: bool
 ) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
-    """Return by node what pairs without a proven speed leave unproven, and remarks.
+    """Return the reasons by node why the speed of a pair is unproven, and remarks.
 
     Args:
-        night: The measurements.
-        require_references: Whether a speed that was compared with nothing is unproven; otherwise it is a
+        night: The measurements of the night.
+        require_references: Whether a speed without any comparison is unproven; otherwise it is a
             remark. A speed that a floor leaves unproven always is.
     """
     reasons: dict[str, tuple[NightReason, ...]] = {}

@@ -1,7 +1,8 @@
-"""Choose which nodes to pair each night, and find the node or link at fault when pairs fail. No I/O.
+"""Choose the nodes to pair each night, and find the node or link at fault if pairs fail. No I/O.
 
-A round-robin tournament (circle method): in n - 1 nights of n nodes (n nights where n is odd) every pair has
-met once, and every night nearly every node has exactly one partner. The nights go round again after that.
+The pairs form a round-robin tournament (circle method): in n - 1 nights for n nodes (n nights if n
+is odd), every pair has met once, and every night nearly every node has exactly one partner. Then
+the rounds start again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ Pair = tuple[str, str]
 
 
 def nights_needed(nodes: int) -> int:
-    """Return after how many nights every pair of ``nodes`` nodes has been tested once."""
+    """Return the number of nights after which every pair of ``nodes`` nodes has been tested
+    once.
+    """
     return 0 if nodes < 2 else nodes - 1 + nodes % 2
 
 
@@ -21,10 +24,10 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
     """Return the pairs of a night. No node is in two pairs, and the order of ``nodes`` does not matter.
 
     Args:
-        nodes: Names; duplicates are ignored.
-        night: Any number that grows by one each night.
-        most: The largest number of pairs, the night's budget. Each full round leaves out other pairs, so that
-            every pair gets its turn.
+        nodes: The names of the nodes; duplicates are ignored.
+        night: The number of the night, which increases by one each night.
+        most: The largest number of pairs, which is the night's budget. Each full round omits other
+            pairs, so that every pair gets its turn.
     """
     seats: list[str | None] = [*sorted(set(nodes))]
     rounds = nights_needed(len(seats))
@@ -34,14 +37,15 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         seats.append(None)
     first, rest = seats[0], seats[1:]
     turn = night % rounds
-    # The first stays seated, all others move on by one each night: nodes that face each other are paired.
+    # The first remains in place, all others move on by one each night: nodes opposite each other
+    # are paired.
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
     pairs = sorted((min(one, two), max(one, two)) for one, two in met if one is not None and two is not None)
     if most is None or most >= len(pairs):
         return tuple(pairs)
-    # A full round later the window begins where it ended: then others are left out.
+    # After a full round, the window starts where it ended, so that other pairs are omitted.
     begin = night // rounds * max(most, 0) % len(pairs)
     return tuple(sorted((pairs + pairs)[begin : begin + max(most, 0)]))
 
@@ -51,14 +55,15 @@ def second_partners(
     good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return for each suspect a known-good node that it has not met yet, none twice.
+    """Return, for each suspect, a different known-good node that it has not met yet.
 
-    A suspect without a partner left is not in the answer: it stays a suspect and is not called bad.
+    A suspect without a remaining partner is not in the answer: it remains a suspect and is not
+    called bad.
 
     Args:
-        suspects: Nodes of pairs that failed.
-        good: Nodes of pairs that passed tonight.
-        met: Pairs that were measured tonight.
+        suspects: The nodes of pairs that failed.
+        good: The nodes of pairs that passed tonight.
+        met: The pairs that were measured tonight.
     """
     known = _partners_by_node(met)
     wanted = sorted(set(suspects))
@@ -66,7 +71,8 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
-        # An augmenting path: a node that sits there may move on, so that as many as possible get a partner.
+        # An augmenting path: an assigned node may be moved, so that as many suspects as possible
+        # get a partner.
         for node in free:
             if node in tried or node in known.get(suspect, ()):
                 continue
@@ -89,20 +95,20 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
     nodes of failed pairs are suspects.
 
     Args:
-        results: Pair to whether it passed; a hang has not passed.
+        results: Each pair with whether it passed; a pair that hung did not pass.
     """
     good = _nodes_of(pair for pair, passed in results.items() if passed)
     failed = [pair for pair, passed in results.items() if not passed]
     bad = _bad_nodes(failed, good)
     links = {pair for pair in failed if good.issuperset(pair)}
-    # A pair with a bad node is explained by it, and casts no suspicion on the partner.
+    # A bad node explains the failure of its pair, which casts no suspicion on the partner.
     unexplained = _nodes_of(pair for pair in failed if pair not in links and bad.isdisjoint(pair))
     return frozenset(bad), frozenset(links), frozenset(unexplained - good)
 
 
 def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
     """Return the nodes that only failed, and did so with at least two good partners."""
-    # Two good partners, not one: with a single one the fault may be the link between the two.
+    # Two good partners are required: with a single one, the link between the two may be at fault.
     return {
         node
         for node, partners in _partners_by_node(failed).items()
@@ -129,16 +135,20 @@ def bisect_group(
     helpers: Collection[str] = (),
     most_runs: int = 64,
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Find the bad nodes of a group by running halves of it; copes with hangs and with several bad ones.
+    """Find the bad nodes of a group by measuring halves of it, even with hangs and several bad
+    nodes.
 
-    Each part is run together with as many known-good helpers as it takes to have two nodes, so that a single
-    node can be tested, too. A part that works is cleared whole; one that fails is halved.
+    Each part runs together with as many known-good helpers as are needed for two nodes, so that a
+    single node can be tested, too. A part that works clears all its nodes; a part that fails is
+    halved.
 
     Args:
-        nodes: The group that failed.
-        works: Runs a job on some nodes, bounded in time; false for a failure and for a hang.
-        helpers: Known-good nodes outside the group.
-        most_runs: The most runs to make; nodes that are not tested by then are returned in the second value.
+        nodes: The names of the group that failed.
+        works: A function that runs a job on some nodes with a time limit; it returns false for a
+            failure and for a hang.
+        helpers: The known-good nodes outside the group.
+        most_runs: The largest number of runs; nodes that were not tested by then are in the second
+            value.
 
     Returns:
         The bad nodes, and the groups without an answer: groups that fail although each half works (the fault
@@ -156,7 +166,7 @@ def bisect_group(
 
 @dataclass
 class _Bisection:
-    """The results for a group so far, and the runs that are left for it."""
+    """The results for a group so far, and the number of remaining runs."""
 
     works: Callable[[Sequence[str]], bool]
     spare: Sequence[str]
@@ -165,7 +175,9 @@ class _Bisection:
     unclear: list[tuple[str, ...]] = field(default_factory=list)
 
     def ask(self, part: Sequence[str]) -> bool | None:
-        """Return whether a part works, or None if it cannot be run: no run is left, or no second node."""
+        """Return whether a part works, or None if it cannot be run: no run remains, or there is no
+        second node.
+        """
         group = [*part, *self.spare[: max(0, 2 - len(part))]]
         if self.runs_left < 1 or len(group) < 2:
             return None
@@ -175,7 +187,8 @@ class _Bisection:
     def halve(self, part: Sequence[str]) -> None:
         """Search the halves of a part that is known to fail."""
         halves = part[: len(part) // 2], part[len(part) // 2 :]
-        # Both before either is searched, so that the runs that are left are not all spent on one half.
+        # Run both before searching either, so that the remaining runs are not all used for one
+        # half.
         answers = [self.ask(half) for half in halves]
         if all(answers):
             self.unclear.append(tuple(part))
@@ -183,7 +196,7 @@ class _Bisection:
             self.note(half, answer)
 
     def note(self, part: Sequence[str], answer: bool | None) -> None:
-        """Note the outcome of a part's run, and search on if it failed."""
+        """Record the outcome of a part's run, and continue the search if it failed."""
         if answer is None:
             self.unclear.append(tuple(part))
         elif not answer and len(part) == 1:

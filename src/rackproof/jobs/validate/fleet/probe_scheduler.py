@@ -1,8 +1,9 @@
-"""Schedule a night's own measurements: choose the idle nodes to measure, and collect the results.
+"""Schedule a night's own measurements: select the idle nodes to measure, and collect the results.
 
-First every node is measured by itself, and again if its numbers are bad; then pairs, so that over the nights
-each two nodes of a rack are measured. A node that fails gets a known-good partner before it is called bad;
-where that does not decide, the suspects are halved. Apart from the jobs it does no I/O.
+First every node is measured alone, and again if its numbers are bad; then in pairs, so that over
+the nights every two nodes of a rack are measured. A node that fails gets a known-good partner
+before it is called bad; if that does not decide, the suspects are halved. Apart from the jobs,
+there is no I/O.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from rackproof.store.probe_results import ProbeNight
 def measuring_order(
     targets: Sequence[ProbeTarget], past: Sequence[ProbeNight], first: Collection[str] = ()
 ) -> list[ProbeTarget]:
-    """Return the idle nodes: ``first`` those, then those first that were not measured for longest."""
+    """Return the idle nodes: first those in ``first``, then those whose last measurement is
+    oldest.
+    """
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
         for name in night.measured:
@@ -58,35 +61,38 @@ def probe_night(
     """Measure a fleet; return the results, and the numbers to judge with all others.
 
     Args:
-        plan: The plan.
-        targets: Every node that has a snapshot.
+        plan: The plan of the measurement.
+        targets: All nodes that have a snapshot.
         past: The measurements of earlier nights, newest first.
-        jobs: Runs jobs; its folder was made.
-        direct: Output of nodes that nights keep drained: Slurm gives them no job, they were measured without.
-        doubts: Returns the suspect numbers, whose nodes are measured a second time. By default none.
+        jobs: The runner of jobs, whose folder exists.
+        direct: The output of nodes that nights hold drained: Slurm gives them no job, so they were
+            measured without it.
+        doubts: A function that returns the suspect numbers, whose nodes are measured again. By
+            default there are none.
 
     Raises:
-        ProbeError: Slurm's host does not answer any more.
+        ProbeError: Slurm's host no longer answers.
         DefinitionError: A benchmark's definition cannot be read.
     """
     drained = dict(direct or {})
     idle = [one for one in targets if not one.busy]
     tests = plan_optional_tests(plan, idle, past)
     programs = {one.name: tonights_probes(plan, one, tests) for one in targets}
-    # Drained nodes were measured with everything: no job could have their GPUs.
+    # Drained nodes were measured with all programs: no job could use their GPUs.
     programs |= {one.name: tuple(wanted_probes(plan, one)) for one in targets if one.name in drained}
     probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained, programs)
     probes.leave_out_busy()
-    # Nodes with a planned test come first: what is left of a budget later may not hold it.
+    # Nodes with a planned test come first: later, the remaining budget may not be enough.
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([one for one in queue if programs[one.name]])
     twice = probes.retest_suspects(doubts, past)
-    # The newest that has any: a night without the training step must not forget what was agreed on.
+    # The newest night that has any: a night without the training step must not discard the agreed
+    # digests.
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
-    # Last, because only a node that is good by itself may be paired: a bad one would cast suspicion
-    # on its partner.
+    # This comes last because only a node that is good alone may be paired: a bad one would cast
+    # suspicion on its partner.
     fabric = measure_pairs(plan, targets, probes.able_to_meet(queue), past, jobs)
     probes.add_reasons({name: [why] for name, why in fabric.blamed.items()})
     night = ProbeNight(
@@ -118,10 +124,13 @@ def _reasons_by_node(
 
 @dataclass
 class _NodeProbes:
-    """Measures nodes by themselves; keeps the results by node.
+    """The measurements of single nodes; results are stored by node.
 
-    ``drained`` are the results of nodes that nights keep drained; ``programs`` by node what it is measured
-    with tonight. The jobs of those ``measured`` ended well; ``tests`` are the optional ones that ran.
+    Attributes:
+        drained: The results of nodes that nights hold drained.
+        programs: By node, the programs that measure it tonight.
+        measured: The nodes whose jobs ended well.
+        tests: The optional tests that ran.
     """
 
     plan: ProbePlan
@@ -148,8 +157,8 @@ class _NodeProbes:
         }
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
-        """Measure nodes, those whose job did not end well a second time."""
-        # Drained nodes' minutes are taken from no job: they do not count.
+        """Measure nodes, and again those whose job did not end well."""
+        # The minutes of drained nodes were not available to jobs, so they do not count.
         done = {**self._run_jobs(nodes), **self.drained}
         again = [
             self.by_name[name]
@@ -158,7 +167,7 @@ class _NodeProbes:
         ]
         second = self._run_jobs(again)
         ended_well = sum(result.how == "ok" for result in done.values())
-        # If most jobs fail, the tool is suspected and no node.
+        # If most jobs fail, the tool is suspected, not the nodes.
         blamable = ended_well > len(again)
         for name, first in done.items():
             self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
@@ -166,7 +175,7 @@ class _NodeProbes:
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
         if doubts is None:
             return RetestResult({})
-        # A node that an earlier night drained has failed already, and Slurm gives it no job.
+        # A node that an earlier night drained has already failed, and Slurm gives it no job.
         able = set(self.numbers) - set(self.drained)
         earlier = _suspected_before(past, able)
         twice = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
@@ -175,7 +184,9 @@ class _NodeProbes:
         return twice
 
     def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
-        """Return the idle nodes with which nothing is wrong; measured ones, of those that had to be."""
+        """Return the idle nodes without a fault; nodes that must be measured are included only if
+        they were.
+        """
         bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
         return {one.name for one in queue} - bad - missed
@@ -191,15 +202,16 @@ class _NodeProbes:
         )
 
     def _keep_result(self, name: str, first: JobResult, second: JobResult | None, ended_well: int) -> None:
-        """Keep the measurements of a node's job.
+        """Store the measurements of a node's job.
 
         Args:
-            name: The node.
+            name: The name of the node.
             first: The end of its job.
-            second: The end of the second job, if there was one.
-            ended_well: On how many nodes it ended well, or 0 if that is too few to blame this one.
+            second: The end of the second job, or None if there was none.
+            ended_well: The number of nodes on which the job ended well, or 0 if that is too few to
+                blame this one.
         """
-        # A second try for which there was no room takes nothing away from the first.
+        # If there was no room for a second try, the first one still counts.
         last = first if second is None or second.how in ("left", "busy") else second
         if last.how in ("left", "busy"):
             self.left_out[name] = last.text
@@ -231,9 +243,11 @@ class _NodeProbes:
     def _measure_again(
         self, suspects: Mapping[str, Collection[str]]
     ) -> dict[str, tuple[Measurement, ...] | str]:
-        """Measure the speeds of suspects once more, by node their names; why not, where that could not be."""
+        """Measure the speeds of suspects, given by node, again; if that is impossible, return the
+        reason.
+        """
         speeds = {
-            # An optional test takes minutes: only where one of its own numbers is suspect.
+            # An optional test takes minutes: repeat it only if one of its own numbers is suspect.
             name: [
                 one
                 for one in self.programs[name]
@@ -258,18 +272,20 @@ def _job_reason(name: str, verdict: Verdict, text: str) -> NightReason:
 
 
 def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[str, tuple[NightReason, ...]]:
-    """Return the suspicions about nodes when they were last measured."""
+    """Return the suspicions about nodes from their last measurement."""
     suspected = {}
     for name in names:
         latest = next((one for one in past if name in one.measured), None)
-        # Only the last measurement counts: an older suspicion was taken back by it.
+        # Only the last measurement counts: it withdrew any older suspicion.
         if latest and name in latest.suspected:
             suspected[name] = latest.suspected[name]
     return suspected
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether both tries ran and died; a missing interpreter is the installation's fault."""
+    """Return whether both tries ran and failed; a missing interpreter is a fault of the
+    installation.
+    """
     python_lacks = any(one.name == "python" and one.status for one in last.sections)
     return first.how != "lost" and not python_lacks
 
@@ -277,7 +293,9 @@ def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons; one of many nodes is the tool's or the fabric's fault until proven otherwise."""
+    """Return the reasons; a reason on many nodes is the tool's or the fabric's fault until the
+    opposite is proven.
+    """
     policy = policy or AnomalyPolicy()
     wide = {
         code
@@ -290,7 +308,7 @@ def _mark_fleetwide(
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
-    """Return the failing nodes by their failure."""
+    """Return the failing nodes for each failure."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
         for one in mine:
@@ -307,7 +325,7 @@ def _fleetwide(one: NightReason) -> NightReason:
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
-    """Return a night whose requested measurements could not be made: its nodes are unproven."""
+    """Return a night whose requested measurements were not possible: its nodes are unproven."""
     text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
         asked=asked,
@@ -317,7 +335,7 @@ def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight
 
 
 def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
-    """Return a night's measurements in a few lines, or nothing if none were requested."""
+    """Describe a night's measurements in a few lines, or return nothing if none were requested."""
     if night is None:
         return ()
     pairs = sum(len(one.nodes) == 2 for one in night.pairs)

@@ -1,8 +1,8 @@
-"""Find mistakes in a SKU's references that would let a bad node pass, or fail every good node. No I/O.
+"""Check a SKU's references for mistakes that pass a bad node or fail every good node. No I/O.
 
-Each of these mistakes was found in a public health check: a unit other than the measurement's, a value above
-the hardware's peak, a floor that passes while NVLS is off, a message size that the sweep never measures, a
-SKU without floors, and a floor copied from another SKU.
+Public health checks contain each of these mistakes: a unit that differs from the measurement's, a
+value above the hardware's peak, a floor so low that a node without NVLS passes, a message size that
+the sweep never measures, a SKU without floors, and a floor copied from another SKU.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ GIB = 1 << 30
 
 
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
-"""Metrics, each with a precision, that every SKU needs a reference for; otherwise a bad GPU passes."""
+"""Metric and precision (empty if it has none); without a reference for each, a bad GPU passes."""
 
 
 @dataclass(frozen=True)
 class ReferenceFinding:
-    """A mistake (``error``) in a reference of a SKU, or a check that is missing (``gap``)."""
+    """A mistake in a SKU's reference (``error``), or a missing check (``gap``)."""
 
     sku: str
     reference: str
@@ -42,12 +42,12 @@ def lint_references(
     units: Mapping[str, str],
     sizes: Mapping[str, Collection[int]],
 ) -> tuple[ReferenceFinding, ...]:
-    """Return what is wrong with the references of SKUs.
+    """Return the mistakes and gaps in the references of SKUs.
 
     Args:
-        skus: SKU to its ``bench_sku_references``, as written in ``inventory/group_vars/sku_*.yml``.
-        units: Metric to the unit that benchmarks measure it in.
-        sizes: Metric to the sizes in bytes that benchmarks measure it at.
+        skus: By SKU, its ``bench_sku_references`` as in ``inventory/group_vars/sku_*.yml``.
+        units: By metric, the unit in which benchmarks measure it.
+        sizes: By metric, the message sizes in bytes at which benchmarks measure it.
     """
     found = []
     for sku, references in skus.items():
@@ -81,10 +81,10 @@ def lint_references(
 
 
 def read_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Return an entry of ``bench_sku_references``.
+    """Parse an entry of ``bench_sku_references``.
 
     Raises:
-        ValueError: It is not a reference; pydantic's error has the reason.
+        ValueError: The entry is not a reference; pydantic's error gives the reason.
     """
     where = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
     rest = {name: value for name, value in raw.items() if name not in where}
@@ -107,7 +107,7 @@ def _find_mistakes(
     found += _size_mistakes(one, sizes)
     found += _nvls(physics, one, one.labels.get("size_bytes"))
     others = _named_skus(reference.source, PHYSICS) - {sku}
-    # A source that names both compares them.
+    # A source that also names this SKU only compares it with the others.
     if others and not _named_skus(reference.source, [sku]):
         found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
     return found
@@ -119,17 +119,17 @@ def _size_mistakes(
     size = one.labels.get("size_bytes")
     if size is None:
         if one.metric.endswith("busbw"):
-            return [("error", "without size_bytes: a bus bandwidth holds at one message size")]
+            return [("error", "without size_bytes: a bus bandwidth is valid for one message size")]
         return []
     measured = sizes.get(one.metric)
-    # If the metric's sizes are not known, none of them is wrong.
+    # If the metric's measured sizes are not known, no size can be called wrong.
     if measured is not None and (not size.isdigit() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
     return []
 
 
 def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
-    """Return the SKUs that a source names as words: h100 is not in gh100."""
+    """Return the SKUs that a source names as whole words: "gh100" does not name h100."""
     return {name for name in skus if re.search(rf"\b{name}\b", source.lower())}
 
 
@@ -139,7 +139,7 @@ def _nvls(
     gpus = one.parameters.get("gpus")
     if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
         return []
-    # With fewer GPUs NCCL uses no NVLS: such a floor cannot show that it is broken.
+    # With fewer GPUs, NCCL does not use NVLS, so a floor cannot show that NVLS is broken.
     if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdigit():
         return []
     floor = one.reference.value * (1 + (one.reference.low or 0))

@@ -1,9 +1,10 @@
-"""Measure nodes that are suspect by speed a second time in the same night, and judge both. No I/O.
+"""Measure nodes with suspect speeds again in the same night, and judge both measurements. No I/O.
 
-A number is suspect where it lies below its floor or far below the fleet. The better value of two measurements
-is judged, so that only a part that was bad both times fails; the worse one stays as evidence, and no node
-passes with it. Without a second measurement, an earlier night that suspected the same part counts as the
-other one; otherwise the suspicion is open: unproven, neither a pass nor a reason to drain.
+A number is suspect if it is below its floor or far below the fleet. The better value of two
+measurements is judged, so that only a part that was bad both times fails; the worse value remains
+as evidence, and no node passes with it. Without a second measurement, an earlier night that
+suspected the same part counts in its place; otherwise the suspicion is open: unproven, neither a
+pass nor a reason to drain.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ CHECK = "again"
 """The check of a suspicion in a night's reasons."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
-"""Returns the indexes of tonight's suspect numbers."""
+"""A function that returns the indexes of tonight's suspect numbers, each with the reason."""
 
 Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measurement, ...] | str]"]
-"""Measures nodes once more, given with their suspect metrics: by node its numbers, or why there are none."""
+"""A function that measures nodes again, given with their suspect metrics; it returns each node's
+numbers, or the reason why there are none."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -31,9 +33,12 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 class RetestResult:
     """The result of a retest, by node.
 
-    ``numbers`` are those to judge, ``reasons`` the evidence; ``again`` was measured a second time;
-    ``unconfirmed`` has an open suspicion, so that nothing fails by its speed tonight; ``suspected`` are the
-    numbers that no second measurement took back.
+    Attributes:
+        numbers: The numbers to judge.
+        reasons: The evidence.
+        again: What was measured a second time.
+        unconfirmed: Nodes with an open suspicion, which do not fail by their speed tonight.
+        suspected: The suspicions that no second measurement withdrew.
     """
 
     numbers: dict[str, tuple[Measurement, ...]]
@@ -50,26 +55,26 @@ def retest_suspects(
     able: Collection[str],
     earlier: Mapping[str, Sequence[NightReason]],
 ) -> RetestResult:
-    """Measure the nodes with suspect numbers once more; return the numbers to judge.
+    """Measure the nodes with suspect numbers again; return the numbers to judge.
 
     Args:
-        numbers: Tonight's, by node.
-        doubts: Returns the suspect ones.
-        measure: Measures nodes once more.
-        able: Nodes that can be measured; the others only serve for comparison.
-        earlier: A node's suspicions from its last measurement that were not taken back.
+        numbers: The numbers of tonight, by node.
+        doubts: A function that returns the suspect numbers.
+        measure: A function that measures nodes again.
+        able: The nodes that can be measured; the others are only used for comparison.
+        earlier: The suspicions of a node's last measurement that were not withdrawn.
     """
     twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
     metrics = {name: {metric for metric, _ in bad} for name, bad in first.items()}
     second, obstacles = _measure_again(metrics, measure)
-    # Compared with the whole fleet again: alone, the second numbers would have nothing to be far from.
+    # Compared again with the whole fleet: alone, the second numbers would have no reference.
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
         measured_again = name in second
         retest = _NodeRetest(
             first=_by_key(numbers[name]),
-            # A value that is not finite measured nothing: it must not clear a suspicion.
+            # A value that is not finite measured nothing, so it must not clear a suspicion.
             second=_by_key(number for number in second.get(name, ()) if number.finite),
             bad=bad,
             bad_again=later.get(name, {}) if measured_again else {},
@@ -88,7 +93,7 @@ def retest_suspects(
 def _measure_again(
     suspects: Mapping[str, Collection[str]], measure: Measure
 ) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
-    """Measure nodes once more; return the numbers, and why other nodes have none."""
+    """Measure nodes again; return the numbers, and the reason why other nodes have none."""
     numbers: dict[str, tuple[Measurement, ...]] = {}
     obstacles: dict[str, str] = {}
     for name, result in (measure(suspects) if suspects else {}).items():
@@ -109,10 +114,14 @@ def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None
 
 @dataclass
 class _NodeRetest:
-    """A node's suspicions, weighed by its second measurement, or otherwise by an earlier night's.
+    """The suspicions of a node, weighed by its second measurement, or otherwise by an earlier
+    night's.
 
-    ``obstacle`` is why a number was not measured again. ``kept`` are the suspicions that nothing took back;
-    one is ``confirmed`` when it failed twice, and ``opened`` when it failed once and nothing else is known.
+    Attributes:
+        obstacle: The reason why a number was not measured again.
+        kept: The suspicions that were not withdrawn.
+        confirmed: Whether a suspicion failed twice.
+        opened: Whether a suspicion failed once and nothing else is known.
     """
 
     first: Mapping[_Key, Sequence[Measurement]]
@@ -127,14 +136,14 @@ class _NodeRetest:
     opened: bool = False
 
     def weigh_all(self) -> None:
-        """Weigh every suspicion; one of the two measurements stands as the first one put it."""
+        """Weigh every suspicion; if both measurements raised one, use the reason of the first."""
         for key, reason in {**self.bad_again, **self.bad}.items():
             self._weigh(key, reason)
 
     def _weigh(self, key: _Key, reason: NightReason) -> None:
-        """Weigh one suspicion: note its evidence, and whether it stays."""
+        """Weigh one suspicion: record its evidence, and whether it remains."""
         if key not in self.bad:
-            # Only the second measurement is bad: the first one, the better of the two, is the node's.
+            # Only the second measurement is bad: the first, which is better, is used for the node.
             measured_first = _values(self.first.get(key, ()))
             self.reasons.append(_evidence(reason, f"measured first: {measured_first}"))
         elif key in self.second:
@@ -162,10 +171,11 @@ class _NodeRetest:
 
 
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return numbers, each that was measured twice by its better value.
+    """Return numbers; a number that was measured twice has its better value.
 
-    If it is not known which of the two is better (no direction, no finite number, other units), both stay:
-    the worst of a night counts. So does the worst of several numbers of one measurement.
+    If it is unknown which of the two is better (no direction, no finite number, other units), both
+    remain: the worst of a night counts. The worst of several numbers of one measurement also
+    counts.
     """
     others = _by_key(second)
     kept: list[Measurement] = []
@@ -176,7 +186,9 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
 
 
 def _better(one: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
-    """Return the better of a number and the worst that was measured again; all where that is not known."""
+    """Return the better of a number and the worst of its new measurements, or all if that is
+    unknown.
+    """
     if not again:
         return [one]
     if one.direction is None or not one.finite or not all(_comparable(one, other) for other in again):
@@ -198,14 +210,16 @@ def _suspects(
     for place, reason in sorted(doubts([one for _, one in rows]).items()):
         name, one = rows[place]
         known = found.setdefault(name, {}).get(_key(one))
-        # Of several reasons for one number a failure stays, whatever comes after it.
+        # If a number has several reasons, a failure remains, whatever follows.
         if known is None or known.verdict is not Verdict.FAIL:
             found[name][_key(one)] = reason
     return found
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
-    """Return a suspicion as the night records it: alone it never fails a node, judging does."""
+    """Return a suspicion as recorded by the night; it never fails a node by itself, only judging
+    does.
+    """
     return reason.model_copy(
         update={
             "check": CHECK,
