@@ -1215,14 +1215,13 @@ def test_a_spread_that_one_of_two_lacks_was_taken_out() -> None:
     )
 
 
-def test_steps_of_a_training_make_the_spread_of_its_throughput() -> None:
+def test_the_throughput_of_an_mlperf_log_has_no_spread() -> None:
+    """Two of 900 published logs swing by more than two between statistics, and last epochs are cut short."""
     speeds = [10, 100, 100, 40, 100, 40, 101, 99]
     stats = [event("tracked_stats", {"throughput": one}, 131 + at, step=at) for at, one in enumerate(speeds)]
     found = read(mllog(*stats)).measurement("samples_per_second")
     assert found is not None
-    assert found.spread is not None
-    # The first interval holds the warm-up.
-    assert (found.spread.count, found.spread.low, found.spread.high) == (7, 40, 100)
+    assert found.spread is None
 
 
 @pytest.mark.parametrize("before", [0, 1, 5])

@@ -1484,7 +1484,7 @@ class Events(LogParser):
         durations = [seconds for seconds in self.epoch_times if seconds > 0]
         if durations:
             name, value = "seconds_per_epoch", statistics.median(durations)
-            measurements.append(self.measure(name, value, "s", LOWER, None, samples=durations[1:]))
+            measurements.append(self.measure(name, value, "s", LOWER, None))
 
     def _compare_with_course(self, measurements: list[Measurement]) -> None:
         """Find a throughput that contradicts the progress that the evaluations state."""
@@ -1522,10 +1522,9 @@ class Events(LogParser):
         if rates.y:
             # The first interval includes the warm-up; pauses for evaluations do not move the
             # median.
-            kept = rates.y[1:] or rates.y
-            value, at = statistics.median(kept), self.stats[name][1]
-            measurements.append(self.measure(name, value, unit, HIGHER, at, samples=kept))
+            value = statistics.median(rates.y[1:] or rates.y)
+            measurements.append(self.measure(name, value, unit, HIGHER, self.stats[name][1]))
         elif steps.y and self.batch_size:
-            value, at = self.batch_size / statistics.median(steps.y), self.stats["train_step_time"][1]
+            value = self.batch_size / statistics.median(steps.y)
+            measurements.append(self.measure(name, value, unit, HIGHER, self.stats["train_step_time"][1]))
             rates.extend(steps.x, [self.batch_size / y for y in steps.y])
-            measurements.append(self.measure(name, value, unit, HIGHER, at, samples=rates.y[1:]))
