@@ -57,7 +57,7 @@ def test_what_an_idle_gpu_may_show(changes: dict[str, Any]) -> None:
         ({"memory_used_mib": 256.1}, ["256.1 MiB"]),
         ({"processes": [{"pid": 4711, "memory_mib": 8, "name": "python"}]}, ["4711 (python)"]),
         ({"processes": [{"pid": None, "name": None}]}, ["compute process"]),
-        ({"processes": ["?"]}, ["compute process ?"]),
+        ({"processes": ["?"]}, ["compute processes: ?"]),
         ({"processes": [{"pid": at, "name": "a"} for at in range(9)]}, ["3 (a) and 5 more"]),
         ({"processes": [{"pid": 1, "name": "\x1b[2Jowned"}]}, ["1 (owned)"]),
     ],

@@ -58,7 +58,7 @@ def test_good_references_have_no_slip() -> None:
         (0, {"lo": -0.1}, "Extra inputs"),
         (2, {"value": 390}, "a floor of 362.7 passes with NVLS off, 367"),
         (2, {"labels": {"size_bytes": str(16 * GIB)}}, "is not one that is measured"),
-        (2, {"labels": {}}, "holds at one message size"),
+        (2, {"labels": {}}, "is valid for one message size"),
         (1, {**GOOD[0]}, "given twice"),
     ],
 )
