@@ -1,9 +1,9 @@
 """Print at a playbook's end the table of the runs that it recorded, or its changes by node.
 
-A view: a task returns the verdict, for an exception in a callback would not change the exit status. If no
-task was run on any host, there is no task to fail, and this file makes the playbook fail. It also lets
-plugins find the package where nothing is installed and only the checkout is there: Ansible loads it first,
-and its workers inherit the path.
+This callback only displays results. A task sets the exit status, because an exception in a callback does
+not change it. There is one exception: if a requested host ran no task and nothing else failed, the callback
+ends the playbook with status 2. It also lets plugins find the package if only the checkout is there and
+nothing is installed: Ansible loads the callback first, and its workers inherit the path.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ description:
   - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
     user, reason and playbook; keeps what provisioning did to each node in C(provisions). Not in check mode.
-  - Everything else is only shown. The exit status comes from the task that gates.
+  - Everything else is only shown. Otherwise the exit status comes from the task that gates.
 options:
   show_table:
     description: Whether the table is printed.
@@ -86,7 +86,7 @@ class CallbackModule(CallbackBase):
         self._results = Path(self.get_option("results") or self._results)
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Keep the name of the playbook, as it was typed."""
+        """Record the file name of the playbook, and the value of --limit."""
         self._playbook = Path(str(playbook._file_name)).name
         self._limit = str(context.CLIARGS.get("subset") or "")
 
@@ -105,7 +105,7 @@ class CallbackModule(CallbackBase):
         self._runs.add_result(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Keep a node that a handler failed on: no later task can list it."""
+        """Record the node of a failed task: after a failed handler no later task can list it."""
         if not ignore_errors:
             self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
@@ -135,7 +135,7 @@ class CallbackModule(CallbackBase):
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
 
     def _note_acts(self, result: dict[str, Any]) -> None:
-        """Add a task's actions on nodes of Slurm to the audit log; a full log stops no playbook."""
+        """Add a task's actions on nodes of Slurm to the audit log; an error there stops nothing."""
         nodes = result.get("nodes")
         if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:
             return

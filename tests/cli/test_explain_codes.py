@@ -33,7 +33,7 @@ def test_a_code_is_explained_without_results(code: str, run: Call, tmp_path: Pat
         ("xid_79", "reboot, unless"),
         ("xid_74", "reset, unless"),
         ("xid_54", "isolate, unless"),
-        ("xid_999999", "not known of this number, unless"),
+        ("xid_999999", "no documented action for this XID, unless"),
         ("xid_99999999999", "watch, reset, reboot, isolate, inspect (certain, likely, hint)"),
     ],
 )

@@ -60,8 +60,7 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key: properties that nodes share and that change from night to
-night."""
+"""Firmware and rack by a node's key: properties that nodes share and that change from night to night."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,7 @@ class AnomalyPolicy:
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
-    """Smallest number of nodes with one finding that can count as a fault of the tool, for any
-    share."""
+    """Smallest number of nodes with one finding that can count as a fault of the tool, for any share."""
     require_references: bool = True
     """If True, a number without a floor is unproven; otherwise comparison with fleet and history is
     enough."""
@@ -159,9 +157,7 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """The outcome: every requested node, every measured pair or group, and findings about the whole
-    fleet.
-    """
+    """The outcome: every requested node, every measured pair or group, and findings about the whole fleet."""
 
     nodes: tuple[NodeVerdict, ...]
     fleet_faults: tuple[FleetFault, ...]
@@ -268,9 +264,7 @@ class _Fleet:
         )
 
     def _add_asked(self, asked: Sequence[Node]) -> list[int]:
-        """Add the nodes that are missing in tonight's readings; return the places of all requested
-        nodes.
-        """
+        """Add the nodes that are missing in tonight's readings; return the places of all requested nodes."""
         at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
         places = []
         for node in asked:
@@ -304,15 +298,11 @@ class _Fleet:
         return order[begin:end]
 
     def series(self) -> Integers:
-        """Return for each row the number of its series, which is unique for each part and
-        quantity.
-        """
+        """Return for each row the number of its series, which is unique for each part and quantity."""
         return self.readings.part.astype(np.int64) * len(self.quantities) + self.readings.quantity
 
     def goodness(self, rows: NDArray[np.intp]) -> Floats:
-        """Return values with their sign changed where lower is better, so that more is always
-        better.
-        """
+        """Return values with their sign changed where lower is better, so that more is always better."""
         sign = self.sign[self.readings.quantity[rows]]
         return self.readings.value[rows] * np.where(sign < 0, -1.0, 1.0)
 
@@ -359,9 +349,7 @@ def _floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return for each row the index of its hardware's own reference, counted from ``first``, or
-    -1.
-    """
+    """Return for each row the index of its hardware's own reference, counted from ``first``, or -1."""
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)
@@ -369,8 +357,7 @@ def _accepted_places(
     keys = np.array(sorted(places_by_series), dtype=np.int64)
     places = np.array([places_by_series[int(key)] for key in keys], dtype=np.int32)
     series = fleet.series()[rows]
-    # searchsorted returns a place even for a series that is missing, so the result is compared
-    # afterwards.
+    # searchsorted returns a place even for a series that is missing, so the result is compared afterwards.
     spot = np.searchsorted(keys, series).clip(0, len(keys) - 1)
     return np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
 
@@ -389,9 +376,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> list[_Findings]:
-    """Return the rows that fail :func:`judge` against the reference of their index (-1: no
-    reference).
-    """
+    """Return the rows that fail :func:`judge` against the reference of their index (-1: no reference)."""
     some = index >= 0
     rows, index = rows[some], index[some]
     if not len(rows):
@@ -425,9 +410,7 @@ def _screened(
 def _useless(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> NDArray[np.bool_]:
-    """Return the rows whose reference proves nothing: its unit differs, or no value could fail
-    it.
-    """
+    """Return the rows whose reference proves nothing: its unit differs, or no value could fail it."""
     numbers = fleet.readings.quantity[rows]
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
@@ -442,9 +425,7 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return the parts that are missing tonight: whole nodes, single quantities, and single
-    parts.
-    """
+    """Return the parts that are missing tonight: whole nodes, single quantities, and single parts."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -466,8 +447,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     for sku in np.unique(skus):
         mine = skus == sku
         some = there[mine]
-        # The quantities that most nodes of the model have, with the number of parts that most of
-        # them have.
+        # The quantities that most nodes of the model have, with the number of parts that most of them have.
         usual = (some > 0).sum(axis=0) * 2 > len(some)
         for quantity_ in np.flatnonzero(usual):
             counts = some[:, quantity_]
@@ -483,9 +463,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
 
 
 def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, by node and quantity, 1 if the node measured it in at least half of the earlier
-    nights.
-    """
+    """Return, by node and quantity, 1 if the node measured it in at least half of the earlier nights."""
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = len(np.unique(readings.night[before]))
@@ -543,18 +521,14 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
-    """Return tonight's rows of GPUs; CPUs are left out because their speed depends on other
-    load.
-    """
+    """Return tonight's rows of GPUs; CPUs are left out because their speed depends on other load."""
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
     return rows
 
 
 def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
-    """Return numbers far below the median of their own earlier nights, independent of other
-    nodes.
-    """
+    """Return numbers far below the median of their own earlier nights, independent of other nodes."""
     rows = _gpu_rows(fleet)
     base = early[rows]
     # A comparison with NaN (one earlier night or none) is false.
@@ -565,9 +539,7 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return GPUs far below the faster ones of their SKU, for SKUs with too few nodes for a
-    median.
-    """
+    """Return GPUs far below the faster ones of their SKU, for SKUs with too few nodes for a median."""
     rows = _gpu_rows(fleet)
     owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
     kinds, kind = np.unique(
@@ -606,8 +578,7 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     for place in range(len(kinds)):
         some = rows[(kind == place) & np.isfinite(value[rows])]
         extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
-        # Only the extremes of each kind are examined; if both are sound, all numbers between them
-        # are, too.
+        # Only the extremes of each kind are examined; if both are sound, all numbers between them are, too.
         if any(_objection(fleet, int(row)) for row in extremes):
             bad += [int(row) for row in some if _objection(fleet, int(row))]
     return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
@@ -623,9 +594,7 @@ def _objection(fleet: _Fleet, row: int) -> str:
 def _fleet_tables(
     fleet: _Fleet, conditions: Sequence[Conditions], twice: Collection[tuple[str, str]], nights: int
 ) -> Iterator[tuple[SeriesTable, NDArray[np.intp]]]:
-    """Yield, for each SKU, its series over the nights and the row of tonight in each series (-1:
-    none).
-    """
+    """Yield, for each SKU, its series over the nights and the row of tonight in each series (-1: none)."""
     readings = fleet.readings
     rows = np.flatnonzero(
         np.isfinite(readings.value) & (readings.night <= nights) & (fleet.sign[readings.quantity] != 0)
@@ -664,9 +633,7 @@ def _fleet_tables(
 def _condition_groups(
     fleet: _Fleet, owner: Integers, conditions: Sequence[Conditions], width: int
 ) -> tuple[Integers, ...]:
-    """Return, for each series and night, the numbers of its groups, coarse to fine: firmware, then
-    rack.
-    """
+    """Return, for each series and night, the numbers of its groups, coarse to fine: firmware, then rack."""
     if not conditions:
         return ()
     numbers: dict[tuple[str, ...], int] = {}
@@ -676,8 +643,7 @@ def _condition_groups(
     for ago in range(width):
         # A night without a record is treated like the night after it.
         known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
-        # Compare numbers: comparing texts for every series and night would take longer than the
-        # judging.
+        # Compare numbers: comparing texts for every series and night would take longer than the judging.
         for index in np.unique(owner):
             version, place = known.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
@@ -701,9 +667,7 @@ def _measured_twice(fleet: _Fleet, rows: NDArray[np.intp], twice: Collection[tup
 
 @dataclass
 class _ModelResult:
-    """The findings of the fleet model, and tonight's rows that it judged or that chance may
-    explain.
-    """
+    """The findings of the fleet model, and tonight's rows that it judged or that chance may explain."""
 
     found: list[_Findings]
     judged: Bools
@@ -822,9 +786,7 @@ def _weigh_floors(
 
 
 def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
-    """Return whether only tonight's measurement is beyond the hard bound, by no more than noise
-    explains.
-    """
+    """Return whether only tonight's measurement is beyond the hard bound, by no more than noise explains."""
     bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
     if not model.explained[row] or not np.isfinite(model.early[row]):
         return False
@@ -919,9 +881,7 @@ def _node_verdicts(
 
 
 def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
-    """Yield the rows of findings; a finding on the whole fleet appears once per kind, not for each
-    GPU.
-    """
+    """Yield the rows of findings; a finding on the whole fleet appears once per kind, not for each GPU."""
     said = set()
     for row in rows:
         kind = (found.check[row], found.quantity[row])
@@ -938,8 +898,7 @@ def _fleetwide(
     """Return findings on more than the allowed share of a SKU's nodes, and the rows concerned."""
     if not len(found.owner):
         return [], np.zeros(0, bool)
-    # Pairs are counted among pairs and nodes among nodes: a few pairs would vanish among many
-    # nodes.
+    # Pairs are counted among pairs and nodes among nodes: a few pairs would vanish among many nodes.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
@@ -1032,9 +991,7 @@ def _duration_and_odds(nights: int, odds: float) -> str:
 
 
 def quantity_name(what: Measured) -> str:
-    """Return the name of a quantity in reasons: its metric, and the labels that do not name
-    hardware.
-    """
+    """Return the name of a quantity in reasons: its metric, and the labels that do not name hardware."""
     labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
     return " ".join([what.metric, *labels])
 

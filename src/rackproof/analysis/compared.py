@@ -23,10 +23,10 @@ def comparisons(
 ) -> dict[str, frozenset[str]]:
     """Return tonight's comparisons by node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
-    A number is compared with the fleet if enough nodes of the SKU measured it tonight. It is
-    compared with its own past if it is known from before the drain, and it passes if, as a fraction
-    of the others' numbers in the same night, it is as before: nights since the drain may include
-    the fault themselves.
+    ``fleet:METRIC`` is listed if enough nodes of the SKU measured the number tonight. ``drift:METRIC``
+    is listed only if its check passes: tonight's value, relative to the median of the other nodes,
+    is not below its level before the drain. Nights after the drain are ignored, because the fault
+    may have affected them.
 
     Args:
         readings: The numbers of tonight and of earlier nights.

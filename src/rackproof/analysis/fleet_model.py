@@ -41,8 +41,7 @@ _STEP = 0.0025
 _LOSSES = (8, 12, 18, 26, 36, 50, 70)
 """Losses that are tested, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
 _COLLAPSE = 0.125
-"""Loss from which any size is possible: a GPU at half its speed resembles none of the losses
-above."""
+"""Loss from which any size is possible: a GPU at half its speed resembles none of the losses above."""
 _ANY_LOSS = 0
 """Marker for a loss of any size among losses in steps of the grid."""
 _NEVER = -100.0
@@ -84,8 +83,7 @@ class FleetPolicy:
     loss_fails: float = 0.025
     """Proven loss from which a node must be drained; a smaller loss is watched."""
     margin: float = 0.01
-    """Smallest margin by which a healthy GPU may always have been slower than the slowest of the
-    others."""
+    """Smallest margin by which a healthy GPU may always have been slower than the slowest of the others."""
     slowest: float = 0.03
     """Share of the other nodes that counts as the slowest."""
     tail: float = 3.5
@@ -99,8 +97,7 @@ class FleetPolicy:
     resolution: float = 0.0025
     """Repeatability of a probe: the smallest scale of noise that is assumed."""
     slowest_moves: float = 0.01
-    """Smallest change of a number that is examined: even if proven, a smaller one would not
-    matter."""
+    """Smallest change of a number that is examined: even if proven, a smaller one would not matter."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +167,7 @@ class _Noise:
     freedom: int
 
     def log_density(self, distance: Floats, scale: Floats) -> Floats:
-        """Return the logarithm of the density, up to a constant that is the same for all
-        distances.
-        """
+        """Return the logarithm of the density, up to a constant that is the same for all distances."""
         square = distance / scale
         square *= square
         square /= self.freedom
@@ -222,8 +217,7 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
         kind = _compare_kind(table, np.flatnonzero(table.quantity == quantity), policy)
         if kind is not None:
             kinds.append(kind)
-    # First examine each metric alone: metrics are combined only in the evidence for their GPU and
-    # node.
+    # First examine each metric alone: metrics are combined only in the evidence for their GPU and node.
     judged = np.zeros(len(table.value), bool)
     drops = np.full((len(table.value), 2), np.nan)
     for kind in kinds:
@@ -281,9 +275,7 @@ def _allowed(policy: FleetPolicy) -> float:
 
 
 def _tests(table: SeriesTable) -> Integers:
-    """Return, for each series, the number of series of its node, over which evidence is
-    averaged.
-    """
+    """Return, for each series, the number of series of its node, over which evidence is averaged."""
     tonight = np.isfinite(table.value[:, -1])
     series = np.bincount(table.node[tonight], minlength=int(table.node.max(initial=0)) + 1)
     return np.maximum(series, 1)[table.node].astype(np.int32)
@@ -320,15 +312,12 @@ class _Kind:
         changes.
         """
         earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
-        # The fewer the earlier nights, the more uncertain is the level from which the number
-        # dropped.
+        # The fewer the earlier nights, the more uncertain is the level from which the number dropped.
         return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
 
 
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:
-    """Return the series of one quantity compared with their groups, or None if no comparison is
-    possible.
-    """
+    """Return the series of one quantity compared with their groups, or None if no comparison is possible."""
     value = table.value[rows]
     known = np.isfinite(value)
     middle = abs(float(np.median(value[known]))) if known.any() else 0.0
@@ -401,9 +390,7 @@ class _Family:
         return weight
 
     def suspicious(self, drops: Floats, judged: Bools) -> Bools:
-        """Return the series of families that have dropped together by more than chance easily
-        explains.
-        """
+        """Return the series of families that have dropped together by more than chance easily explains."""
         size = int(self.key.max(initial=0)) + 1
         members = np.bincount(self.key[judged], minlength=size)
         suspicious = np.zeros(size, bool)
@@ -493,9 +480,7 @@ def _residuals(
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
-    """Subtract the median of its group from each number if the group has enough nodes; return
-    where.
-    """
+    """Subtract the median of its group from each number if the group has enough nodes; return where."""
     known = np.flatnonzero(np.isfinite(column))
     enough = np.zeros(len(column), bool)
     if not len(known):
@@ -543,8 +528,7 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
         last = own[:, -1][np.isfinite(own[:, -1])]
         scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
     scale = max(scale, policy.resolution)
-    # Some GPUs are noisier than others and still healthy: their own noise counts as far as it is
-    # known.
+    # Some GPUs are noisier than others and still healthy: their own noise counts as far as it is known.
     steps = np.abs(np.diff(own, axis=1)) / np.sqrt(2.0)
     noisy = np.isfinite(steps).sum(axis=1) >= 8
     own_scale = np.zeros(len(own))
@@ -658,9 +642,7 @@ def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
 
 
 def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: int) -> Floats:
-    """Return the likelihood of a loss that increases evenly from a night on, for each level of the
-    grid.
-    """
+    """Return the likelihood of a loss that increases evenly from a night on, for each level of the grid."""
     nights = likely.shape[1]
     total = np.zeros((len(likely), size))
     for night in range(nights):
@@ -671,8 +653,7 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
 
 def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
     """Return the log-likelihood ratio of a level below the bound to the bound itself."""
-    # Compare with the bound itself: of all healthy levels, it is the hardest to distinguish from a
-    # slow one.
+    # Compare with the bound itself: of all healthy levels, it is the hardest to distinguish from a slow one.
     known = np.isfinite(own)
     weight = known.astype(np.float64)
     weight[twice, -1] *= 2.0
@@ -714,9 +695,7 @@ def _slow_by_node(
 def _node_evidence(
     evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
-    """Return a node's evidence: the average of the evidence for its series, its GPUs, and the whole
-    node.
-    """
+    """Return a node's evidence: the average of the evidence for its series, its GPUs, and the whole node."""
     # Members that were not suspicious have weight 0 but still count in the divisor.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
@@ -765,9 +744,7 @@ def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) 
 
 
 def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
-    """Return the level of a series before a change and after it, and the number of nights it has
-    lasted.
-    """
+    """Return the level of a series before a change and after it, and the number of nights it has lasted."""
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":
         return *_medians(own[:first], own[first:]), int(np.isfinite(own[first:]).sum())
@@ -805,9 +782,7 @@ def _upper_quartiles(table: Floats) -> Floats:
 
 
 def row_medians(table: Floats) -> Floats:
-    """Return the median of each row without NaNs, or NaN for an empty row (``nanmedian`` is slow on
-    rows).
-    """
+    """Return the median of each row without NaNs, or NaN for an empty row (``nanmedian`` is slow on rows)."""
     ordered = np.sort(table, axis=1)
     count = np.isfinite(ordered).sum(axis=1)
     if not ordered.shape[1]:

@@ -49,14 +49,11 @@ MAX_AGE = timedelta(days=2 * 365)
 MLPerf are younger.
 """
 CLOCK_SLACK = timedelta(days=1)
-"""Largest time by which a log may be ahead of this machine's clock; its times may be local
-times."""
+"""Largest time by which a log may be ahead of this machine's clock; its times may be local times."""
 
 
 def _result_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states its result: an evaluation, or a measurement by its
-    program.
-    """
+    """Return whether a training log states its result: an evaluation, or a measurement by its program."""
     found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
     return EvidenceState.THERE if found else EvidenceState.ABSENT
 
@@ -172,9 +169,7 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether a text file has only blanks, or the zero bytes left by a crash: a log was
-    lost.
-    """
+    """Return whether a text file has only blanks, or the zero bytes left by a crash: a log was lost."""
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -191,9 +186,7 @@ def guess_benchmark(log: ParsedLog, path: Path) -> str:
 
 
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
-    """Read a time that the log states: ISO 8601 (UTC without a time zone), or seconds since
-    1970.
-    """
+    """Read a time that the log states: ISO 8601 (UTC without a time zone), or seconds since 1970."""
     for name in names:
         try:
             moment = _parse_moment(log.tags.get(name, ""))
@@ -233,9 +226,7 @@ def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
 
 
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
-    """Return a log with the findings for an import; a log that proves no run is returned
-    unchanged.
-    """
+    """Return a log with the findings for an import; a log that proves no run is returned unchanged."""
     if log.verdict.gates:
         return log
     place = Source(file=log.file or None)
@@ -454,8 +445,7 @@ def read_runs(
             unread.append(f"{sanitize(relative, 300)}: {problem}")
             continue
         name = f"logs/{slug(name_unpacked(path.name), 100) or 'log.txt'}"
-        # Use the name that the log has in the run's folder, so that every place in the report can
-        # be found.
+        # Use the name that the log has in the run's folder, so that every place in the report can be found.
         log, entry = read_log_file(path, name, format=format)
         log = _judged_as_import(log, now, old=old)
         if log.format == UNRECOGNISED and not (_is_log_by_name(path) or _is_emptied(path)):
@@ -472,8 +462,7 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # By content: the same log is the same run wherever it is imported from; a copy beside it is
-    # another run.
+    # By content: the same log is the same run wherever it is imported from; a copy beside it is another run.
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"
@@ -485,9 +474,7 @@ def text_digest(*parts: str) -> str:
 
 
 def _with_duplicate(run: Run, other: str) -> Run:
-    """Return a run as unproven: two systems never write identical logs, so one of them is a
-    copy.
-    """
+    """Return a run as unproven: two systems never write identical logs, so one of them is a copy."""
     message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

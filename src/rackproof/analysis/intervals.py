@@ -30,9 +30,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
-    """Return half the width of the t interval of a mean, in the values' unit, or ``None`` for one
-    value.
-    """
+    """Return half the width of the t interval of a mean, in the values' unit, or ``None`` for one value."""
     if len(values) < 2:
         return None
     width = t_quantile((1 + confidence) / 2, len(values) - 1)

@@ -22,19 +22,15 @@ later ones."""
 TIGHTEST = 0.03
 """Smallest bound: power, clocks and cooling of healthy GPUs differ by this much between hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""Smallest bound for runs of one or two machines: a third pair of H100 was 3.4 % below two that
-agreed."""
+"""Smallest bound for runs of one or two machines: a third pair of H100 was 3.4 % below two that agreed."""
 MACHINES = 3
 """Number of machines from which the spread includes differences between machines."""
 WIDEST = 0.15
 """Largest bound: a wider one would find no relevant fault."""
 FASTER = 0.25
-"""Largest plausible excess over a reference; beyond it, the measurement differs, not the
-machine.
-"""
+"""Largest plausible excess over a reference; beyond it, the measurement differs, not the machine."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
-"""Labels that identify one of several equal parts; `device` distinguishes a processor from a
-GPU."""
+"""Labels that identify one of several equal parts; `device` distinguishes a processor from a GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
@@ -116,9 +112,7 @@ def _lacks_reference(one: Judgement) -> bool:
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
-    """Return the labels of measurements that were judged without a bound in the definition, by
-    metric.
-    """
+    """Return the labels of measurements that were judged without a bound in the definition, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for one in run.judgements:
         # A rule's own bound is at the value itself: it is a check of quality.
@@ -138,9 +132,7 @@ def _key(run: Run, one: Measurement) -> Key:
 
 
 def _machine(run: Run) -> str:
-    """Return the identity of a run's machine: its serial number, and its GPUs for virtual
-    machines.
-    """
+    """Return the identity of a run's machine: its serial number, and its GPUs for virtual machines."""
     return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
 
 
@@ -181,9 +173,7 @@ def _proposed(
 
 
 def tightest_bound(machines: int) -> float:
-    """Return the smallest bound, as a fraction, that runs of this number of machines allow by
-    default.
-    """
+    """Return the smallest bound, as a fraction, that runs of this number of machines allow by default."""
     return TIGHTEST if machines >= MACHINES else TIGHTEST_OF_FEW
 
 

@@ -120,9 +120,7 @@ def nodes_of(run: Run) -> int:
 
 
 def devices_of(run: Run) -> int:
-    """Return the number of devices that a run used on all nodes: GPUs, or processes without
-    GPUs.
-    """
+    """Return the number of devices that a run used on all nodes: GPUs, or processes without GPUs."""
     for name in ("gpus", "processes"):
         each = run.parameters.get(name)
         if isinstance(each, int) and not isinstance(each, bool) and each > 0:
@@ -297,9 +295,7 @@ def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]
 
 
 def _no_cause(run: Run) -> ScalingExplanation:
-    """Report that the cause is unknown, either because there were no samples or in spite of
-    them.
-    """
+    """Report that the cause is unknown, either because there were no samples or in spite of them."""
     sampled = {series.name for series in run.series if series.name.startswith(("gpu_", "link_"))}
     kinds = {"data_wait_share", "local_step_time", "exchange_share"}
     measured = {measurement.name for measurement in run.measurements if measurement.name in kinds}
@@ -400,9 +396,7 @@ def _clocks(run: Run, base: Run | None) -> _Found:
 
 
 def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
-    """Return the reasons why a GPU's clocks were reduced, each with its weight and a
-    description.
-    """
+    """Return the reasons why a GPU's clocks were reduced, each with its weight and a description."""
     bits = [int(value) for value in series.y if math.isfinite(value)]
     if not bits:
         return []
@@ -421,8 +415,7 @@ def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
     """
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
-    # Without a base, only a GPU slower than its neighbours is visible, not GPUs that are all
-    # equally slow.
+    # Without a base, only a GPU slower than its neighbours is visible, not GPUs that are all equally slow.
     usual = _median_or_zero(before or [clock for _, clock in clocks])
     if usual <= 0:
         return []

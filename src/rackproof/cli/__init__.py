@@ -1,1 +1,1 @@
-"""The ``rackproof`` command: ``main`` is the group, every command has a module of its own."""
+"""The ``rackproof`` command: :mod:`main` makes the group, the other modules define its commands."""

@@ -56,13 +56,12 @@ def compare_command(
     compared in full: every measurement, and what else differs; of more runs, every measurement.
     """
     if len(names) < 2:
-        raise click.UsageError("name two systems or runs, or more systems")
+        raise click.UsageError("name two runs, or two or more systems")
     if as_json and (form != "text" or output is not None):
         raise click.UsageError("--json is a form of its own: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
     run_comparison = _compare_runs(systems)
-    # Two runs have no repeats to average: text and JSON show the full comparison; a page shows
-    # both.
+    # Two runs have no repeats to average: text and JSON show the full comparison; a page shows both.
     if run_comparison is not None and form == "text":
         if as_json:
             print_json(json_value(run_comparison))

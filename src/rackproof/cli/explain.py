@@ -53,9 +53,7 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
 
 
 def _code_of_reason(text: str) -> str:
-    """Return the first code in a drain's reason, or of an XID in common notation; other text
-    unchanged.
-    """
+    """Return the first code in a drain's reason, or of an XID in common notation; other text unchanged."""
     words = text.removeprefix(DRAIN_PREFIX).strip()
     if number := re.match(r"xid[ _:]+([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"

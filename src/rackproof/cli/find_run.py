@@ -20,8 +20,7 @@ def history_path(results: Path) -> Path:
         ToolError: There is neither a history in the results folder nor a database in the environment.
     """
     path = results / "history.sqlite"
-    # SQLite would create an empty file: a typing error in --results would look like an empty
-    # history.
+    # SQLite would create an empty file: a typing error in --results would look like an empty history.
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "

@@ -44,8 +44,7 @@ def history_command(
     if rebuild:
         _rebuild(results)
     where = history_path(results)
-    # Runs that could not be stored while the database was down are stored now, so that the list is
-    # complete.
+    # Runs that could not be stored while the database was down are stored now, so that the list is complete.
     for problem in drain_spool(where, results / ".spool").problems:
         click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
@@ -62,9 +61,7 @@ def history_command(
 
 
 def _rebuild(results: Path) -> None:
-    """Store every run of the results folder; report runs that cannot be stored, and runs to accept
-    again.
-    """
+    """Store every run of the results folder; report runs that cannot be stored, and runs to accept again."""
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
     path = results / "history.sqlite"
@@ -110,19 +107,22 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
 @click.argument("name", metavar="RUN|PLAN", required=False)
 @click.option("--list", "listed", is_flag=True, help="Show who accepted and withdrew what, and when.")
 @click.option(
-    "--despite", metavar="WHY", default="", help="Accept numbers that are refused as no sound machine's."
+    "--despite",
+    metavar="WHY",
+    default="",
+    help="Accept numbers refused as implausible for a healthy machine; WHY is recorded.",
 )
 @results_option
 def accept_command(name: str | None, listed: bool, despite: str, results: Path) -> None:
     """Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.
 
-    RUN is the id of a run in the history, or the beginning of it; PLAN is the id of a plan. Measurements that
-    had no reference yet become one; later runs on that hardware are judged against it. Refused are runs with
-    any finding, those of a machine that was not idle, and those whose record or logs are no longer in the
-    results folder as they were written. Refused are numbers that no sound GPU of the model has, those worse
-    than those of the run's other GPUs or of other machines of the SKU, and those more than 5 % from what was
-    accepted first, unless that is withdrawn with a reason; --despite accepts these, and its reason is shown
-    by --list. In a plan, each refused run is named, and the others are accepted.
+    RUN is the id of a run in the history, or the beginning of it; PLAN is the id of a plan. Measurements
+    that had no reference yet become one; later runs on that hardware are judged against it. A run is
+    refused if it has a finding, if its machine was not idle, or if its record or logs were changed or
+    removed. A number is refused if it is impossible for the GPU model, worse than on the run's other GPUs
+    or on other machines of the SKU, or more than 5 % from what was accepted first, unless that is
+    withdrawn with a reason; --despite accepts such numbers, and --list shows its reason. In a plan, each
+    refused run is named, and the others are accepted.
     """
     despite = sanitize(despite.strip(), 400)
     if listed:

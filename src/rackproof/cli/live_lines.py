@@ -151,9 +151,7 @@ class LiveLines:
         )
 
     def long_steps(self, now: float) -> list[str]:
-        """Return a line for each step without a report for a long time; nodes at one step share
-        it.
-        """
+        """Return a line for each step without a report for a long time; nodes at one step share it."""
         silent: dict[tuple[str, str], list[str]] = {}
         since: dict[tuple[str, str], float] = {}
         for name, node in self._nodes.items():

@@ -31,9 +31,7 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in ASCII, so that text of a log cannot move the cursor of the terminal that shows
-    it.
-    """
+    """Print JSON in ASCII, so that text of a log cannot move the cursor of the terminal that shows it."""
     # DEL is the only control character that JSON's ASCII form does not escape.
     click.echo(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False).replace("\x7f", "\\u007f"))
 

@@ -96,7 +96,7 @@ def parse_command(
 
 
 def _text_writer() -> Callable[[ParsedLog], str]:
-    """Return what writes a log for a reader; --json, which scripts call for each log, does not load it."""
+    """Return the function that formats a log as text; --json does not load it, to start faster."""
     from rackproof.cli.log_text import log_text
 
     return log_text
@@ -108,7 +108,7 @@ def _read_all(
     write: Callable[[ParsedLog], str],
     declared: DeclaredLines | None,
 ) -> Iterator[tuple[Verdict, str]]:
-    """Yield verdict and text of each log, in order; many logs are read by one process for each processor."""
+    """Yield verdict and text of each log, in order; large amounts of logs are read by several processes."""
     read = partial(_read_one, form=form, write=write, declared=declared)
     count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(names))
     if count < 2 or "-" in names or sum(map(_size_of, names)) < _WORTH_PROCESSES:

@@ -154,9 +154,7 @@ def _program(name: str) -> str:
 
 
 def _own_name() -> str:
-    """Return the name of this program on this machine, so that suggested commands can be
-    entered.
-    """
+    """Return the name of this program on this machine, so that suggested commands can be entered."""
     if shutil.which("rackproof"):
         return "rackproof"
     path = Path(sys.executable).with_name("rackproof")

@@ -1,6 +1,4 @@
-"""Define ``rackproof status`` and ``audit``: every node in one table, and all acts with their
-authors.
-"""
+"""Define ``rackproof status`` and ``audit``: every node in one table, and all acts with their authors."""
 
 from __future__ import annotations
 

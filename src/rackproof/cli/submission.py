@@ -107,8 +107,7 @@ def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Seque
         ToolError: The selection is ambiguous or incomplete.
     """
     newest = latest is not None or bool(benchmarks) or bool(sku)
-    # With both ways at once it would be unclear which runs are meant, and a submission contains
-    # only those.
+    # With both ways at once it would be unclear which runs are meant, and a submission contains only those.
     if newest == bool(names) or (newest and not (latest and benchmarks)):
         raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
 
@@ -151,9 +150,7 @@ def _benchmark_row(part: BenchmarkPart) -> tuple[str, ...]:
 
 
 def _issue_lines(issues: Iterable[Issue]) -> list[str]:
-    """Return lines about the issues; an issue that several places share is written once, above
-    their list.
-    """
+    """Return lines about the issues; an issue that several places share is written once, above their list."""
     # A wrong setting is wrong in each of dozens of files.
     places_of: dict[tuple[str, str], list[str]] = {}
     for issue in issues:

@@ -262,9 +262,7 @@ class JudgeRule(Record):
 
     @property
     def better(self) -> Direction | None:
-        """Return the better direction; a bound on one side implies it, `equals` makes both sides
-        bad.
-        """
+        """Return the better direction; a bound on one side implies it, `equals` makes both sides bad."""
         if self.at_least is not None:
             return Direction.HIGHER
         if self.at_most is not None:
@@ -402,9 +400,7 @@ class Definition(Record):
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
-        """Return images whose names may refer to other images later: given by tag, or built on the
-        node.
-        """
+        """Return images whose names may refer to other images later: given by tag, or built on the node."""
         by_tag = [
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]
@@ -799,9 +795,7 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Record the line of every key; refuse a key that occurs twice (YAML drops the first) and a
-    cycle.
-    """
+    """Record the line of every key; refuse a key that occurs twice (YAML drops the first) and a cycle."""
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
     if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:
@@ -859,9 +853,7 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
 
 
 def schema_markdown() -> str:
-    """Return the reference of all keys as Markdown; a test compares it with
-    docs/using/benchmarks.md.
-    """
+    """Return the reference of all keys as Markdown; a test compares it with docs/using/benchmarks.md."""
     parts = []
     models: list[tuple[str, type[Record]]] = [
         ("definition", Definition),

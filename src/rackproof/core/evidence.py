@@ -122,7 +122,5 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
 
 
 def state_of_tool(status: str) -> EvidenceState:
-    """Return the state of a tool's answer from the gatherer's status; an unknown status is a
-    failure.
-    """
+    """Return the state of a tool's answer from the gatherer's status; an unknown status is a failure."""
     return _STATE_OF_TOOL.get(status, EvidenceState.FAILED)

@@ -74,9 +74,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def find_code(code: str) -> FindingCode | None:
-    """Return the entry of a code as used in findings: ``xid_79`` has that of ``xid_*``; None
-    without one.
-    """
+    """Return the entry of a code as used in findings: ``xid_79`` has that of ``xid_*``; None without one."""
     entries = registry()
     if code in entries:
         return entries[code]

@@ -1,6 +1,4 @@
-"""Describe GPU models: the model of a SKU by its product name, its readings, and its limits. No
-I/O.
-"""
+"""Describe GPU models: the model of a SKU by its product name, its readings, and its limits. No I/O."""
 
 from __future__ import annotations
 
@@ -95,8 +93,7 @@ _LINK_GB_S: Mapping[str, float] = {
 """Speed of one NVLink of a model in one direction, from its data sheet; drivers report this or up
 to 6 % more."""
 SLOW_LINK_SHARE = 0.98
-"""Share of another link's speed below which a link runs at another rate; drivers round the
-speed."""
+"""Share of another link's speed below which a link runs at another rate; drivers round the speed."""
 _SLOWEST_LINK_GB_S = 14.0
 """Smallest speed of any NVLink in GB/s: GA102's is the slowest, reported as 14.062 GB/s."""
 _LINKS: Mapping[str, int] = {
@@ -118,8 +115,7 @@ MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
 DRIVER_WITH_REPAIRS = 575.0
 """First driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""Models older than repairs and row remapping, which came with Ampere (NVML): no driver reports
-them."""
+"""Models older than repairs and row remapping, which came with Ampere (NVML): no driver reports them."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
@@ -131,14 +127,12 @@ HOTTEST_GPU_C = 100.0
 HOTTEST_MEMORY_C = 95.0
 """Temperature of a GPU's memory in °C from which it is too hot; ten degrees more fails."""
 LEAST_MARGIN_C = 5.0
-"""Distance in °C to the slowdown temperature below which a GPU lacks cooling; at 0 it slows
-down."""
+"""Distance in °C to the slowdown temperature below which a GPU lacks cooling; at 0 it slows down."""
 MOST_SLOWDOWN_S = 60.0
 """Largest number of seconds of slowdown per day of a sound GPU; the largest of 31 real ones is 7.3
 s since a boot."""
 MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
-"""Numbers of errors above the corrections of a sound GPU's lifetime, from public health checks of
-fleets."""
+"""Numbers of errors above the corrections of a sound GPU's lifetime, from public health checks of fleets."""
 
 
 def expected_model(sku: str, given: str = "") -> str:
@@ -161,8 +155,7 @@ def expected_model(sku: str, given: str = "") -> str:
     bare |= {part for word in bare if (split := _WITH_BOARD.fullmatch(word)) for part in split.groups()}
     found = [model for model in _MODELS if model.lower() in bare]
     boards = [board for board in _BOARDS if board in bare]
-    # A name with two models, such as that of a host with both, does not identify a single GPU
-    # model.
+    # A name with two models, such as that of a host with both, does not identify a single GPU model.
     if len(found) != 1 or len(boards) > 1:
         return ""
     is_card_sku = bool(boards) and found[0] in MODELS_WITH_BOARDS
@@ -185,9 +178,7 @@ def is_one_of(product_name: str, models: Iterable[str]) -> bool:
 
 
 def is_card(product_name: str) -> bool:
-    """Return whether a product name marks a card (PCIe, NVL) of a model that also exists as a
-    module.
-    """
+    """Return whether a product name marks a card (PCIe, NVL) of a model that also exists as a module."""
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
@@ -220,9 +211,7 @@ def links_of(product_name: str) -> int | None:
 
 
 def most_link_gb_s(product_name: str) -> float | None:
-    """Return the highest GB/s that an NVLink of a product reports, or None if its model is
-    unknown.
-    """
+    """Return the highest GB/s that an NVLink of a product reports, or None if its model is unknown."""
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return FASTEST_LINK_SHARE * speed

@@ -72,9 +72,7 @@ _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
-    """A variable of the inventory that no role knows; the message gives its name and a similar
-    known name.
-    """
+    """A variable of the inventory that no role knows; the message gives its name and a similar known name."""
 
 
 class VariableValueError(RackproofError):
@@ -324,9 +322,7 @@ def _is_template(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    """Return a number as Ansible reads it, or NaN, which is within no bounds, if it is not a
-    number.
-    """
+    """Return a number as Ansible reads it, or NaN, which is within no bounds, if it is not a number."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

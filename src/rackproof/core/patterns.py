@@ -27,9 +27,7 @@ def inner_patterns(value: Any) -> Iterator[Any]:
 
 
 def is_repeat(kind: object) -> bool:
-    """Return whether an element repeats its contents; its value starts with the minimum and the
-    maximum.
-    """
+    """Return whether an element repeats its contents; its value starts with the minimum and the maximum."""
     return str(kind).endswith("REPEAT")
 
 
@@ -66,9 +64,7 @@ def open_repeats(parsed: Any) -> int:
 
 
 def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool, bool]]:
-    """Yield, for each element, its characters, whether it repeats openly, and whether it is
-    optional.
-    """
+    """Yield, for each element, its characters, whether it repeats openly, and whether it is optional."""
     for kind, value in parsed:
         if is_repeat(kind):
             least, most, inner = value

@@ -1,6 +1,4 @@
-"""List the events in every published log of a benchmark of MLPerf Training. No I/O except for the
-table.
-"""
+"""List the events in every published log of a benchmark of MLPerf Training. No I/O except for the table."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ class Verdict(StrEnum):
 
     @property
     def gates(self) -> bool:
-        """Return whether a playbook run or a command with this verdict ends with a non-zero
-        status.
-        """
+        """Return whether a playbook run or a command with this verdict ends with a non-zero status."""
         return self in (Verdict.FAIL, Verdict.UNPROVEN)
 
 
@@ -168,9 +166,7 @@ class Finding(Record):
 
     @property
     def consequence(self) -> bool:
-        """Return whether the finding is a consequence of another fault, which is then the
-        reason.
-        """
+        """Return whether the finding is a consequence of another fault, which is then the reason."""
         return self.code in ("no_run_stop", "not_compliant", "traceback", "task_failed")
 
 
@@ -434,9 +430,7 @@ def json_schema() -> dict[str, Any]:
     from pydantic_core import core_schema
 
     class WithSpecialNumbers(GenerateJsonSchema):
-        """A schema generator for numbers that JSON lacks: records write NaN and infinity as
-        text.
-        """
+        """A schema generator for numbers that JSON lacks: records write NaN and infinity as text."""
 
         def float_schema(self, schema: core_schema.FloatSchema) -> dict[str, Any]:
             return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}

@@ -100,9 +100,7 @@ def unit_text(unit: str) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit; bytes become a size, and a number without a unit remains
-    one.
-    """
+    """Format a number with its unit; bytes become a size, and a number without a unit remains one."""
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
     if value is not None:
@@ -118,9 +116,7 @@ _SMALLER = {
 
 
 def _fitting(value: float, unit: str) -> tuple[float, str]:
-    """Return a speed or a time in the unit that fits its size: a processor's 0.0093 TB/s becomes
-    9.3 GB/s.
-    """
+    """Return a speed or a time in the unit that fits its size: a processor's 0.0093 TB/s becomes 9.3 GB/s."""
     while unit in _SMALLER and 0 < abs(value) < 0.1:
         value, unit = value * 1000, _SMALLER[unit]
     return value, unit
@@ -189,8 +185,6 @@ def width(text: str) -> int:
 
 
 def slug(text: str, limit: int = 60) -> str:
-    """Return a text suitable for a file name or an id: letters, digits, ``.``, ``_`` and ``-``
-    only.
-    """
+    """Return a text suitable for a file name or an id: letters, digits, ``.``, ``_`` and ``-`` only."""
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return kept.strip("-._")[:limit].rstrip("-._")

@@ -96,8 +96,7 @@ def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | N
 
 def _published(benchmark: str, product_name: str, gpus: int) -> PublishedSpeeds | None:
     for (name, model), published in read_speeds().items():
-        # With fewer GPUs, each is faster: far below the smallest published number there is no
-        # evidence.
+        # With fewer GPUs, each is faster: far below the smallest published number there is no evidence.
         if name == benchmark and is_model(product_name, model) and 2 * gpus >= min(published.of_gpu):
             return published
     return None

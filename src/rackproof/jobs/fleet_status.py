@@ -172,8 +172,7 @@ def build_row(
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    # The log names the person; Slurm names the account through which the playbook reached its
-    # controller.
+    # The log names the person; Slurm names the account through which the playbook reached its controller.
     if act is not None and act.act == "drain" and act.reason == slurm.reason:
         return f"{act.actor}, {act.playbook}"
     return slurm.set_by or drain_owner(slurm.reason)

@@ -77,9 +77,7 @@ _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
 
 
 def detect(head: bytes) -> str | None:
-    """Return the name of the format that the first bytes of a log (up to about 1 MiB) show, or
-    None.
-    """
+    """Return the name of the format that the first bytes of a log (up to about 1 MiB) show, or None."""
     for name, parser in FORMATS.items():
         if parser.recognises(head):
             return name

@@ -53,15 +53,12 @@ JUDGED_BY = "judged_by"
 """Tag of a parsed log: the target that its result was compared with, or the fact that its program
 states its own measurements."""
 MOST_LOSS = 1e4
-"""Largest plausible loss of an MLPerf benchmark; the largest in a published log is 28.1
-(llama31_8b, 5.1)."""
+"""Largest plausible loss of an MLPerf benchmark; the largest in a published log is 28.1 (llama31_8b, 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityTarget:
-    """The quality that a benchmark must reach. ``metric`` names one of several values (``BBOX``),
-    else "".
-    """
+    """The quality that a benchmark must reach. ``metric`` names one of several values (``BBOX``), else ""."""
 
     value: float
     at_most: bool = False
@@ -130,8 +127,7 @@ _COCO_IMAGES = frozenset({117_266, 118_287})
 """Numbers of images in ssd's data before round 2.0; since then it trains on Open Images, and logs
 state images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
-"""Benchmarks of round 6.1 whose log must state its own target (``target_accuracy``), as the rules
-require."""
+"""Benchmarks of round 6.1 whose log must state its own target (``target_accuracy``), as the rules require."""
 
 TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
     "ssd": (QualityTarget(0.23),),
@@ -144,8 +140,7 @@ TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
 """Targets of round 0.6 by ``submission_benchmark``."""
 
 _FRACTIONS = frozenset({"minigo", "ncf"})
-"""Benchmarks that have no target above and whose metric, a rate of games won or of hits, is a
-fraction."""
+"""Benchmarks that have no target above and whose metric, a rate of games won or of hits, is a fraction."""
 _COUNTS = ("global_batch_size", "train_samples", "eval_samples", "gradient_accumulation_steps")
 _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "eval_samples": {
@@ -186,13 +181,10 @@ that 6.x's rules require. Values are left out if some submitters state them in b
 samples trained on (bert), or in another way (gpt3)."""
 _MOST_AMOUNTS = 32
 _PROGRESS = ("samples_count", "epoch_num", "step_num")
-"""Keys in which an evaluation states the training's progress; epochs may be fractions and start at
-0.
-"""
+"""Keys in which an evaluation states the training's progress; epochs may be fractions and start at 0."""
 
 _FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
-"""Largest value that a run may state if it trains from the beginning: 0, or 1 for the first
-epoch."""
+"""Largest value that a run may state if it trains from the beginning: 0, or 1 for the first epoch."""
 _FROM_CHECKPOINT = frozenset({"gpt3"})
 """Benchmarks that, by the rules, start their training from a checkpoint's step."""
 
@@ -204,8 +196,7 @@ _STATS = {
     "throughput": "samples_per_second",
 }
 _PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
-"""Events that start or stop a part of a run: the kind of the part, and whether the event starts
-it."""
+"""Events that start or stop a part of a run: the kind of the part, and whether the event starts it."""
 _TRAINED = tuple(dict.fromkeys(_STATS.values()))
 """Curves of the training itself, as opposed to samples of GPUs."""
 _SAMPLED = {
@@ -246,20 +237,17 @@ FIRST_YEAR = 2018
 SECONDS_OF_A_YEAR = 365.2425 * 86_400
 """Length of an average year in seconds."""
 STEPS_OF_RUN = 1.03
-"""Largest total time of all steps, as a share of the run; in 174 published logs of round 5.1 at
-most 0.99."""
+"""Largest total time of all steps, as a share of the run; in 174 published logs of round 5.1 at most 0.99."""
 SHARES_OF_RATE = 0.7, 1.3
 """Lower and upper limit for a training's actual throughput, as a share of the stated one; in
 published logs it is 0.82 to 1.02."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
-"""Benchmarks whose blocks contain only training, no evaluation, and whose evaluations count
-samples."""
+"""Benchmarks whose blocks contain only training, no evaluation, and whose evaluations count samples."""
 CLOCK_S = 0.5
 """Tolerance for the millisecond clocks that time many short steps; a difference of a tenth of a
 second proves no contradiction."""
 NOISE_S = 2.0
-"""Tolerance for a busy processor in a training that lasts seconds; no real benchmark is so
-short."""
+"""Tolerance for a busy processor in a training that lasts seconds; no real benchmark is so short."""
 AFTER_STOP_S = 60.0
 """Time after run_stop within which other ranks report; in 1,900 logs of rounds 2.1, 4.1 and 5.0 at
 most 14 s."""
@@ -272,11 +260,9 @@ _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", 
 """Events that a run logs in order of time. Other events come from buffers, seconds later
 (cache_clear of each node, HugeCTR's statistics), and are not used to compute durations."""
 _LOGGED_AFTER_STOP = frozenset({"run_stop", "status", "gpu_state"})
-"""Events that may follow the end of a run: every rank logs its own end, and probes read their GPUs
-again."""
+"""Events that may follow the end of a run: every rank logs its own end, and probes read their GPUs again."""
 _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
-"""Events that belong to another run if they appear after the end: no rank of this run still logs
-them."""
+"""Events that belong to another run if they appear after the end: no rank of this run still logs them."""
 
 
 class KeyTwiceError(ValueError):
@@ -385,9 +371,7 @@ def _important_key(key: str, payload: bytes) -> str:
 
 
 def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> Mapping[str, object]:
-    """Return an evaluation's values by metric ("" for an unnamed one); each round nests them
-    differently.
-    """
+    """Return an evaluation's values by metric ("" for an unnamed one); each round nests them differently."""
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict | list):  # 0.6 maskrcnn
         value = value["accuracy"]
     if isinstance(value, list | tuple):  # 0.6 maskrcnn on TPUs
@@ -440,13 +424,11 @@ class Events(LogParser):
     first_event_line = 0
     init_start_line = 0
     begun: tuple[str, str, int] | None = None
-    """The event that states that the training started from a trained model: its key, value and
-    line."""
+    """The event that states that the training started from a trained model: its key, value and line."""
     largest_loss: tuple[float, int] | None = None
     """The first loss above the start of any MLPerf benchmark, and its line."""
     is_steady = False
-    """True between the start and the stop of a run, while only the order of its statistics is
-    checked."""
+    """True between the start and the stop of a run, while only the order of its statistics is checked."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -477,8 +459,7 @@ class Events(LogParser):
         self._epoch_began: float | None = None
         self.stats: dict[str, tuple[float, int]] = {}
         """Last value of each curve, and its line."""
-        # Values of the current block, still with positions: looking up the line of each would be
-        # too slow.
+        # Values of the current block, still with positions: looking up the line of each would be too slow.
         self.last_evals: dict[str, tuple[float, int]] = {}
         self.last_epoch: tuple[float, int] | None = None
         self.extra: list[Measurement] = []
@@ -574,16 +555,13 @@ class Events(LogParser):
         if key in IMPORTANT:
             self.damaged(key, position)
             return
-        # Statements that are not part of the run's course are valid without a time, above all the
-        # benchmark.
+        # Statements that are not part of the run's course are valid without a time, above all the benchmark.
         if key not in self.handlers and key not in NOT_TAGS and value is not None:
             self.log.tag(key, value)
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
-        """Follow the clock; with ``counts``, the event counts as logged after run_stop if that has
-        passed.
-        """
+        """Follow the clock; with ``counts``, the event counts as logged after run_stop if that has passed."""
         if self.first_time is None:
             self.first_time = self.latest = time
             self.first_event_line = self.log.line_at(position)
@@ -606,9 +584,7 @@ class Events(LogParser):
         )
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
-        """Record an event line that cannot be decoded; it is important if its key is important or
-        lost.
-        """
+        """Record an event line that cannot be decoded; it is important if its key is important or lost."""
         payload = payload[:MAX_JSON]
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
@@ -633,9 +609,7 @@ class Events(LogParser):
             )
 
     def key_twice(self, payload: bytes, position: int) -> None:
-        """Record an event that has a key twice: it states two values, and either may be the true
-        one.
-        """
+        """Record an event that has a key twice: it states two values, and either may be the true one."""
         line = self.log.line_at(position)
         self.log.find("key_twice", "an event has a key twice", Verdict.UNPROVEN, line=line, excerpt=payload)
         self.unreadable(payload, position, "has a key twice")
@@ -745,9 +719,7 @@ class Events(LogParser):
         self._epoch_seen(epoch, position)
 
     def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
-        """Record the progress that an evaluation states, and report values that no progress can
-        have.
-        """
+        """Record the progress that an evaluation states, and report values that no progress can have."""
         stated = [name for name in _PROGRESS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
@@ -788,8 +760,7 @@ class Events(LogParser):
 
     def on_tracked_stats(self, value: object, time: float, position: int) -> None:
         """Record loss, step time and throughput: by far the most frequent event."""
-        # The same as pass_time without anything to record, but inlined: four of five events get
-        # here.
+        # The same as pass_time without anything to record, but inlined: four of five events get here.
         after_stop = self.after_stop
         if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
             self.pass_time(time, position)
@@ -953,8 +924,7 @@ class Events(LogParser):
         """Record the software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                # The UUIDs of eight GPUs have 327 characters; a shorter limit would cut the last
-                # ones.
+                # The UUIDs of eight GPUs have 327 characters; a shorter limit would cut the last ones.
                 limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
                 self.log.tag(f"software.{text_of(name)}", one, limit=limit)
 
@@ -991,9 +961,7 @@ class Events(LogParser):
     def on_gpu_sample(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record samples of GPUs and links during the run; samples of the start-up would only
-        dilute them.
-        """
+        """Record samples of GPUs and links during the run; samples of the start-up would only dilute them."""
         if self.run_start is None or not isinstance(value, dict):
             return
         for kind, label, names in _SAMPLE_KINDS:
@@ -1025,9 +993,7 @@ class Events(LogParser):
     def on_gpu_state(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Find other users of a GPU than the run; a state that contains all evidence becomes a
-        tag.
-        """
+        """Find other users of a GPU than the run; a state that contains all evidence becomes a tag."""
         line, rank = self.place(position)
         state = read_gpu_state(value)
         if state is None:
@@ -1143,9 +1109,7 @@ class Events(LogParser):
         return True
 
     def _find_aborted(self) -> bool:
-        """Record the ranks that report a status other than success; return whether there are
-        any.
-        """
+        """Record the ranks that report a status other than success; return whether there are any."""
         # An empty status proves neither success nor failure.
         bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
         for status, line in bad[:5]:
@@ -1198,8 +1162,7 @@ class Events(LogParser):
         for name, (value, line, rank) in self.evals.items():
             labels = {"metric": name} if name else {}
             measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
-        # A run that did not end successfully cannot pass anyway: its last evaluation proves no
-        # quality.
+        # A run that did not end successfully cannot pass anyway: its last evaluation proves no quality.
         stopped = self._stopped_well()
         lost = self._lost_evaluations()
         if lost and stopped:
@@ -1218,9 +1181,7 @@ class Events(LogParser):
             self._judge_target(target, last_is_lost=bool(lost))
 
     def _note_judged_by(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Store as a tag what the result was judged by, unless the log itself has a tag of this
-        name.
-        """
+        """Store as a tag what the result was judged by, unless the log itself has a tag of this name."""
         tags = self.log.tags
         tags.pop(JUDGED_BY, None)
         if len(tags) >= MAX_TAGS:
@@ -1233,9 +1194,7 @@ class Events(LogParser):
             tags[JUDGED_BY] = "measurements"
 
     def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Record evaluations outside the range of the metric or of any run: they prove no
-        quality.
-        """
+        """Record evaluations outside the range of the metric or of any run: they prove no quality."""
         least, highest = 0.0, min((target.highest for target in targets), default=inf)
         if not targets and self.benchmark in _FRACTIONS:
             highest = 1.0
@@ -1279,8 +1238,7 @@ class Events(LogParser):
             self.log.find("no_evaluation", message, Verdict.UNPROVEN)
             return
         value, line, _rank = evaluation
-        # If the last evaluation is lost, an earlier one that missed the target does not prove a
-        # failure.
+        # If the last evaluation is lost, an earlier one that missed the target does not prove a failure.
         if not target.reached(value) and not last_is_lost:
             message = f"the last evaluation is {value:g}, the target is {target}"
             self.log.find("target_not_reached", message, Verdict.FAIL, line=line)
@@ -1368,8 +1326,7 @@ class Events(LogParser):
         behind, key, line = self.course_backwards or (0.0, "", 0)
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
         if behind > CLOCK_SLACK_S and not offline:
-            # Two runs in one file, an adjusted clock or a moved run_stop: no duration can be
-            # trusted.
+            # Two runs in one file, an adjusted clock or a moved run_stop: no duration can be trusted.
             self.log.find(
                 "events_out_of_order",
                 f"{key} is {behind:.3f} s earlier than an event before it: the duration is unknown",
@@ -1400,8 +1357,7 @@ class Events(LogParser):
             message = f"{key} after run_stop: the log goes on with another run, or was put together"
             self.log.find("events_after_run_stop", message, Verdict.UNPROVEN, line=line)
         elif self.after_stop:
-            # An earlier event may have a later time: in Intel's dlrm 2.1 logs one event uses
-            # another clock.
+            # An earlier event may have a later time: in Intel's dlrm 2.1 logs one event uses another clock.
             late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S) and not offline
             self.log.find(
                 "events_after_run_stop",
@@ -1421,9 +1377,7 @@ class Events(LogParser):
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_data(self) -> None:
-        """Find numbers of samples that do not match the data set; the open division may use other
-        data.
-        """
+        """Find numbers of samples that do not match the data set; the open division may use other data."""
         if self.log.tags.get("submission_division") == "open":
             return
         for (key, found), line in self.amounts.items():
@@ -1520,8 +1474,7 @@ class Events(LogParser):
         rates, steps = self.curves["samples_per_second"], self.curves["train_step_time"]
         name, unit = "samples_per_second", "samples/s"
         if rates.y:
-            # The first interval includes the warm-up; pauses for evaluations do not move the
-            # median.
+            # The first interval includes the warm-up; pauses for evaluations do not move the median.
             value = statistics.median(rates.y[1:] or rates.y)
             measurements.append(self.measure(name, value, unit, HIGHER, self.stats[name][1]))
         elif steps.y and self.batch_size:

@@ -26,8 +26,7 @@ _SIZE_IS_ALL = frozenset(
         "scatter",
     }
 )
-"""Collectives whose algbw is the printed size divided by the time; for alltoallv it differs by
-rank."""
+"""Collectives whose algbw is the printed size divided by the time; for alltoallv it differs by rank."""
 
 
 @dataclass(slots=True)
@@ -46,9 +45,7 @@ class Figures:
     """Number of rows by data type, reduction and root."""
 
     def take(self, at: int | None, size: int, time: str, algbw: float, busbw: float) -> None:
-        """Record the figures of one size in one place, with the time as printed, in
-        microseconds.
-        """
+        """Record the figures of one size in one place, with the time as printed, in microseconds."""
         if not (math.isfinite(algbw) and math.isfinite(busbw)):
             return
         self.total += busbw

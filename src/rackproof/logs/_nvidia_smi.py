@@ -26,15 +26,13 @@ from rackproof.logs._reading import Log, number
 
 MAX_GPUS = 1024
 COLDEST_C, HOTTEST_C = 0.0, 150.0
-"""Limits for temperatures: a GPU at work is warmer than the first, and a sensor shows at most the
-second."""
+"""Limits for temperatures: a GPU at work is warmer than the first, and a sensor shows at most the second."""
 _MOST = {"gpu_power": 5000.0, "utilisation": 100.0}
 """Upper limits for a GPU's power in watts and its utilisation in per cent."""
 _BUSY_PERCENT = 10.0
 """Utilisation from which the GPU is at work; an idle PCIe link is slow by design."""
 _MEMORY_SHARE = 0.98
-"""Smallest ratio of the memory sizes of equal GPUs; the driver's own share varies by less than the
-rest."""
+"""Smallest ratio of the memory sizes of equal GPUs; the driver's own share varies by less than the rest."""
 MOST_REMAPPED_ROWS = 512
 """Largest number of rows that a GPU can remap (NVIDIA, GPU memory error management)."""
 _NAMED_GB = re.compile(r"(?<![A-Za-z0-9])(\d{1,4}) ?GB(?![A-Za-z0-9])")
@@ -50,34 +48,26 @@ _NO_ANSWER = (
     *("err!", "gpu is lost", "unknown error", "gpu requires reset", "unable to determine the device handle"),
     *("failed to initialize nvml", "no devices were found", "nvidia-smi has failed", "rminitadapter failed"),
 )
-"""Texts of nvidia-smi in place of one or all GPUs: above, within or below its output about the
-others."""
+"""Texts of nvidia-smi in place of one or all GPUs: above, within or below its output about the others."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
-"""Pattern of nvidia-smi's messages beside its answer, with a GPU's address; its exit status is then
-14."""
+"""Pattern of nvidia-smi's messages beside its answer, with a GPU's address; its exit status is then 14."""
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 
 def inforom_address(text: str) -> str | None:
-    """Return the bus address in a warning of a corrupted infoROM ("" without one), or None for
-    other text.
-    """
+    """Return the bus address in a warning of a corrupted infoROM ("" without one), or None for other text."""
     found = _INFOROM.search(text)
     return (found[1] or "") if found else None
 
 
 def is_no_answer(text: str) -> bool:
-    """Return whether a text is nvidia-smi's substitute for a GPU or a value that it could not
-    read.
-    """
+    """Return whether a text is nvidia-smi's substitute for a GPU or a value that it could not read."""
     lowered = text.lower()  # a pattern with as many alternatives takes 20 times as long
     return any(words in lowered for words in _NO_ANSWER)
 
 
 def find_no_answer(log: Log, at: int, text: str) -> bool:
-    """Record a line in which nvidia-smi reports that a GPU does not answer; return whether it is
-    one.
-    """
+    """Record a line in which nvidia-smi reports that a GPU does not answer; return whether it is one."""
     if not is_no_answer(text):
         return False
     log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
@@ -85,9 +75,7 @@ def find_no_answer(log: Log, at: int, text: str) -> bool:
 
 
 def find_remark(log: Log, at: int, text: str) -> bool:
-    """Record a line beside a table in which nvidia-smi reports a fault; return whether it is
-    one.
-    """
+    """Record a line beside a table in which nvidia-smi reports a fault; return whether it is one."""
     if find_no_answer(log, at, text):
         return True
     if (address := inforom_address(text)) is not None:
@@ -119,9 +107,7 @@ def tag_moment(log: Log, text: str) -> None:
 
 
 def find_twice(log: Log, at: int | None, what: str, text: str) -> None:
-    """Record a duplicate GPU or link in a list: it hides another one, or two lists were
-    combined.
-    """
+    """Record a duplicate GPU or link in a list: it hides another one, or two lists were combined."""
     log.find("gpu_twice", f"{what} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
 
 
@@ -186,9 +172,7 @@ class GpuReadings:
 
 
 def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge values independent of other GPUs: heat, PCIe generation under load, expected ECC,
-    settings.
-    """
+    """Judge values independent of other GPUs: heat, PCIe generation under load, expected ECC, settings."""
     _judge_settings(log, gpu, at)
     _judge_memory(log, gpu, at)
     in_domain = is_one_of(gpu.name, MODELS_OF_DOMAINS)
@@ -307,9 +291,7 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
 
 
 def find_mixed_models(log: Log, names: Iterable[str]) -> None:
-    """Record GPUs of several models in a machine that has only one: a mix of halves, or of
-    machines.
-    """
+    """Record GPUs of several models in a machine that has only one: a mix of halves, or of machines."""
     models = sorted({name for name in names if has_own_links(name)})
     if len(models) > 1:
         message = f"GPUs of several models in one machine: {', '.join(models[:4])}"
@@ -357,9 +339,7 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
-    """Record settings and limits that differ between GPUs of one product name: the lower one is
-    faulty.
-    """
+    """Record settings and limits that differ between GPUs of one product name: the lower one is faulty."""
     for what, value, unit, beside in (
         ("PCIe generation at most", gpu.generation_max, "", [one.generation_max for one in alike]),
         ("SM clock at most", gpu.clock_max_mhz, " MHz", [one.clock_max_mhz for one in alike]),

@@ -27,8 +27,7 @@ from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
 BLOCK = 1 << 18
-"""Bytes read at once: small enough to stay in a core's cache while the block is searched a dozen
-times."""
+"""Bytes read at once: small enough to stay in a core's cache while the block is searched a dozen times."""
 LONGEST_LINE = 1 << 20
 """Length in bytes from which a line is cut in two."""
 MAX_LINE = 1 << 16
@@ -76,9 +75,7 @@ def text_of(value: object, limit: int = MAX_EXCERPT) -> str:
 
 
 def number(value: object) -> float | None:
-    """Return a JSON value as a float, else ``None`` (numbers and short numeric strings, not
-    booleans).
-    """
+    """Return a JSON value as a float, else ``None`` (numbers and short numeric strings, not booleans)."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or value is None:
@@ -102,9 +99,7 @@ def whole(value: object) -> int | None:
 
 
 def rank_of(prefix: bytes) -> int | None:
-    """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or
-    None.
-    """
+    """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or None."""
     found = _RANK.match(prefix)
     return int(found[1] or found[2]) if found else None
 
@@ -312,8 +307,7 @@ _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
 
 TINY_LOSS_SCALE = 1e-4
-"""Smallest sound automatic loss scale; below it gradients overflow at any scale, and training is
-lost."""
+"""Smallest sound automatic loss scale; below it gradients overflow at any scale, and training is lost."""
 
 
 _LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
@@ -389,9 +383,7 @@ class KnownShapes:
 
 
 def _holds(text: bytes, literal: bytes) -> bool:
-    """Return whether a lower-case text contains a literal, other than as the beginning of another
-    word.
-    """
+    """Return whether a lower-case text contains a literal, other than as the beginning of another word."""
     places = find_all(text, literal)
     if literal not in NO_NUMBERS:
         return bool(places)
@@ -426,16 +418,12 @@ _BRACE = ord("}")
 
 
 def _end_of_event(piece: bytes, end: int) -> int:
-    """Return the end of an event in its line; text of another rank after it does not belong to
-    it.
-    """
+    """Return the end of an event in its line; text of another rank after it does not belong to it."""
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
 def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
-    """Return both parts of a line without colours and without text overwritten after a carriage
-    return.
-    """
+    """Return both parts of a line without colours and without text overwritten after a carriage return."""
     if b"\x1b" in before or b"\x1b" in after:
         before, after = _ANSI_BYTES.sub(b"", before), _ANSI_BYTES.sub(b"", after)
     return before[before.rfind(b"\r") + 1 :], after.partition(b"\r")[0]
@@ -516,9 +504,7 @@ class Log:
         return self._line
 
     def line_text(self, position: int) -> tuple[bytes, bytes]:
-        """Return the line around a position: the text before it and the text after it, both
-        bounded.
-        """
+        """Return the line around a position: the text before it and the text after it, both bounded."""
         block = self._block
         start = block.rfind(b"\n", max(0, position - 4096), position) + 1 or max(0, position - 4096)
         end = block.find(b"\n", position, position + 4096)
@@ -605,12 +591,9 @@ class Log:
             self._hit(literal, position, position - (at - text_begins[index]) if index else 0)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
-        """Check the line around a failure's text, from ``begin`` on, and record it if it is a
-        failure.
-        """
+        """Check the line around a failure's text, from ``begin`` on, and record it if it is a failure."""
         if literal == _LOSS_SCALE:
-            # Do this before cutting out the line: a run with automatic loss scaling has tens of
-            # thousands.
+            # Do this before cutting out the line: a run with automatic loss scaling has tens of thousands.
             self._loss_scale(position)
             return
         before, after = self.line_text(position)
@@ -660,8 +643,7 @@ class Log:
             at_any_time = fatal_even_if_well if code in OF_THE_MACHINE else None
             extra = marks.count - len(marks.kept)
             for index, mark in enumerate(marks.kept):
-                # Text after a proven end belongs to the shutdown and does no harm, unless a part is
-                # broken.
+                # Text after a proven end belongs to the shutdown and does no harm, unless a part is broken.
                 verdict = at_any_time
                 if ended_well_at is None:
                     verdict = fatal
@@ -681,8 +663,7 @@ class Log:
     ) -> ParsedLog:
         """Return the record; its verdict is the worst of ``base`` and all findings."""
         if not self.marks_are_judged:
-            # This parser does not judge its end, so do it here: no format may ignore the text of a
-            # failure.
+            # This parser does not judge its end, so do it here: no format may ignore the text of a failure.
             self.marks_as_findings(self.line_after_last if base is Verdict.PASS else None)
         if self.size == 0:
             self.find("empty", "the log is empty", Verdict.UNPROVEN)
@@ -781,9 +762,7 @@ class LogParser(ABC):
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the stream in blocks that end at a line end (except the last; very long lines are
-    cut).
-    """
+    """Yield the stream in blocks that end at a line end (except the last; very long lines are cut)."""
     while block := stream.read(BLOCK):
         yield block if block.endswith(b"\n") else block + stream.readline(LONGEST_LINE)
 

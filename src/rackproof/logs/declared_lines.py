@@ -19,14 +19,11 @@ from rackproof.core.text import sanitize
 MOST_DECLARED = 200
 LONGEST_PATTERN = 300
 FEWEST_LETTERS = 8
-"""Smallest number of literal characters in a pattern: with fewer, it would match lines not seen
-yet."""
+"""Smallest number of literal characters in a pattern: with fewer, it would match lines not seen yet."""
 MOST_OPEN_REPEATS = 2
-"""Largest number of unbounded repeats in one pattern: each multiplies the time by the length of a
-line."""
+"""Largest number of unbounded repeats in one pattern: each multiplies the time by the length of a line."""
 MOST_CHOICES = 8
-"""Largest number of places where a pattern may continue in several ways: each may double the
-time."""
+"""Largest number of places where a pattern may continue in several ways: each may double the time."""
 _SMALL_REPEAT = 100
 _KEYS = ("pattern", "why", "until")
 
@@ -36,9 +33,7 @@ class DeclaredLinesError(RackproofError):
 
 
 class DeclaredLine(Record):
-    """A pattern at the start of a kernel message, the reason why it is harmless, and its last
-    day.
-    """
+    """A pattern at the start of a kernel message, the reason why it is harmless, and its last day."""
 
     pattern: str
     why: str

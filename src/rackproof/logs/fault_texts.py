@@ -23,8 +23,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "traceback": ("a Python traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
     # Slurm gives a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1,
-    # 4.1, 5.0 and 5.1 that have this line and an end reached their target, and stopped within 17 s
-    # of it.
+    # 4.1, 5.0 and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
     # If a rank died before a good end, no log shows what the other ranks computed afterwards.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),

@@ -125,9 +125,7 @@ class GpuBurnParser(LogParser):
                 self.hottest[index] = (float(degrees[1]), at)
 
     def _take_errors(self, at: int, index: int, cell: str) -> None:
-        """Add the errors since the last progress line; a text that is not a number is also a
-        fault.
-        """
+        """Add the errors since the last progress line; a text that is not a number is also a fault."""
         count = number(cell.split(" ")[0])
         if count is None or count != 0:
             self.log.find("compute_errors", f"GPU {index}: errors {cell:.40}", Verdict.FAIL, line=at)
@@ -156,9 +154,7 @@ class GpuBurnParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _compare_speeds(self) -> None:
-        """Find a GPU that is much slower than the others of its model, although all do the same
-        work.
-        """
+        """Find a GPU that is much slower than the others of its model, although all do the same work."""
         speeds = {index: speed for index, (speed, _at) in self.speeds.items() if 0 < speed < math.inf}
         for index, speed in sorted(speeds.items()):
             model = self.models.get(index)

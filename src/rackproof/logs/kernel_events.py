@@ -57,8 +57,7 @@ _RECOVERY = {"none": "watch", "reboot": "reboot", "reset": "reset", "drain": "re
 """Action for each word in the recovery action that XID 154 announces; the first match counts."""
 
 _ADDRESS = r"\((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: [^()\n]{1,60})?\)"
-"""Pattern of a bus address; for a divided GPU, the instances follow: ``PCI:0000:07:00
-GPU-I:02``."""
+"""Pattern of a bus address; for a divided GPU, the instances follow: ``PCI:0000:07:00 GPU-I:02``."""
 _XID = re.compile(rf"NVRM: Xid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _SXID = re.compile(rf"SXid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _DETAIL = re.compile(r"Severity \d|Data \{")
@@ -97,8 +96,7 @@ _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
-    # The driver's messages about a GPU that does not answer or must be reset; the GPU survives
-    # others.
+    # The driver's messages about a GPU that does not answer or must be reset; the GPU survives others.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -123,8 +121,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
-    # AMD's driver: kernels of a program that hit a missing page, a ring that does not advance,
-    # memory.
+    # AMD's driver: kernels of a program that hit a missing page, a ring that does not advance, memory.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -181,8 +178,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         # Disk controllers whose firmware has stopped.
         r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
     ),
-    # A server on another machine, which may have recovered: another check tests whether the mount
-    # works.
+    # A server on another machine, which may have recovered: another check tests whether the mount works.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
     ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),
     ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
@@ -299,9 +295,7 @@ class KernelEvent:
 
 
 def requested_action(xid: int, text: str) -> str:
-    """Return the action that an XID requires: watch, reset, reboot or isolate; ``unknown`` if not
-    known.
-    """
+    """Return the action that an XID requires: watch, reset, reboot or isolate; ``unknown`` if not known."""
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
@@ -341,9 +335,7 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether another line states its severity: an SXid's registers, the start of a memory
-    error.
-    """
+    """Return whether another line states its severity: an SXid's registers, the start of a memory error."""
     found = _SXID.search(line)
     return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
 
@@ -455,8 +447,7 @@ def _read_pcie_error(line: str) -> KernelEvent | None:
 def _pcie_verdict(text: str) -> Verdict:
     if _PCIE_LOST.search(text):
         return Verdict.FAIL
-    # A transaction was lost and the link continues: a fault, or a request that the device does not
-    # support.
+    # A transaction was lost and the link continues: a fault, or a request that the device does not support.
     return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
 
 

@@ -164,9 +164,7 @@ class Mll06Parser(Events):
     def on_eval_result(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the time when minigo's model beat the target: ``timestamp`` seconds after
-        run_start.
-        """
+        """Store the time when minigo's model beat the target: ``timestamp`` seconds after run_start."""
         seconds = number(meta.get("timestamp"))
         if self.beaten is None and seconds is not None and math.isfinite(seconds) and seconds > 0:
             self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position))
@@ -176,8 +174,7 @@ class Mll06Parser(Events):
         log = self.log
         if log.results:
             # In addition to the minutes from run_start to run_stop: published tables are based on
-            # this time. It also includes start-up, and the games that minigo plays after the
-            # target.
+            # this time. It also includes start-up, and the games that minigo plays after the target.
             line, wall, _name = log.results[0]
             measurements.append(self.measure("wall_time", wall, "s", LOWER, line))
         if log.tags.get("submission_benchmark") != "minigo" or self.statuses:
@@ -262,6 +259,5 @@ class Mll06Parser(Events):
     def _find_missing_speed(self, benchmark: str, measurements: list[Measurement]) -> None:
         expected = EXPECTED_SPEED.get(benchmark)
         if expected and not any(measurement.name == expected for measurement in measurements):
-            # The minutes are valid without it; a rule about throughput does not find it and is
-            # unproven.
+            # The minutes are valid without it; a rule about throughput does not find it and is unproven.
             self.log.find("no_throughput", f"the log has no throughput lines of {benchmark}")

@@ -1,6 +1,4 @@
-"""Read MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy:
-{…}``.
-"""
+"""Read MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ class Mlp05Parser(Events):
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
 
     def _is_outcome(self, value: object) -> bool:
-        """Return whether the value of a run_final states the outcome of the run, and comes after
-        its end.
-        """
+        """Return whether the value of a run_final states the outcome of the run, and comes after its end."""
         return self.run_stop is not None and (not isinstance(value, dict) or "success" in value)
 
 

@@ -145,9 +145,7 @@ class MxnetParser(LogParser):
             self.curve(key, "").add(epoch + 1, value)
 
     def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
-        """Record an accuracy outside 0 to 1, and a loss below 0; other metrics have no known
-        limits.
-        """
+        """Record an accuracy outside 0 to 1, and a loss below 0; other metrics have no known limits."""
         fraction = "accuracy" in name or name.endswith("f1")
         if (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
             message = f"{name} cannot be {value:g}"
@@ -258,9 +256,7 @@ class MxnetParser(LogParser):
         return False
 
     def _last_epoch_is_whole(self) -> bool:
-        """Return whether the last epoch has its time and, if other epochs were validated, its
-        validation.
-        """
+        """Return whether the last epoch has its time and, if other epochs were validated, its validation."""
         if self.last_epoch not in self.ended_epochs:
             return False
         return not self.validated or self.last_epoch in self.validated

@@ -41,8 +41,7 @@ COLLECTIVES = (
 )
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _NOT_REDUCING = frozenset({"all_gather", "alltoall", "alltoallv", "broadcast", "gather", "scatter"})
-"""Collectives for which no version prints a reduction; for sendrecv and hypercube some versions
-do."""
+"""Collectives for which no version prints a reduction; for sendrecv and hypercube some versions do."""
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _SHARED = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
 """Collectives for which busbw is algbw times (n - 1)/n."""
@@ -98,8 +97,7 @@ _MOST_RANKS_OF_NODE = 16
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-"""Deviation between two ranks that programs with a column ``error`` allow; integers may not
-deviate."""
+"""Deviation between two ranks that programs with a column ``error`` allow; integers may not deviate."""
 _MANY_RANKS = 4096
 MAX_STREAMS = 4096
 _HEAD = re.compile(
@@ -369,9 +367,7 @@ class NcclTestsParser(LogParser):
         self.tables += 1
 
     def _table_end(self, at: int, text: str, stream: LabelledLines, count: str, word: str) -> None:
-        """Read the line that proves the end of a table and states the program's own count of wrong
-        values.
-        """
+        """Read the line that proves the end of a table and states the program's own count of wrong values."""
         if stream.open and stream.table is not None and not stream.table.row_count:
             self.log.find("no_rows", "a table without a row", Verdict.UNPROVEN, line=at)
         elif stream.open == 1 and stream.table is not None:
@@ -387,9 +383,7 @@ class NcclTestsParser(LogParser):
             )
 
     def _judge_last_size(self, at: int, stream: LabelledLines, table: BandwidthTable) -> None:
-        """Record a table that ends before the largest requested size; sizes are rounded down
-        slightly.
-        """
+        """Record a table that ends before the largest requested size; sizes are rounded down slightly."""
         if stream.factor > 1 and 0 < table.largest * stream.factor <= 0.9 * stream.most_bytes:
             message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were asked for"
             self.log.find("cut_off", message, Verdict.UNPROVEN, line=at)

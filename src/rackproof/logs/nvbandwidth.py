@@ -26,8 +26,7 @@ _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
 _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
-"""Pattern of a row of the bisection between nodes, which names the sending and the receiving
-process."""
+"""Pattern of a row of the bisection between nodes, which names the sending and the receiving process."""
 _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
@@ -236,9 +235,7 @@ class NvbandwidthParser(LogParser):
         self._keep_matrix(part)
 
     def _judge_rows(self, at: int) -> None:
-        """Find a missing row or column: both are numbered, and between GPUs their numbers are
-        equal.
-        """
+        """Find a missing row or column: both are numbered, and between GPUs their numbers are equal."""
         rows, columns = self.row_names, self.columns
         if self._is_by_device():
             self.widest = max(self.widest, len(columns))
@@ -261,9 +258,7 @@ class NvbandwidthParser(LogParser):
         self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _judge_devices(self) -> None:
-        """Find a list of devices with a gap, with several models, or of another length than the
-        columns.
-        """
+        """Find a list of devices with a gap, with several models, or of another length than the columns."""
         find_missing_indexes(self.log, "the list of devices", map(int, self.devices))
         find_mixed_models(self.log, self.devices.values())
         if self.widest > len(self.devices) and not self.of_processes:
@@ -396,9 +391,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _matrices(self, name: str, test: dict[str, Any], matrix: list[Any]) -> None:
-        """Read the rows of one test; the rows of the two directions and of the total follow each
-        other.
-        """
+        """Read the rows of one test; the rows of the two directions and of the total follow each other."""
         names = _matrix_names(name, text_of(test.get("bandwidth_description")))
         size, rest = divmod(len(matrix), len(names))
         columns = {len(row) for row in matrix if isinstance(row, list)}
@@ -409,8 +402,7 @@ class NvbandwidthParser(LogParser):
             return
         self.parts = {}
         for index, one in enumerate(names):
-            # No host has a thousand GPUs: more are damage, and would take time in proportion to
-            # their square.
+            # No host has a thousand GPUs: more are damage, and would take time in proportion to their square.
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
             self.parts[one] = self.total
             last = self.total

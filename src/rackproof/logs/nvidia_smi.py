@@ -154,9 +154,7 @@ _END = b"</nvidia_smi_log>"
 
 
 def _document(data: bytes) -> tuple[int, int]:
-    """Return the start and end of the XML in nvidia-smi's output, which may have warnings above and
-    below.
-    """
+    """Return the start and end of the XML in nvidia-smi's output, which may have warnings above and below."""
     begin = next((at for mark in _BEGINS if (at := data.find(mark)) >= 0), 0)
     end = data.rfind(_END) + len(_END)
     # Any other line is part of a document that cannot be read.
@@ -164,9 +162,7 @@ def _document(data: bytes) -> tuple[int, int]:
 
 
 def lines_beside(data: bytes) -> list[tuple[int, str]]:
-    """Return number and text of the first few lines above and below the XML of ``nvidia-smi -q
-    -x``.
-    """
+    """Return number and text of the first few lines above and below the XML of ``nvidia-smi -q -x``."""
     begin, end = _document(data)
     below = data[:end].count(b"\n") + 1
     found = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
@@ -247,8 +243,7 @@ WELL = frozenset(
         "Requested functionality has been deprecated",
     }
 )
-"""Words that state by themselves that nothing is wrong, accepted in readings that no check
-knows."""
+"""Words that state by themselves that nothing is wrong, accepted in readings that no check knows."""
 _SCANNED = (
     "ecc_errors",
     "remapped_rows",
@@ -437,9 +432,7 @@ class NvidiaSmiXmlParser(_Whole):
         self._instances(gpu, element)
 
     def _slowdowns(self, gpu: Gpu, element: _Element) -> None:
-        """Find slowdowns that are longer than a day; the report does not say since when they are
-        counted.
-        """
+        """Find slowdowns that are longer than a day; the report does not say since when they are counted."""
         for reason, slowed_s in _slowdown_counters(element):
             if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
                 since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
@@ -537,9 +530,7 @@ def _has_instances(element: _Element) -> bool:
 
 
 def _instances_of(element: _Element) -> Iterator[_Element]:
-    """Yield MIG instances: in the XML they are below one element, in the text beside the other
-    values.
-    """
+    """Yield MIG instances: in the XML they are below one element, in the text beside the other values."""
     found = element.find("mig_devices")
     for child in (*element.children, *(found.children if found else ())):
         if child.tag == "mig_device":
@@ -554,9 +545,7 @@ def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
 
 
 def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
-    """Yield reasons for low clocks with their duration in seconds, or None if the text is not a
-    duration.
-    """
+    """Yield reasons for low clocks with their duration in seconds, or None if the text is not a duration."""
     for tag, text in _plain_children(element, "clocks_event_reasons_counters"):
         found = re.fullmatch(r"(\d{1,18}) us", text)
         if text:

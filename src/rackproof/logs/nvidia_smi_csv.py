@@ -66,8 +66,7 @@ _HEALTH_WORDS = re.compile(
     r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
     r"|clocks_(?:event|throttle)_reasons\."
 )
-"""Pattern of columns of words that show something of a GPU's state, in addition to numeric
-columns."""
+"""Pattern of columns of words that show something of a GPU's state, in addition to numeric columns."""
 _NOTHING = re.compile(r"\[?(?:N/A|Not Supported|Requested functionality has been deprecated)\]?")
 _REASONS = re.compile(r"clocks_(?:event|throttle)_reasons\.([a-z_]+)")
 _CELL = rb"[A-Za-z0-9_.]+(?: \[[^\]\n]{1,20}\])?"
@@ -161,9 +160,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
 
     def _before_rows(self, at: int, text: str, cells: list[str]) -> None:
-        """Read names and units of the columns from the header; earlier lines are not part of the
-        table.
-        """
+        """Read names and units of the columns from the header; earlier lines are not part of the table."""
         if find_remark(self.log, at, text):
             return
         line = text.encode("utf-8", "replace") + b"\n"
@@ -178,9 +175,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _take_header(self, cells: list[str]) -> None:
-        """Read names and units of the columns, and determine their kinds of values: numbers or
-        reasons.
-        """
+        """Read names and units of the columns, and determine their kinds of values: numbers or reasons."""
         self.header = cells
         for place, cell in enumerate(cells[:MAX_COLUMNS]):
             found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
@@ -239,9 +234,7 @@ class NvidiaSmiCsvParser(LogParser):
         self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
-        """Record a GPU that a table lists twice in one second; a query in a loop lists it again
-        later.
-        """
+        """Record a GPU that a table lists twice in one second; a query in a loop lists it again later."""
         moment = values.get("timestamp", "")[:_TO_THE_SECOND]
         if moment != self.moment:
             self.moment = moment
@@ -281,9 +274,7 @@ class NvidiaSmiCsvParser(LogParser):
             )
 
     def _judge_reason(self, at: int, gpu: str, reason: str, cell: str) -> None:
-        """Judge the reasons for low clocks: the mask of all reasons, or whether a single one is
-        active.
-        """
+        """Judge the reasons for low clocks: the mask of all reasons, or whether a single one is active."""
         if reason == "supported" or _NOTHING.fullmatch(cell):
             return
         bits = _bits(reason, cell)
@@ -296,9 +287,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("slowed_down", message, Verdict.DEGRADED, line=at)
 
     def _judge_words(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
-        """Judge columns of words as in the XML: pending repairs, the recovery action, the
-        infoROM.
-        """
+        """Judge columns of words as in the XML: pending repairs, the recovery action, the infoROM."""
         log = self.log
         for column, (code, fault) in _FAULTS.items():
             cell = values.get(column, "N/A")
@@ -353,9 +342,7 @@ class NvidiaSmiCsvParser(LogParser):
         )
 
     def _judge_content(self) -> None:
-        """Record rows that identify no GPU, show nothing of its state, or are fewer than the
-        GPUs.
-        """
+        """Record rows that identify no GPU, show nothing of its state, or are fewer than the GPUs."""
         if not self.gpus:
             message = "no column names a GPU: ask for uuid or index, too"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
@@ -394,8 +381,7 @@ _JUDGED = re.compile(
     r"|fabric\.(?:state|status|health\.summary)|power\.(?:default_)?limit|pcie\.link\.(?:gen|width)\.|mig\.mode"
     r"|memory\.total|clocks_(?:event|throttle)_reasons\.active"
 )
-"""Pattern of judged columns: if one GPU of a model has a value, every other one in the machine has
-it."""
+"""Pattern of judged columns: if one GPU of a model has a value, every other one in the machine has it."""
 _BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
 
 

@@ -30,8 +30,7 @@ _LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))
 _NO_LINK_LINE = re.compile(
     r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)", re.IGNORECASE
 )
-"""Pattern of ``NVML: Unable to retrieve NVLink information as all links are inActive``, below a
-heading."""
+"""Pattern of ``NVML: Unable to retrieve NVLink information as all links are inActive``, below a heading."""
 _NVLINK_HEAD = re.compile(
     rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)[ \t\r]*\n"
     rb"[ \t]*(?:Link \d+: (?![^\n]*Errors)|NVML: [^\n]{0,80}NVLink)",
@@ -148,9 +147,7 @@ class NvlinkStatusParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if self.gpus else Verdict.UNPROVEN, measurements)
 
     def _judge_numbers(self) -> None:
-        """Record GPUs without links, and GPUs whose number of links differs from their
-        neighbours'.
-        """
+        """Record GPUs without links, and GPUs whose number of links differs from their neighbours'."""
         if not self.gpus:
             self.log.find("nvlink_absent", "no GPU in the list", Verdict.UNPROVEN)
         linked = {gpu.name for gpu in self.gpus.values() if gpu.speeds}
@@ -167,8 +164,7 @@ class NvlinkStatusParser(LogParser):
         """Record inactive links; ``linked`` has the models of which a GPU is linked."""
         is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
         for link, at, text in gpu.down:
-            # A card without a bridge shows its links in this way; other words never mean a sound
-            # link.
+            # A card without a bridge shows its links in this way; other words never mean a sound link.
             if not (is_unbridged and "<inactive>" in text):
                 message = f"link {link} of {uuid} is down"
                 self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
@@ -183,9 +179,7 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 
     def _judge_whole(self) -> None:
-        """Record links and GPUs that the list lacks: it is truncated, filtered, or something is
-        missing.
-        """
+        """Record links and GPUs that the list lacks: it is truncated, filtered, or something is missing."""
         for uuid, gpu in self.gpus.items():
             wanted = links_of(gpu.name) or 0
             if not gpu.numbers or (
@@ -214,18 +208,15 @@ class NvlinkStatusParser(LogParser):
 
 _TOPO_HEAD = re.compile(
     rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t"
-    # A copy from a terminal has blanks: only accepted at the start, as program logs contain such
-    # tables, too.
+    # A copy from a terminal has blanks: only accepted at the start, as program logs contain such tables, too.
     rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
 )
 _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
 """Pattern of the ways in which two GPUs can be connected; old drivers print SOC for SYS."""
 _MOST_LINKS = 18
-"""Largest number of NVLinks of a GPU: with more to its peers together, it reaches them through
-switches."""
+"""Largest number of NVLinks of a GPU: with more to its peers together, it reaches them through switches."""
 _QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
-"""Numbers of NVLinks of each of four V100 that are half of a DGX-1, as in a virtual machine: they
-differ."""
+"""Numbers of NVLinks of each of four V100 that are half of a DGX-1, as in a virtual machine: they differ."""
 
 
 class NvidiaSmiTopoParser(LogParser):
@@ -248,9 +239,7 @@ class NvidiaSmiTopoParser(LogParser):
         """Text where the row and column of the same GPU cross."""
 
     def block(self, data: bytes) -> None:
-        """Read the lines; columns are separated by tabs or, in copies from a terminal, by
-        blanks.
-        """
+        """Read the lines; columns are separated by tabs or, in copies from a terminal, by blanks."""
         for offset, raw in enumerate(data.split(b"\n")):
             text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
             cells = [cell.strip() for cell in re.split(r"\t" if "\t" in text else r"\s{2,}", text)]
@@ -333,8 +322,7 @@ def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
 
 def _switched_fault(of_gpu: Mapping[int, list[int]], most: int) -> str:
     """Return the GPUs that reach others by fewer NVLinks than the switches provide."""
-    # The GPU that lost links has no complete connection; its neighbours have only lost the
-    # connection to it.
+    # The GPU that lost links has no complete connection; its neighbours have only lost the connection to it.
     odd = [gpu for gpu, counts in of_gpu.items() if counts[-1] < most]
     odd = odd or [gpu for gpu, counts in of_gpu.items() if counts[0] < most]
     return f"through switches each pair has NV{most}, but not those of {_named(odd)}" if odd else ""

@@ -26,18 +26,14 @@ _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result 
 
 
 class MlperfHpcParser(MllogParser):
-    """The parser of HPC's events; if this format is requested by name, the end of the run is
-    judged.
-    """
+    """The parser of HPC's events; if this format is requested by name, the end of the run is judged."""
 
     format: ClassVar[str] = "mlperf_hpc"
     description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score DIR --usage hpc` alone"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False: its events are Training's, and only :func:`named_by_suite` distinguishes
-        them.
-        """
+        """Return False: its events are Training's, and only :func:`named_by_suite` distinguishes them."""
         return False
 
 
@@ -70,9 +66,7 @@ class MlperfInferenceParser(LogParser):
 
 
 def named_by_suite(log: ParsedLog) -> ParsedLog:
-    """Return a log with the name of its own suite: HPC's events prove nothing by Training's
-    rules.
-    """
+    """Return a log with the name of its own suite: HPC's events prove nothing by Training's rules."""
     benchmark = log.tags.get("submission_benchmark", "")
     if benchmark not in HPC_BENCHMARKS:
         return log

@@ -16,14 +16,11 @@ MOST_CHARACTERS = CHARACTERS_READ[0]
 MOST_REPETITIONS = 10_000
 """So many numbers of one metric make its median; more are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
-"""Pattern of the first line that workloads/run_command.py prints: the program that made the
-output."""
+"""Pattern of the first line that workloads/run_command.py prints: the program that made the output."""
 
 
 class _BoundedPattern:
-    """A pattern with a limit for the length of a line on which it is tried, which limits its
-    time.
-    """
+    """A pattern with a limit for the length of a line on which it is tried, which limits its time."""
 
     def __init__(self, text: str) -> None:
         self.compiled = re.compile(text)
@@ -117,9 +114,7 @@ class PlainLinesParser(LogParser):
         reading.take(at, value)
 
     def finish(self) -> ParsedLog:
-        """Return the measurements; if one is missing, or no line shows a good end, the log is
-        unproven.
-        """
+        """Return the measurements; if one is missing, or no line shows a good end, the log is unproven."""
         log = self.log
         measurements = [found for name in self.readings if (found := self._measurement(name))]
         if self.ended_at is None:

@@ -153,9 +153,7 @@ class Follower:
             self._text(line)
 
     def _launcher_report(self, payload: bytes) -> None:
-        """Read the report of a cluster's launcher on a job: its phase, and the reason why it
-        waits.
-        """
+        """Read the report of a cluster's launcher on a job: its phase, and the reason why it waits."""
         try:
             report: Any = orjson.loads(payload)
         except ValueError:
@@ -201,9 +199,7 @@ class Follower:
         return changes
 
     def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
-        """Return the changes from an event's value; ``old`` means round 0.6, which had other
-        targets.
-        """
+        """Return the changes from an event's value; ``old`` means round 0.6, which had other targets."""
         if key == "global_batch_size":
             self._batch_size = number(value)
             return {}
@@ -311,9 +307,7 @@ _VALUE_READERS: Mapping[str, Callable[[object], dict[str, Any]]] = {
 
 
 def _fraction_of_epochs(now: Progress) -> float | None:
-    """Return the completed share by epochs, or None if their number or the current one is
-    unknown.
-    """
+    """Return the completed share by epochs, or None if their number or the current one is unknown."""
     if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
         return None
     # Epochs count from 1 while they run; within one, steps refine the fraction if both are known.

@@ -57,8 +57,7 @@ _PREFLIGHT_DEVICE = re.compile(r"(?m)^#\s+Rank\s+\d{1,6} .*\bon (\S+) device\s+\
 _SCORE = re.compile(r"\d*\.?\d+")
 MAX_LINE_BYTES = 20_000
 MAX_KEPT = 20
-"""Largest number of stored lines of one kind: in a job of thousands of ranks, each may repeat an
-error."""
+"""Largest number of stored lines of one kind: in a job of thousands of ranks, each may repeat an error."""
 MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """Relative performance below which a node slows the others down: NeMo's own threshold."""
@@ -131,9 +130,7 @@ class RunSubOutput(Record):
 
 
 class RunSubReader:
-    """An observer for :func:`rackproof.logs.parse` that reads run.sub's lines. No line raises an
-    error.
-    """
+    """An observer for :func:`rackproof.logs.parse` that reads run.sub's lines. No line raises an error."""
 
     def __init__(self) -> None:
         self._launcher_report: dict[str, Any] = {}
@@ -165,8 +162,7 @@ class RunSubReader:
         if text.startswith(MARK):
             self._take_launcher_report(text[len(MARK) :])
             return
-        # Use the plain search first: most lines have no marker, and a pattern takes ten times as
-        # long.
+        # Use the plain search first: most lines have no marker, and a pattern takes ten times as long.
         if "_ST" in text and (marker := _MARKER.search(text)):
             self._take_marker(marker[1], int(marker[2]))
             return
@@ -235,9 +231,7 @@ class RunSubReader:
             self._preflight_lines.append(text)
 
     def _take_setup_line(self, text: str) -> bool:
-        """Read a line about the job's set-up or the page cache; return whether it is such a
-        line.
-        """
+        """Read a line about the job's set-up or the page cache; return whether it is such a line."""
         if text.startswith("NCCL_TEST = "):
             self._preflight_enabled = text.endswith("= 1")
             return True
@@ -252,8 +246,7 @@ class RunSubReader:
             # run.sub prints this with `echo -n`: messages of several nodes may share a line.
             self._cache_clearings += len(_CLEARING.findall(text))
             return True
-        # With `set -x` the shell prints the command itself, after a plus sign or on lines of its
-        # own.
+        # With `set -x` the shell prints the command itself, after a plus sign or on lines of its own.
         if "drop_caches" in text and not text.lstrip().startswith("+"):
             if cleared := _CLEARED.findall(text):
                 self._caches_cleared += len(cleared)
@@ -310,9 +303,7 @@ def read_run_sub(path: Path) -> RunSubOutput:
 
 
 class RunScript(NamedTuple):
-    """The known actions of a benchmark's run script; the default is those of round 5.1's
-    run.sub.
-    """
+    """The known actions of a benchmark's run script; the default is those of round 5.1's run.sub."""
 
     lacks: Collection[str] = ()
     """Outputs that the script omits by design, named as in ``lacks`` of a definition."""
@@ -356,8 +347,7 @@ def run_sub_findings(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
     for text in output.mounts_not_named:
-        # The table in the image is for several benchmarks: it does not show which folders this one
-        # reads.
+        # The table in the image is for several benchmarks: it does not show which folders this one reads.
         findings.append(_finding("mount_not_named", None, f"run.sub's check of the mounts: {text}"))
     for node, score in sorted(output.slow_nodes.items()):
         if score < SLOW_SCORE:
@@ -426,9 +416,7 @@ def node_of_rank(output: RunSubOutput, rank: int) -> str:
 
 
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
-    """Return the training step: the longest of the steps that started between run.sub's own
-    markers.
-    """
+    """Return the training step: the longest of the steps that started between run.sub's own markers."""
     first, last = output.times.get(START, 0), output.times.get(STOP, 0)
     steps = job_steps(output.end)
     candidates = []
@@ -436,8 +424,7 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
         start = step.get("start")
         if isinstance(start, int) and first <= start and (not last or start < last):
             candidates.append(step)
-    # If clocks differ, no start may be between the markers: then the longest step includes the
-    # training.
+    # If clocks differ, no start may be between the markers: then the longest step includes the training.
     return max(candidates or steps, key=_elapsed_s, default=None)
 
 
@@ -488,9 +475,7 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
 
 
 def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
-    """Judge the caches by the `sysctl` output of each node: an event `cache_clear: true` proves
-    nothing.
-    """
+    """Judge the caches by the `sysctl` output of each node: an event `cache_clear: true` proves nothing."""
     is_shown = output.cache_clearings or output.caches_cleared or output.cache_errors
     if not is_shown or (output.caches_cleared >= len(nodes) and not output.cache_errors):
         return []
@@ -632,9 +617,7 @@ def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measu
 
 
 def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> tuple[str, float]:
-    """Return the phase that exceeds the median of earlier repeats most, with the difference in
-    seconds.
-    """
+    """Return the phase that exceeds the median of earlier repeats most, with the difference in seconds."""
     slowest, most_s = "", 0.0
     for measurement in own:
         if measurement.name != "phase_time":
@@ -676,9 +659,7 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
 
 
 class JobTimes(NamedTuple):
-    """Start and end of a job according to Slurm, in seconds since 1970, with their possible
-    error.
-    """
+    """Start and end of a job according to Slurm, in seconds since 1970, with their possible error."""
 
     start_s: float
     end_s: float
@@ -741,9 +722,7 @@ def is_job_of(end: Mapping[str, Any], run_id: str) -> bool:
 
 
 def record_moment(value: object) -> tuple[float, float] | None:
-    """Return a time of the record in seconds with its slack, or None if it is not a time
-    (``Unknown``).
-    """
+    """Return a time of the record in seconds with its slack, or None if it is not a time (``Unknown``)."""
     text = str(value) if type(value) in (int, str) else ""
     if _SECONDS.fullmatch(text):
         return float(text), CLOCK_SLACK_S

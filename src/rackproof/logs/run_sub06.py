@@ -33,8 +33,7 @@ class RunSub06Output(Record):
     """The contents of the output, without a verdict."""
 
     caches_cleared: int = 0
-    """Number of nodes whose page cache was cleared: the event follows the clearing, and only if it
-    worked."""
+    """Number of nodes whose page cache was cleared: the event follows the clearing, and only if it worked."""
     trained: bool = False
     nodes: tuple[str, ...] = ()
     """Nodes on which run.sub started the training, by their own names."""
@@ -43,9 +42,7 @@ class RunSub06Output(Record):
 
 
 class RunSub06Reader:
-    """An observer for :func:`rackproof.logs.parse` that reads round 0.6's lines. No line raises an
-    error.
-    """
+    """An observer for :func:`rackproof.logs.parse` that reads round 0.6's lines. No line raises an error."""
 
     def __init__(self) -> None:
         self._caches_cleared = 0

@@ -55,8 +55,7 @@ _CLOCK_S = 10
 """Smallest difference of step times that gives a speed: the times are whole seconds."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
-# Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server does
-# not train.
+# Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server does not train.
 _CREATED = re.compile(
     r"Created (?:TensorFlow )?device \(?"
     r"(/job:(?!ps/)\w{1,20}/replica:\d{1,6}/task:\d{1,6}/device:GPU:\d{1,3})\b"
@@ -356,9 +355,7 @@ class TfCnnParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _compare_with_steps(self, total: float, at: int) -> None:
-        """Find a total that contradicts the steps, according to their stated speeds and their
-        clock.
-        """
+        """Find a total that contradicts the steps, according to their stated speeds and their clock."""
         if not {"several_totals", "ranks_disagree"}.isdisjoint(self.log.findings):
             return
         stated, rounded, workers = self.last_speed, _ROUNDED * (self.last_speed > 0), self._workers()
@@ -384,9 +381,7 @@ class TfCnnParser(LogParser):
         return max(1.0, batch / share / devices) if batch and share else 1.0
 
     def _speed_by_clock(self) -> float | None:
-        """Return images per second from the Unix times of the steps, or None if these are not
-        sufficient.
-        """
+        """Return images per second from the Unix times of the steps, or None if these are not sufficient."""
         batch = number(self.log.tags.get("global_batch_size"))
         if self.clock is None or not batch or self._workers() > 1:
             return None

@@ -1,6 +1,4 @@
-"""Read a kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and
-PCIe.
-"""
+"""Read a kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and PCIe."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ have no year."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
-"""Pattern of the kernel's own messages; messages about a node's programs are no fault of the
-node."""
+"""Pattern of the kernel's own messages; messages about a node's programs are no fault of the node."""
 _LOST_LINES = re.compile(
     r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
 )
@@ -74,8 +71,7 @@ class XidParser(LogParser):
         """Return whether the bytes contain a line about an XID, or start like a kernel log."""
         if _HEAD.search(head) is not None or _RING.match(head) is not None:
             return True
-        # Every block of a log without a known format is tested: the plain words are found much
-        # faster.
+        # Every block of a log without a known format is tested: the plain words are found much faster.
         return b"Linux version " in head and _START.search(head) is not None
 
     def __init__(self, log: Log) -> None:
@@ -108,9 +104,7 @@ class XidParser(LogParser):
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=text)
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
-        """Return whether a line only adds registers to an SXid; the line with its severity may
-        follow.
-        """
+        """Return whether a line only adds registers to an SXid; the line with its severity may follow."""
         key = (event.bus_id, event.code)
         if is_detail(text):
             if ("sxid", str(event.code)) not in self.xids and len(self.details) < 1000:
@@ -120,9 +114,7 @@ class XidParser(LogParser):
         return False
 
     def count(self, kind: str, code: str, at: int) -> None:
-        """Count an XID; if there are absurdly many different ones, only the first are counted
-        separately.
-        """
+        """Count an XID; if there are absurdly many different ones, only the first are counted separately."""
         key = (kind, code)
         if key in self.xids or len(self.xids) < 1000:
             self.xids[key] += 1

@@ -61,9 +61,7 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def _machine_id(files: Mapping[str, Any]) -> str:
-    """Return the id of the installed system, or "" if it is not a valid id: an image has
-    `uninitialized`.
-    """
+    """Return the id of the installed system, or "" if it is not a valid id: an image has `uninitialized`."""
     text = text_at(files, "machine_id").strip()
     is_one = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
     return text if is_one else ""
@@ -169,8 +167,7 @@ def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[
     is_gpu = tool == "nvidia_smi_xml"
     code, text, verdict = "", "", Verdict.UNPROVEN
     if status == "hung":
-        # A driver that hangs is a fault of the node; other problems prove nothing, neither good nor
-        # bad.
+        # A driver that hangs is a fault of the node; other problems prove nothing, neither good nor bad.
         code, text, verdict = "tool_hung", f"{label} gave no answer in time", Verdict.FAIL
     elif status == "no_driver":
         code, text = "no_driver", f"{label} does not reach the driver or finds no GPU"
@@ -194,8 +191,7 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
     yield from _system_software(raw, files)
     smi = stdout_of(tools, "nvidia_smi_xml")
     yield "driver", _tag(smi, "driver_version") or _first_version(text_at(files, "nvidia_driver"))
-    # These are two different versions: the newest that the driver supports, and the installed
-    # toolkit's.
+    # These are two different versions: the newest that the driver supports, and the installed toolkit's.
     yield "cuda_driver", _tag(smi, "cuda_version")
     toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", stdout_of(tools, "nvcc"))
     yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
@@ -230,9 +226,7 @@ def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the contents of an interpreter's report: its version, its packages, and its torch
-    build.
-    """
+    """Yield the contents of an interpreter's report: its version, its packages, and its torch build."""
     yield f"python.{name}", sanitize(report.get("version") or "", 40)
     for package, version in sorted(mapping_at(report, "packages").items()):
         yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
@@ -282,9 +276,7 @@ def _serial(dmi: Mapping[str, Any], key: str) -> str:
 
 
 def _colons(text: str) -> dict[str, str]:
-    """Return ``Key: value`` lines as a mapping with lower-case keys; the first of each key
-    counts.
-    """
+    """Return ``Key: value`` lines as a mapping with lower-case keys; the first of each key counts."""
     found: dict[str, str] = {}
     for line in text.splitlines()[:500]:
         key, colon, value = line.partition(":")

@@ -53,8 +53,7 @@ REBOOTS_UNTIL_INSPECTION = 2
 """Number of reboots for one XID of one GPU after which the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
-"""Components that are built for one driver version and refuse to work, or misbehave, with any
-other."""
+"""Components that are built for one driver version and refuse to work, or misbehave, with any other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
 """Reasons for throttling that a healthy GPU under load also has."""
@@ -236,9 +235,7 @@ def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, 
 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find tools that hung although the night does not depend on them: other gatherers need more
-    tools.
-    """
+    """Find tools that hung although the night does not depend on them: other gatherers need more tools."""
     asked = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
         if status != "hung" or tool in asked or tool.startswith("statfs "):
@@ -537,9 +534,7 @@ def _lower_pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a width above the GPU's own maximum, and a width below its neighbours' that no SKU
-    declares.
-    """
+    """Find a width above the GPU's own maximum, and a width below its neighbours' that no SKU declares."""
     gpu = subject.gpu
     if subject.node.expected.pcie_width or not gpu.pcie_width or not gpu.pcie_width_max:
         return
@@ -596,9 +591,7 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find causes of slowdowns of a GPU without an earlier night, averaged per day since the
-    boot.
-    """
+    """Find causes of slowdowns of a GPU without an earlier night, averaged per day since the boot."""
     booted, epoch = subject.node.snapshot.booted, subject.node.snapshot.epoch
     if subject.before is not None or not any(subject.gpu.slowdown_s.values()):
         return
@@ -639,9 +632,7 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU outside the temperature range of all models, whatever margin its driver
-    reports.
-    """
+    """Find a GPU outside the temperature range of all models, whatever margin its driver reports."""
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
@@ -732,8 +723,7 @@ def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
     links, down = subject.gpu.links, _links_down(subject.gpu)
     if down and not subject.node.expected.nvlinks:
-        # Bridges leave links unused by design; unless the SKU gives the number, these look like
-        # broken links.
+        # Bridges leave links unused by design; unless the SKU gives the number, these look like broken links.
         evidence = (
             f"NVLink {', '.join(down)} of {len(links)} inactive; `nvlinks` of validate_expect is not set"
         )
@@ -741,18 +731,14 @@ def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _links_beside(subject: GpuSubject) -> int:
-    """Return the largest number of active NVLinks among GPUs of the same name, or 0 if
-    unreadable.
-    """
+    """Return the largest number of active NVLinks among GPUs of the same name, or 0 if unreadable."""
     if subject.node.snapshot.tools.get("nvlink_status") != "ok":
         return 0
     return max((sum(gpu.links.values()) for gpu in _gpus_alike(subject)), default=0)
 
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find active NVLinks that are slower than the model's, than its neighbours' or than last
-    night.
-    """
+    """Find active NVLinks that are slower than the model's, than its neighbours' or than last night."""
     now, known = subject.gpu.link_gb_s, [*_gpus_alike(subject), *filter(None, (subject.before,))]
     least = least_link_gb_s(subject.gpu.name)
     fastest = max([least, *(speed for gpu in known for speed in gpu.link_gb_s.values())])
@@ -785,9 +771,7 @@ def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _lacks_of_domain(gpu: GpuSnapshot) -> str:
-    """Return the fields that show a GPU outside any NVLink domain; an unread field is missing
-    evidence.
-    """
+    """Return the fields that show a GPU outside any NVLink domain; an unread field is missing evidence."""
     zeros = {"clique": gpu.fabric_clique, "cluster UUID": gpu.fabric_cluster}
     return ", ".join(f"its {name} is 0" for name, value in zeros.items() if value and not value.strip("0-"))
 
@@ -881,8 +865,7 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "memory_error": "inspect",
     "pcie_error": "inspect",
 }
-"""The action after a failure, by its code; an SXid requires a reboot, and an unproven finding is
-watched."""
+"""The action after a failure, by its code; an SXid requires a reboot, and an unproven finding is watched."""
 
 
 _UNKNOWN_SHOWN = 5
@@ -1253,9 +1236,7 @@ def _snake(name: str) -> str:
 
 
 def _leading(text: str) -> float:
-    """Return the number of a link's speed or width: 32 for ``32.0 GT/s PCIe``, 0 for unreadable
-    text.
-    """
+    """Return the number of a link's speed or width: 32 for ``32.0 GT/s PCIe``, 0 for unreadable text."""
     return leading_number(text) or 0.0
 
 

@@ -1,6 +1,4 @@
-"""Read the faults of a node's hardware from its kernel log: XIDs by GPU, and all other faults. No
-I/O.
-"""
+"""Read the faults of a node's hardware from its kernel log: XIDs by GPU, and all other faults. No I/O."""
 
 from __future__ import annotations
 

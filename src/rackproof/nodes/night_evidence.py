@@ -33,8 +33,7 @@ _SYSFS_PORT = "/sys/class/infiniband"
 _ASK_AGAIN = "ask by hand, then let the node be judged again"
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
-"""Tools that query the driver: if one hangs in it, it cannot be killed, and only a reboot ends
-it."""
+"""Tools that query the driver: if one hangs in it, it cannot be killed, and only a reboot ends it."""
 
 GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "ecc": (
@@ -51,9 +50,7 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
     "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
-"""Fields for each reading that a driver can report of a GPU. A SKU lists the readings that its GPUs
-have.
-"""
+"""Fields for each reading that a driver can report of a GPU. A SKU lists the readings that its GPUs have."""
 
 
 def _state(value: Any) -> EvidenceState:
@@ -76,17 +73,13 @@ def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
 
 
 def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
-    """Return the state of a tool's answer; a truncated answer has a finding of its own
-    (``truncated``).
-    """
+    """Return the state of a tool's answer; a truncated answer has a finding of its own (``truncated``)."""
     status = snapshot.tools.get(tool, "")
     return EvidenceState.NOT_ASKED if status == "not_asked" else state_of_tool(status)
 
 
 def is_driver_hung(snapshot: NodeSnapshot) -> bool:
-    """Return whether a tool hung in the driver: the other tools were then not called and need no
-    findings.
-    """
+    """Return whether a tool hung in the driver: the other tools were then not called and need no findings."""
     return any(snapshot.tools.get(tool) == "hung" for tool in DRIVER_TOOLS)
 
 
@@ -99,16 +92,12 @@ def _has_gpus(node: NodeSubject) -> bool:
 
 
 def _is_judged(node: NodeSubject) -> bool:
-    """Return whether the node belongs to a SKU with GPUs, so that its system must be known as
-    well.
-    """
+    """Return whether the node belongs to a SKU with GPUs, so that its system must be known as well."""
     return bool(node.expected.gpus)
 
 
 def _is_host(node: NodeSubject) -> bool:
-    """Return whether the clock and services are the node's own; a container's may belong to its
-    host.
-    """
+    """Return whether the clock and services are the node's own; a container's may belong to its host."""
     return _is_judged(node) and not node.snapshot.container
 
 
@@ -202,9 +191,7 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the driver's version is known, and all compared versions that were known
-    before.
-    """
+    """Return whether the driver's version is known, and all compared versions that were known before."""
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
@@ -224,9 +211,7 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return whether each card's link reports both its current and maximum value, or neither, as in
-    a VM.
-    """
+    """Return whether each card's link reports both its current and maximum value, or neither, as in a VM."""
     links, before = node.snapshot.links, node.previous.links if node.previous else {}
     if not links:
         return EvidenceState.ABSENT
@@ -373,8 +358,7 @@ _COMPARED: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.DEGRADED,
     EvidenceState.HUNG: Verdict.DEGRADED,
 }
-"""Verdict for a missing version that is compared with other nodes: like a different one, it
-degrades."""
+"""Verdict for a missing version that is compared with other nodes: like a different one, it degrades."""
 _BOUND: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.UNPROVEN,
     EvidenceState.HUNG: Verdict.UNPROVEN,
@@ -480,9 +464,7 @@ def can_report(gpu: GpuSnapshot, reading: str) -> bool:
 
 
 def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
-    """Return the fields of some readings (:data:`GPU_READINGS`) that the driver did not report of a
-    GPU.
-    """
+    """Return the fields of some readings (:data:`GPU_READINGS`) that the driver did not report of a GPU."""
     readings = [reading for reading in readings if can_report(gpu, reading)]
     fields = [name for reading in readings for name in GPU_READINGS[reading]]
     if gpu.ecc_enabled is False:
@@ -497,9 +479,7 @@ def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
 
 
 def _is_reported(subject: GpuSubject, name: str) -> bool:
-    """Return whether the driver reported a field last night, or reports it for a GPU of the same
-    name.
-    """
+    """Return whether the driver reported a field last night, or reports it for a GPU of the same name."""
     node, now = subject.node, subject.gpu
     alike = [gpu for gpu in node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid]
     driver = node.snapshot.versions.get("driver")

@@ -68,8 +68,7 @@ DRIVER_PACKAGE = re.compile(
     r"|nvidia-(?:driver|dkms|open|headless)-\d{3}|linux-modules-nvidia-\d{3})"
     r"(?:-server)?(?:-open)?(?:-\d+\.\d.*|-generic.*)?"
 )
-"""Pattern of the names of packages with the kernel module in Ubuntu, Debian and NVIDIA's
-repository."""
+"""Pattern of the names of packages with the kernel module in Ubuntu, Debian and NVIDIA's repository."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -86,8 +85,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    # The running driver has precedence over the installed one: they differ until the node is
-    # rebooted.
+    # The running driver has precedence over the installed one: they differ until the node is rebooted.
     versions = [facts["modules"].get("nvidia", "")]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
@@ -118,9 +116,7 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
 
 
 def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
-    """Return a node as it will be with a driver; a node that already has one is returned
-    unchanged.
-    """
+    """Return a node as it will be with a driver; a node that already has one is returned unchanged."""
     if version_numbers(node.driver) or not driver:
         return node
     return replace(node, driver=driver, open_module=version_numbers(driver)[:1] >= (OPEN_FROM,))
@@ -180,9 +176,7 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
 
 def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> None:
-    """Raise ValueError for a setting that does not exist, because a typing error must not
-    decide.
-    """
+    """Raise ValueError for a setting that does not exist, because a typing error must not decide."""
     names = [row.method for row in METHODS]
     if method not in {"auto", "none", *names}:
         raise ValueError(f"unknown method {method!r}: auto, none, {', '.join(names)}")

@@ -220,9 +220,7 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
-    """Return the version of the installed NVIDIA driver, running or else from its packages, or
-    ''.
-    """
+    """Return the version of the installed NVIDIA driver, running or else from its packages, or ''."""
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:
         return loaded

@@ -41,9 +41,7 @@ _LOST_POLLS = 20
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""Slurm refuses the nodes because others use them. Any other refusal is a mistake and proves
-nothing.
-"""
+"""Slurm refuses the nodes because others use them. Any other refusal is a mistake and proves nothing."""
 OUT_OF_TIME = (None, 124, 137)
 """Exit statuses of a program that did not end or was ended."""
 
@@ -196,9 +194,7 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """Return the maximum GPU-minutes of the job: Slurm ends it later than requested, in whole
-        minutes.
-        """
+        """Return the maximum GPU-minutes of the job: Slurm ends it later than requested, in whole minutes."""
         return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 
@@ -213,9 +209,7 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never
-    started), left.
-    """
+    """The end of a job: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never started), left."""
 
     how: str
     text: str = ""
@@ -307,9 +301,7 @@ def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> li
 
 
 def split_sections(text: str) -> tuple[Section, ...]:
-    """Return the output of each program of a job; program text that imitates the marks starts no
-    section.
-    """
+    """Return the output of each program of a job; program text that imitates the marks starts no section."""
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
@@ -340,9 +332,7 @@ def _mark(line: str) -> tuple[str, str]:
 
 @dataclass
 class JobRunner:
-    """A runner of jobs through Slurm's host, within the budget and the share; it counts the use of
-    both.
-    """
+    """A runner of jobs through Slurm's host, within the budget and the share; it counts the use of both."""
 
     shell: Shell
     plan: ProbePlan
@@ -368,9 +358,7 @@ class JobRunner:
             raise ProbeError("Slurm's host made no temporary folder")
 
     def end(self) -> None:
-        """End running jobs and remove the folder; if the host no longer answers, nothing is
-        lost.
-        """
+        """End running jobs and remove the folder; if the host no longer answers, nothing is lost."""
         for number, (job, _) in list(self._running.items()):
             self._cancel(job)
             del self._running[number]
@@ -429,9 +417,7 @@ class JobRunner:
         return out
 
     def _room(self, job: Job) -> bool:
-        """Return whether a job fits now: into the budget, onto its nodes, and into its partitions'
-        shares.
-        """
+        """Return whether a job fits now: into the budget, onto its nodes, and into its partitions' shares."""
         running = [other for other, _ in self._running.values()]
         # Reserve each job's maximum: its real minutes are known only after it has ended.
         reserved = sum(other.minutes for other in running)
@@ -479,16 +465,13 @@ class JobRunner:
         source = self._written(job.script)
         inner = f"{shlex.join(words)} < {source} > {place}.out 2>&1; echo $? > {place}.new"
         inner += f"; mv {place}.new {place}.rc"
-        # Ansible's ssh allocates a terminal; when it closes, it hangs up on processes that still
-        # use it.
+        # Ansible's ssh allocates a terminal; when it closes, it hangs up on processes that still use it.
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
         self._running[number] = (job, begin)
         return number
 
     def _written(self, text: str) -> str:
-        """Return the path of a script on Slurm's host; nodes with the same measurements share
-        one.
-        """
+        """Return the path of a script on Slurm's host; nodes with the same measurements share one."""
         if text not in self._scripts:
             place = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
             # Written in pieces: one command argument is limited to 128 KiB.
@@ -514,9 +497,7 @@ class JobRunner:
         return results
 
     def _result(self, number: str, status: str | None, begun: bool) -> JobResult | None:
-        """Return how a job ended, or None if it is running; a job beyond its time limit is ended
-        here.
-        """
+        """Return how a job ended, or None if it is running; a job beyond its time limit is ended here."""
         job, begin = self._running[number]
         took = self.clock() - begin
         if status is None:

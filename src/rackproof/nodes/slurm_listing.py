@@ -1,6 +1,6 @@
-"""Read which nodes a Slurm cluster has: out of slurm.conf, or what scontrol and sinfo print. No I/O.
+"""Read the nodes of a Slurm cluster from slurm.conf or from the output of scontrol and sinfo. No I/O.
 
-All of these are statements that begin with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
+All but sinfo's lines are statements that begin with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
 ``SlurmctldHost``; ``scontrol show`` breaks one over several lines, slurm.conf by a backslash. Sources: the
 manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of 21.08 to 25.05.
 """
@@ -92,7 +92,7 @@ def _statements(text: str) -> Iterator[str]:
     """Yield each statement in one line; lines that belong to none are passed over."""
     statement = ""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        # What scontrol shows of a kernel has such a sign, too: OS=Linux 5.15.0 #104-Ubuntu.
+        # In scontrol's output, the sign in `OS=Linux 5.15.0 #104-Ubuntu` does not start a comment.
         ends = "#" if line.lstrip().startswith("#") else "\0" if " OS=" in line else " #"
         bare = line.split(ends)[0]
         if _BEGIN.match(bare.lstrip()):
@@ -182,7 +182,7 @@ class _Reader:
         """Return what was read.
 
         Raises:
-            SlurmListingError: No node was.
+            SlurmListingError: The text lists no nodes.
         """
         if not self._nodes:
             raise SlurmListingError(

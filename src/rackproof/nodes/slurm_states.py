@@ -43,8 +43,7 @@ _BASES = frozenset(
         *("RESERVED", "RESV", "RES", "MAINT", "MAINTENANCE", "BLOCKED", "PERFCTRS", "NPC"),
     )
 )
-"""States of a node that accepts work, or would without a reservation, as scontrol and sinfo write
-them."""
+"""States of a node that accepts work, or would without a reservation, as scontrol and sinfo write them."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
 """These states, and flags without a meaning of their own."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))

@@ -198,8 +198,7 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """Identity of the node: the serial number and the GPUs' UUIDs, from its first night or as
-    accepted."""
+    """Identity of the node: the serial number and the GPUs' UUIDs, from its first night or as accepted."""
     identity_accepted: bool = False
     foreign_parts: tuple[str, ...] = ()
     """Serial numbers and UUIDs that the node reported but that identify another node; no other
@@ -239,8 +238,7 @@ class NodeSnapshot(Record):
     idle_units: tuple[str, ...] = ()
     """Units that are enabled but not running."""
     services: dict[str, str] | None = None
-    """State of each unit (active, inactive, masked, not-found, …); condition means that it need not
-    run."""
+    """State of each unit (active, inactive, masked, not-found, …); condition means that it need not run."""
     reaches_slurm: bool | None = None
     """True if a Slurm controller answers the node, or None if unknown."""
     slurm_name: str | None = None
@@ -411,9 +409,7 @@ def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) ->
 
 
 def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """Return GPUs of earlier nights whose place is empty; if no GPU can be read, return all of
-    them.
-    """
+    """Return GPUs of earlier nights whose place is empty; if no GPU can be read, return all of them."""
     if previous is None:
         return ()
     present = {gpu.uuid for gpu in gpus}
@@ -441,9 +437,7 @@ def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) 
 def _with_usual_rates(
     ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None
 ) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate that each ever had, so that a slow port is found every
-    night.
-    """
+    """Return the ports with the highest rate that each ever had, so that a slow port is found every night."""
     before = (*previous.gone_ports, *previous.ports) if previous else ()
     usual_gbps = {(port.device, port.port): port.usual_gbps or port.rate_gbps or 0.0 for port in before}
     updated = []
@@ -503,9 +497,7 @@ def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM
-    warnings.
-    """
+    """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
     found = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
@@ -542,9 +534,7 @@ def _lost_journals(tools: Mapping[str, Any]) -> bool:
 def _read_gpu(
     gpu: Gpu, text: Callable[[str], str], link_speeds: dict[str, float], link_errors: dict[str, int]
 ) -> GpuSnapshot:
-    """Return a GPU; ``text`` returns the value of ``nvidia-smi -q -x`` at a path, or "" if there is
-    none.
-    """
+    """Return a GPU; ``text`` returns the value of ``nvidia-smi -q -x`` at a path, or "" if there is none."""
     pcie = "pci/pci_gpu_link_info/"
     used_mib, total_mib = (_whole_sum(text, f"fb_memory_usage/{part}") for part in ("used", "total"))
     return GpuSnapshot(
@@ -625,15 +615,12 @@ def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
 def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | None:
     """Return whether the word at a path is ``yes``, or None if it is neither ``yes`` nor ``no``."""
     value = text(path)
-    # An error text in place of a value ("Unknown Error") is not an answer, and certainly not a good
-    # one.
+    # An error text in place of a value ("Unknown Error") is not an answer, and certainly not a good one.
     return value == yes if value in (yes, no) else None
 
 
 def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return the reasons why clocks are held down now, or None if the driver does not report
-    them.
-    """
+    """Return the reasons why clocks are held down now, or None if the driver does not report them."""
     known = {reason: _throttle_state(text, reason) for reason in _THROTTLES}
     # Driver versions list different reasons; all versions list these two.
     if known["hw_slowdown"] is None or known["sw_power_cap"] is None:
@@ -700,9 +687,7 @@ _SLOWDOWNS = ("hw_therm_slowdown", "hw_power_brake", "sw_therm_slowdown")
 
 
 def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
-    """Return each NVLink's GB/s (0 if it is down) from ``nvidia-smi nvlink -s``, by UUID of the
-    GPU.
-    """
+    """Return each NVLink's GB/s (0 if it is down) from ``nvidia-smi nvlink -s``, by UUID of the GPU."""
     speeds_by_gpu: dict[str, dict[str, float]] = {}
     speeds: dict[str, float] = {}
     for line in text.splitlines()[:MOST_LINES]:
@@ -746,9 +731,7 @@ def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
 
 
 def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | None:
-    """Return the sum of the links' counters, or None if an active link has none or no link has
-    any.
-    """
+    """Return the sum of the links' counters, or None if an active link has none or no link has any."""
     counts_all = errors and all(link in errors for link, speed in speeds.items() if speed > 0)
     return sum(errors.values()) if counts_all else None
 
@@ -756,9 +739,7 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs whose required action has not been taken; they are repeated until it
-    is.
-    """
+    """Return last night's XIDs whose required action has not been taken; they are repeated until it is."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
@@ -766,8 +747,7 @@ def _open_xids(
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
     carried = []
     for event in previous.xids:
-        # If the log contains the XID again, it is reported from there; otherwise there would be two
-        # findings.
+        # If the log contains the XID again, it is reported from there; otherwise there would be two findings.
         is_repeated = (event.bus_id, event.xid) in repeated
         if not is_repeated and _awaits_action(event, recovered):
             carried.append(event.model_copy(update={"carried": True}))
@@ -777,9 +757,7 @@ def _open_xids(
 def _open_hardware_events(
     new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[HardwareEvent]:
-    """Return last night's failures if there was no boot since: nothing else shows that they are
-    fixed.
-    """
+    """Return last night's failures if there was no boot since: nothing else shows that they are fixed."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.code, event.bus_id) for event in new}
@@ -827,8 +805,7 @@ def _versions(
 ) -> dict[str, str]:
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
-    # The GPUs of a node may differ: then the version combines all of them and differs from other
-    # nodes'.
+    # The GPUs of a node may differ: then the version combines all of them and differs from other nodes'.
     for name, values in (("vbios", {gpu.vbios for gpu in gpus}), ("gsp", {gpu.gsp for gpu in gpus})):
         if any(values):
             versions[name] = " ".join(sorted(filter(None, values)))
@@ -836,9 +813,7 @@ def _versions(
 
 
 def _module_versions(modules: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of the loaded modules; after an upgrade they differ from the installed
-    versions.
-    """
+    """Return the versions of the loaded modules; after an upgrade they differ from the installed versions."""
     loaded = [module for module in ("nvidia_peermem", "nvidia") if module in modules]
     return {f"module.{module}": sanitize(modules[module] or "", 60) for module in loaded}
 
@@ -860,9 +835,7 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return a failed tool's status for each path that has no file system: it is not a healthy
-    disk.
-    """
+    """Return a failed tool's status for each path that has no file system: it is not a healthy disk."""
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 
@@ -927,9 +900,7 @@ def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, d
 
 
 def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
-    """Return the lines since the last snapshot from a log that counts seconds since boot
-    (``dmesg``).
-    """
+    """Return the lines since the last snapshot from a log that counts seconds since boot (``dmesg``)."""
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     if not since or epoch is None or uptime_s is None:
@@ -940,9 +911,7 @@ def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
 
 
 def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: str) -> str | None:
-    """Return the log lines of level error or worse, or None if the node could not filter by
-    level.
-    """
+    """Return the log lines of level error or worse, or None if the node could not filter by level."""
     answer = mapping_at(tools, "kernel_log")
     errors = answer.get("errors")
     return _since(errors, health, uptime) if isinstance(errors, str) else None
@@ -973,8 +942,7 @@ _JOURNAL_REMARK = re.compile(r"-- .* --\s*$")
 
 def _lacks_moments(log: str) -> bool:
     """Return whether no message states its time: then it is unknown which messages are missing."""
-    # "-- No entries --" and similar lines are journalctl's own remarks: in a quiet night nothing is
-    # missing.
+    # "-- No entries --" and similar lines are journalctl's own remarks: in a quiet night nothing is missing.
     messages = (line for line in log.splitlines() if line.strip() and not _JOURNAL_REMARK.match(line))
     return any(messages) and _first_moment(log) is None
 
@@ -987,9 +955,7 @@ def _first_moment(log: str) -> str | None:
 def _identity(
     serial: str, gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None, accepted: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the serial number and UUIDs that identify the node; a night without readings changes
-    neither.
-    """
+    """Return the serial number and UUIDs that identify the node; a night without readings changes neither."""
     present = tuple(dict.fromkeys(gpu.uuid for gpu in gpus))
     if previous is None:
         return serial, present
@@ -997,8 +963,7 @@ def _identity(
     known_serial = previous.identity_serial or previous.serial
     if accepted:
         return serial or known_serial, present or known
-    # A GPU in addition to the known ones fills an empty slot; a GPU in place of a known one is
-    # foreign.
+    # A GPU in addition to the known ones fills an empty slot; a GPU in place of a known one is foreign.
     return known_serial or serial, present if set(known) <= set(present) else known
 
 
@@ -1085,9 +1050,7 @@ _CONTROLLER = re.compile(r"^Slurmctld\(.{1,300} (?:is|are) (\S{1,40})", re.MULTI
 
 
 def _reaches_slurm(tools: Mapping[str, Any]) -> bool | None:
-    """Return whether a Slurm controller answers the node (``scontrol ping``), or None if
-    unknown.
-    """
+    """Return whether a Slurm controller answers the node (``scontrol ping``), or None if unknown."""
     states = _CONTROLLER.findall(text_at(mapping_at(tools, "slurm_controller"), "stdout"))
     # If scontrol prints no line it has no configuration, but slurmd may get one in another way.
     return any("UP" in state.split("/") for state in states) if states else None
@@ -1125,9 +1088,7 @@ def _failed_units(tools: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _idle_units(shown: str, failed: Collection[str]) -> tuple[str, ...]:
-    """Return the enabled units of ``systemctl show`` that are not running, without the failed
-    ones.
-    """
+    """Return the enabled units of ``systemctl show`` that are not running, without the failed ones."""
     idle = []
     for block in re.split(r"\n\s*\n", shown):
         unit = dict(line.partition("=")[::2] for line in block.splitlines())

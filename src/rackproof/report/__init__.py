@@ -70,16 +70,13 @@ def render(
 
         if len(runs) == 1:
             return dump_run(runs[0])
-        # Each record in the form of its own run.json, so that NaN and times are written in only one
-        # way.
+        # Each record in the form of its own run.json, so that NaN and times are written in only one way.
         return b"[\n" + b",\n".join(dump_run(run).rstrip() for run in runs) + b"\n]\n"
     raise ValueError(f"no report format {form!r}; there are {', '.join(FORMATS)}")
 
 
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
-    """Return the cleaned last lines of the log of a run that did not pass; nothing for a pass or a
-    night.
-    """
+    """Return the cleaned last lines of the log of a run that did not pass; nothing for a pass or a night."""
     if (
         run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN)
         or not run.logs
@@ -151,8 +148,7 @@ def write_plan_reports(
 
 def _write(path: Path, content: bytes) -> Path:
     """Write a file completely or not at all."""
-    # The name contains the process id: two commands that write the same page must not share a
-    # draft.
+    # The name contains the process id: two commands that write the same page must not share a draft.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)

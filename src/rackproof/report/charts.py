@@ -42,8 +42,7 @@ _VARIABLES = {
     _MUTED: "var(--muted)",
     **{colour: f"var(--c{index})" for index, colour in enumerate(_LINES)},
 }
-# Colour is never the only distinction: each line has its own dashes, and points have their own
-# marker.
+# Colour is never the only distinction: each line has its own dashes, and points have their own marker.
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "12 4", "4 2", "9 3 2 3 2 3", "1 3")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # The keys are matplotlib's own; with a hash salt and without a date, the bytes are reproducible.
@@ -191,8 +190,7 @@ def _single_bound(reference: Reference) -> tuple[float | None, str]:
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
-    # Relative to the absolute value, as in view.bounds_text: chart and table must show the same
-    # bound.
+    # Relative to the absolute value, as in view.bounds_text: chart and table must show the same bound.
     bound = reference.value + abs(reference.value) * fraction
     return bound, "at least" if reference.low is not None else "at most"
 
@@ -240,16 +238,12 @@ def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[L
 
 
 def _capitalized(title: str) -> str:
-    """Return a title with a capital first letter; unlike ``capitalize``, leave the rest (GPU)
-    unchanged.
-    """
+    """Return a title with a capital first letter; unlike ``capitalize``, leave the rest (GPU) unchanged."""
     return title[:1].upper() + title[1:]
 
 
 def _size_charts(run: Run) -> list[Chart]:
-    """Return a chart for every metric measured over message sizes (a collective's bus
-    bandwidth).
-    """
+    """Return a chart for every metric measured over message sizes (a collective's bus bandwidth)."""
     charts = []
     for (name, unit), points_by_label in sorted(_points_by_size(run).items()):
         lines = [_line_of_points(label, points) for label, points in points_by_label.items()]
@@ -272,9 +266,7 @@ def _size_charts(run: Run) -> list[Chart]:
 
 
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
-    """Return values by size and label, by name and unit; of several values at one size, the
-    first.
-    """
+    """Return values by size and label, by name and unit; of several values at one size, the first."""
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:
         size_bytes = _message_size(measured.labels)
@@ -343,9 +335,7 @@ def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
 
 
 def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line], str]:
-    """Return a metric's mean over the batch size, with one line per other point, and the common
-    unit.
-    """
+    """Return a metric's mean over the batch size, with one line per other point, and the common unit."""
     varying = _varying(points)
     repeats: dict[str, dict[float, list[float]]] = {}
     unit = ""
@@ -419,8 +409,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
         ident: The prefix of every id in the SVG, unique in the page.
     """
     with _drawing():
-        # Matplotlib is slow to import: do it only for a page with charts, and after it was
-        # silenced.
+        # Matplotlib is slow to import: do it only for a page with charts, and after it was silenced.
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         figure, axes = _empty_figure(2.75, (0.125, 0.175, 0.85, 0.715), grid="y")
@@ -431,8 +420,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
-        # The unit is above its axis and upright: readable without turning the head, and no space is
-        # lost.
+        # The unit is above its axis and upright: readable without turning the head, and no space is lost.
         axes.text(-0.13, 1.06, chart.y_label, transform=axes.transAxes, color=_MUTED, parse_math=False)
         raw = _svg_bytes(figure)
     description = describe(chart)
@@ -441,9 +429,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
 
 
 def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
-    """Return number and label of each line; if there are several, one without a label is the
-    total.
-    """
+    """Return number and label of each line; if there are several, one without a label is the total."""
     if len(chart.lines) > 1:
         return tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
     return tuple((index, line.label) for index, line in enumerate(chart.lines) if line.label)
@@ -451,15 +437,12 @@ def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """Apply our settings of matplotlib instead of a user's matplotlibrc, and suppress its
-    messages.
-    """
+    """Apply our settings of matplotlib instead of a user's matplotlibrc, and suppress its messages."""
     # Its messages on font caches and folders are irrelevant to the reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
 
-    # If the measuring font lacks a glyph, only the layout is approximate; the browser has the
-    # glyph.
+    # If the measuring font lacks a glyph, only the layout is approximate; the browser has the glyph.
     with rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -608,8 +591,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     Otherwise its ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
     from chart to chart.
     """
-    # Otherwise each tag would have a prefix (ns0:svg), and no HTML parser would recognize the
-    # drawing.
+    # Otherwise each tag would have a prefix (ns0:svg), and no HTML parser would recognize the drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     # matplotlib has just written this.

@@ -295,9 +295,7 @@ def sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return one chart per table: the ratio of every benchmark to the first system, with its
-    interval.
-    """
+    """Return one chart per table: the ratio of every benchmark to the first system, with its interval."""
     base = sanitize(comparison.systems[0], 40)
     made = []
     for kind, heading in _HEADINGS:
@@ -320,9 +318,7 @@ def _has_ratio(row: ComparedMetric) -> bool:
 
 
 def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
-    """Return a line for each system except the first: its ratios to the first, with their
-    bounds.
-    """
+    """Return a line for each system except the first: its ratios to the first, with their bounds."""
     lines = []
     for place, name in enumerate(systems):
         ratios = [row.ratios[place] for row in rows]

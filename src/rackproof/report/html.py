@@ -21,7 +21,7 @@ from rackproof.report.next_step import step_after_plan, step_after_run
 
 @cache
 def environment() -> Environment:
-    """Return the templates; all values that they show are escaped."""
+    """Return the Jinja environment of the templates; it escapes all values."""
     made = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,

@@ -28,8 +28,7 @@ def escape(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can end."""
-    # A code span has no escapes: backticks must be replaced. GitHub's tables resolve "\|" before
-    # that.
+    # A code span has no escapes: backticks must be replaced. GitHub's tables resolve "\|" before that.
     shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
@@ -110,9 +109,7 @@ def plan_markdown(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
 ) -> str:
-    """Return the report on several runs: overall verdict, all runs, the sweep table, a study's
-    tables.
-    """
+    """Return the report on several runs: overall verdict, all runs, the sweep table, a study's tables."""
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",

@@ -32,9 +32,7 @@ _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options
 
 
 def is_study(runs: Sequence[Run]) -> bool:
-    """Return whether runs measured a throughput at two or more sizes, so that a table makes
-    sense.
-    """
+    """Return whether runs measured a throughput at two or more sizes, so that a table makes sense."""
     return any(one.scales for one in studies(runs))
 
 
@@ -335,9 +333,7 @@ def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tup
 
 
 def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """Return charts of the efficiency over the number of devices, one line for each study that
-    scales.
-    """
+    """Return charts of the efficiency over the number of devices, one line for each study that scales."""
     scaling = [study for study in studies(runs) if study.scales]
     charts = []
     for benchmark in dict.fromkeys(study.benchmark for study in scaling):

@@ -45,8 +45,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""Largest number of rows of one table; further rows are in run.json and are counted below the
-table."""
+"""Largest number of rows of one table; further rows are in run.json and are counted below the table."""
 
 _MAX_REASONS = 12
 
@@ -95,9 +94,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn
-    width.
-    """
+    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
 
     value: float
     reference: float
@@ -117,9 +114,7 @@ class Table:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Build a table with a limited number of rows; a column of numeric cells is formatted as
-    numeric.
-    """
+    """Build a table with a limited number of rows; a column of numeric cells is formatted as numeric."""
     every = [tuple(row) for row in rows]
     kept = tuple(every[:MAX_ROWS])
     numeric = frozenset(
@@ -183,8 +178,7 @@ def deviation(judgement: Judgement) -> float | None:
 
 def bounds_text(reference: Reference) -> str:
     """Format the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
-    # A fraction is relative to the absolute value: low is below the reference even if it is
-    # negative.
+    # A fraction is relative to the absolute value: low is below the reference even if it is negative.
     low = None if reference.low is None else reference.value + abs(reference.value) * reference.low
     high = None if reference.high is None else reference.value + abs(reference.value) * reference.high
     if low is not None and low == high:
@@ -217,9 +211,7 @@ def gauge(judgement: Judgement) -> Gauge | None:
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
-    """Return both bounds as fractions of the reference; an open bound extends as far as the value
-    needs.
-    """
+    """Return both bounds as fractions of the reference; an open bound extends as far as the value needs."""
     # An open side has no limit to draw to: choose it far enough that the value is not at the edge.
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
@@ -371,9 +363,7 @@ def gpu_table(run: Run) -> Table:
 
 
 def software_table(run: Run) -> Table:
-    """Return the table of software and firmware versions; if nodes differ, each version with its
-    nodes.
-    """
+    """Return the table of software and firmware versions; if nodes differ, each version with its nodes."""
     rows = [
         (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
         for name, version in sorted(run.software.items())
@@ -705,9 +695,7 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Return whether runs have several points with a batch size, so that the sweep table has
-    rows.
-    """
+    """Return whether runs have several points with a batch size, so that the sweep table has rows."""
     points = {
         (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
         for run in runs
@@ -755,9 +743,7 @@ def _sweep_place(run: Run) -> tuple[object, ...]:
 
 
 def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
-    """Return the rates of the CPU runs that count, by the key that other runs must share with
-    them.
-    """
+    """Return the rates of the CPU runs that count, by the key that other runs must share with them."""
     rates: dict[object, list[float]] = {}
     for run in points:
         rate = _counted_rate(run)
@@ -833,9 +819,7 @@ def counts(runs: Sequence[Run]) -> str:
 
 
 def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
-    """Return the worst verdict of several runs; without runs, or if one is missing, at best
-    ``unproven``.
-    """
+    """Return the worst verdict of several runs; without runs, or if one is missing, at best ``unproven``."""
     return worst([run.verdict for run in runs] + [Verdict.UNPROVEN] * bool(missing))
 
 

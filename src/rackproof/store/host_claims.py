@@ -1,4 +1,4 @@
-"""Allow only one benchmark at a time on a host, within one results folder.
+"""Allow only one job at a time on a host, within one results folder.
 
 Two playbooks on the same nodes would slow each other down and spoil both results. A claim lasts as
 long as the playbook's process lives; the claim of a killed process is taken over, so claims need no
@@ -73,15 +73,12 @@ def claimed_hosts(results: Path) -> frozenset[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start of a process in clock ticks since boot, or None if there is no such
-    process.
-    """
+    """Return the start of a process in clock ticks since boot, or None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command, in brackets, may contain blanks and brackets itself: the fields follow the last
-    # one.
+    # The command, in brackets, may contain blanks and brackets itself: the fields follow the last one.
     fields = stat.rpartition(")")[2].split()
     # A zombie has ended: it only waits for its parent to collect its status.
     return None if fields[0] in "ZX" else int(fields[19])

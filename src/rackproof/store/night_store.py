@@ -42,8 +42,7 @@ NIGHTS_BACK = 60
 """Number of nights that are searched for a node; a node that was away longer counts as new."""
 _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
-"""Number of snapshots that are searched, newest first; a part from the vendor is in none of
-them."""
+"""Number of snapshots that are searched, newest first; a part from the vendor is in none of them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
@@ -79,9 +78,7 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass; ``deviation`` is the relative deviation from its
-    reference.
-    """
+    """A measurement that does not pass; ``deviation`` is the relative deviation from its reference."""
 
     check: str
     verdict: Verdict
@@ -206,9 +203,7 @@ def snapshot_path(folder: Path, node: str) -> Path:
 
 
 def snapshots_folder(folder: Path) -> Path:
-    """Return the folder of a night's snapshots, with the name of earlier versions if only that
-    exists.
-    """
+    """Return the folder of a night's snapshots, with the name of earlier versions if only that exists."""
     earlier, present = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
     return earlier if earlier.is_dir() and not present.is_dir() else present
 
@@ -344,9 +339,7 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def is_night(name: str) -> bool:
-    """Return whether a name is that of a night's folder, not of a benchmark run with a similar
-    name.
-    """
+    """Return whether a name is that of a night's folder, not of a benchmark run with a similar name."""
     return _NIGHT_NAME.fullmatch(name) is not None
 
 
@@ -385,9 +378,7 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
 
 
 def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
-    """Return the last known states of nodes from nights, given newest first, and remarks on damaged
-    ones.
-    """
+    """Return the last known states of nodes from nights, given newest first, and remarks on damaged ones."""
     found: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
@@ -429,9 +420,7 @@ def nights_of_node(
 
 
 def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
-    """Return the serial and UUIDs that are new in a node; all of them if no night has seen the
-    node.
-    """
+    """Return the serial and UUIDs that are new in a node; all of them if no night has seen the node."""
     seen = kept.snapshot
     if previous is None:
         return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))

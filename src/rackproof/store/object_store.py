@@ -39,9 +39,7 @@ _CHUNK = 1 << 20
 
 
 class ObjectStoreError(RackproofError):
-    """A problem that prevents files from being uploaded; the text gives the cause and the
-    remedy.
-    """
+    """A problem that prevents files from being uploaded; the text gives the cause and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +262,7 @@ class ObjectStore:
                     allow_redirects=False,
                     stream=True,
                 )
-                # Read the answer although it is short: otherwise the connection would not be
-                # reused.
+                # Read the answer although it is short: otherwise the connection would not be reused.
                 reads_body = method == "GET" and answer.status_code < 300
                 code = None if reads_body else _CODE.search(answer.raw.read(4096, decode_content=True))
         except (RequestException, OSError) as error:

@@ -27,8 +27,7 @@ from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""Size from which a ``run.json`` is refused unread: logs and long curves do not belong in the
-record."""
+"""Size from which a ``run.json`` is refused unread: logs and long curves do not belong in the record."""
 
 _SLUG_LIMIT = 60
 _ERRORS_SHOWN = 3
@@ -132,9 +131,7 @@ def load_run(data: bytes, name: str) -> Run:
 
 
 def _unproven(run: Run) -> Run:
-    """Return a run as unproven because its record has no digest: from an older version, or
-    changed.
-    """
+    """Return a run as unproven because its record has no digest: from an older version, or changed."""
     reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
     missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
     verdict = worst([run.verdict, Verdict.UNPROVEN])
@@ -269,8 +266,7 @@ def write_file(path: Path, data: bytes) -> None:
             with open(draft, "xb") as stream:
                 stream.write(data)
                 stream.flush()
-                # Done before the rename: after a power failure the name must not point to an empty
-                # file.
+                # Done before the rename: after a power failure the name must not point to an empty file.
                 os.fsync(stream.fileno())
             os.replace(draft, path)
         except BaseException:
@@ -334,9 +330,7 @@ def _user(number: int) -> str:
 
 
 def _printable(part: object) -> str:
-    """Return a part of a damaged record in a form that is safe for a terminal: its keys may be any
-    text.
-    """
+    """Return a part of a damaged record in a form that is safe for a terminal: its keys may be any text."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(part))[:200]
 
 

@@ -206,7 +206,7 @@ def test_two_runs_as_a_page_say_what_else_differs(call: Call, logs: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("old/dgx1",), "name two systems or runs"),
+        (("old/dgx1",), "name two runs, or two or more systems"),
         (("old/dgx1", "nowhere/*"), "nothing matches nowhere/*"),
         (("old/dgx1", "nowhere"), "no run nowhere"),
         (("old/dgx1", "published:Cray"), "no published system Cray"),

@@ -70,9 +70,7 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs made on requested nodes; for a damaged record, the history has the
-        rows.
-        """
+        """Yield the runs made on requested nodes; for a damaged record, the history has the rows."""
         for run in iter_runs(self._results, on_error=lambda _: None):
             is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
@@ -271,9 +269,7 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
 
 
 def _files(folder: Path, record: Run | None, wanted: Collection[Path] = ()) -> Iterator[RawFile]:
-    """Yield the record of a run or night and the files that it names (only ``wanted`` ones, if
-    any).
-    """
+    """Yield the record of a run or night and the files that it names (only ``wanted`` ones, if any)."""
     # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):
         digest, length = digest_file(folder / RECORD_NAME)

@@ -1,6 +1,4 @@
-"""Sign and verify with ``ssh-keygen -Y``: with an existing key of the owner, and even without
-Rackproof.
-"""
+"""Sign and verify with ``ssh-keygen -Y``, by a key that the owner already has."""
 
 from __future__ import annotations
 

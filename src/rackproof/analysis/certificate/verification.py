@@ -1,6 +1,4 @@
-"""Verify a certificate offline: a fact that follows from other facts in it is computed, not
-trusted.
-"""
+"""Verify a certificate offline: a fact that follows from other facts in it is computed, not trusted."""
 
 from __future__ import annotations
 

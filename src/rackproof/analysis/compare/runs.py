@@ -232,8 +232,7 @@ def compare(first: Run, second: Run) -> Comparison:
     both sides.
     """
     left, right = list(first.measurements), list(second.measurements)
-    # Exact matches come first: they remove their measurements, so that the rest can be unique
-    # without UUIDs.
+    # Exact matches come first: they remove their measurements, so that the rest can be unique without UUIDs.
     pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
     order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])

@@ -50,8 +50,7 @@ Conclusion = Literal[
 
 MINUTES, EPOCHS = "time_to_train", "epochs"
 
-# A number of these per second means nothing without their size. (maskrcnn's "iterations" are
-# images.)
+# A number of these per second means nothing without their size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
 
@@ -189,8 +188,7 @@ def _gravest_finding(run: Run) -> Exclusion | None:
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
-    # The log's own text comes last: the first finding is the cause, "no run_stop" only a
-    # consequence.
+    # The log's own text comes last: the first finding is the cause, "no run_stop" only a consequence.
     first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
     return first.verdict or Verdict.UNPROVEN, first.message, first.source
 
@@ -217,8 +215,7 @@ def _bad_exit(run: Run) -> Exclusion | None:
 
 
 def _bad_verdict_without_log(run: Run) -> Exclusion | None:
-    # If there is a log, a gating verdict may only mean "slower than the reference", which is no
-    # reason.
+    # If there is a log, a gating verdict may only mean "slower than the reference", which is no reason.
     if run.logs or not run.verdict.gates:
         return None
     return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
@@ -320,9 +317,7 @@ def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[li
 
 
 def _of_study(group: _Group) -> bool:
-    """Return whether a group is a row of a published study, which gives only some of the
-    parameters.
-    """
+    """Return whether a group is a row of a published study, which gives only some of the parameters."""
     return group.published is not None and bool(group.published.point)
 
 
@@ -347,9 +342,7 @@ def _most_particular(rows: Sequence[_Group]) -> list[_Group]:
 
 
 def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Direction | None]:
-    """Return a metric's values, one per run that has it, with unit and direction; NaN values are
-    included.
-    """
+    """Return a metric's values, one per run that has it, with unit and direction; NaN values are included."""
     measured = []
     for run in group.runs:
         measurement = _representative(run, metric)
@@ -441,9 +434,7 @@ def _evaluation_step(run: Run) -> float | None:
 
 
 def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
-    """Return the time between the last two evaluations, or ``None`` unless all were within the
-    run.
-    """
+    """Return the time between the last two evaluations, or ``None`` unless all were within the run."""
     times = next((series.x for series in run.series if series.name.startswith("eval_accuracy")), ())
     # Allow a minute: the log's clock and the stated time to train need not agree to the second.
     inside = [time for time in times if 0 < time <= seconds + 60]
@@ -555,8 +546,7 @@ def _ratio_without_interval(value: float, cell: ComparisonCell, base: Comparison
 
 
 def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: float) -> float | None:
-    # A published mean states no repeats, and a mean above 0 may include single values that are not
-    # above 0.
+    # A published mean states no repeats, and a mean above 0 may include single values that are not above 0.
     if cell.published or base.published or min(cell.values + base.values) <= 0:
         return None
     return ratio_half_width(cell.values, base.values, confidence)
@@ -585,9 +575,7 @@ def _is_per_batch(unit: str) -> bool:
 
 
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
-    """Return the reason why counts of batches cannot be compared, and their values in equal
-    units.
-    """
+    """Return the reason why counts of batches cannot be compared, and their values in equal units."""
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
@@ -621,9 +609,7 @@ def _samples_per_second(cells: Sequence[ComparisonCell], sizes: Sequence[str | N
 
 
 def systems_of(runs: Iterable[Run]) -> tuple[System, ...]:
-    """Group runs by the nodes that they ran on or, if unknown, were planned for: each set is a
-    system.
-    """
+    """Group runs by the nodes that they ran on or, if unknown, were planned for: each set is a system."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         nodes = sorted(node.name for node in run.nodes) or sorted(run.asked_nodes)
@@ -726,9 +712,7 @@ def _ratios(
 
 
 def _without_copies(systems: Sequence[System]) -> list[System]:
-    """Mark logs that are byte-for-byte copies of an earlier run's: two systems never write
-    identical logs.
-    """
+    """Mark logs that are byte-for-byte copies of an earlier run's: two systems never write identical logs."""
     places: dict[str, str] = {}
     marked = []
     for system in systems:
@@ -738,11 +722,8 @@ def _without_copies(systems: Sequence[System]) -> list[System]:
 
 
 def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
-    """Return a run, with a finding if ``places``, by checksum, has one of its logs; add its logs
-    there.
-    """
-    # Look up the earlier runs before adding this run's logs, which would otherwise be copies of
-    # themselves.
+    """Return a run, with a finding if ``places``, by checksum, has one of its logs; add its logs there."""
+    # Look up the earlier runs before adding this run's logs, which would otherwise be copies of themselves.
     others = {places[log.sha256] for log in run.logs if log.sha256 in places}
     for log in run.logs:
         places.setdefault(log.sha256, f"{_log_name(run) or run.run_id} ({system})")
@@ -772,8 +753,7 @@ def _references(system: System, systems: Sequence[System], wanted: str | None) -
 def _results_beside(systems: Sequence[System]) -> Sequence[PublishedResult]:
     """Return the results of the first published system that is part of the comparison."""
     for system in systems:
-        # A study uses other hardware: its rows are for comparison, and no cell is judged against
-        # them.
+        # A study uses other hardware: its rows are for comparison, and no cell is judged against them.
         results = [result for result in system.published if not result.point]
         if results:
             return results

@@ -122,9 +122,7 @@ def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
 
 
 def _cut(text: str, token: str) -> tuple[str, str]:
-    """Return the part of an unfinished line with complete events, and the rest, to continue
-    with.
-    """
+    """Return the part of an unfinished line with complete events, and the rest, to continue with."""
     cut = text.rfind(token)
     if cut < 0:
         # The token itself may span the end of the piece.
@@ -162,9 +160,7 @@ def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: st
 
 
 def _read_json(text: str) -> tuple[str | None, str, str]:
-    """Read an event of 0.7 and later; return ``(event text or None, rest of the line,
-    problem)``.
-    """
+    """Read an event of 0.7 and later; return ``(event text or None, rest of the line, problem)``."""
     text = text.lstrip()
     try:
         event, end = _DECODER.raw_decode(text)

@@ -52,9 +52,7 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
 
 def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the keys of a round's rules with their expressions; the benchmark's own follow those
-    for all.
-    """
+    """Yield the keys of a round's rules with their expressions; the benchmark's own follow those for all."""
     spec = find_spec("mlperf_logging")
     # The names become parts of a path.
     named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)

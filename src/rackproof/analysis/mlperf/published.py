@@ -164,9 +164,7 @@ def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
 
 @cache
 def study_points() -> tuple[PublishedResult, ...]:
-    """Return the rows of the published scaling studies, in order. None of them is a result of a
-    round.
-    """
+    """Return the rows of the published scaling studies, in order. None of them is a result of a round."""
     points = []
     for given in (*_rows("ddl.csv"), *_rows("mxnet.csv")):
         given["point"] = dict(part.split("=", 1) for part in given["point"].split())

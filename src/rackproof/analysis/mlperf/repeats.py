@@ -39,17 +39,14 @@ SAME_VALUES = 0.5
 """Share of equal measured values from which two logs are one run; two runs share at most 0.31
 (unet3d, whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
-"""Largest ratio of a run's samples per second to the median of all; in the published results at
-most 1.33."""
+"""Largest ratio of a run's samples per second to the median of all; in the published results at most 1.33."""
 FASTER_THAN_ITSELF = 1.5
 """Largest ratio of the pace of a whole run to the median pace between its evaluations; published at
 most 1.22."""
 FASTER_THAN_STATED = 1.2
-"""Largest ratio of the throughput of a whole run to the one that its log states; published at most
-1.04."""
+"""Largest ratio of the throughput of a whole run to the one that its log states; published at most 1.04."""
 FASTER_THAN_PUBLISHED = 3.0
-"""Largest ratio of a result's speed to the fastest ever published for the benchmark, on any
-system."""
+"""Largest ratio of a result's speed to the fastest ever published for the benchmark, on any system."""
 SEEDS_SINCE = (4, 0)
 """First round whose runs must all have seeds. All 532 published results of 4.1 to 5.1 have seeds;
 of 3.0 6 %, of 2.1 13 %, of 0.7 a third have none."""
@@ -72,8 +69,7 @@ _SYSTEM = ("submission_platform", "submission_org", "submission_division")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
 _AMOUNTS = ("samples_count", "epoch_num", "step_num")
 _OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""Benchmarks whose evaluations come after the training or at uneven intervals, and therefore show
-no pace."""
+"""Benchmarks whose evaluations come after the training or at uneven intervals, and therefore show no pace."""
 
 
 @dataclass(frozen=True)
@@ -175,16 +171,13 @@ def trace_of_events(
     trace.course = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
     if not trace.amounts:
-        # stable_diffusion's checkpoints are evaluated after the run, and the last one belongs to
-        # its end.
+        # stable_diffusion's checkpoints are evaluated after the run, and the last one belongs to its end.
         _take_amounts(trace, kept)
     return trace
 
 
 def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Record a log's statements about its run before the start: seeds, samples, and the
-    submitter.
-    """
+    """Record a log's statements about its run before the start: seeds, samples, and the submitter."""
     trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
     trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
     # In reverse order, so that the first statement remains: ranks only repeat it.
@@ -212,9 +205,7 @@ def _measured(
 
 
 def _digits(value: float) -> int:
-    """Return the number of digits of a number; 24.13 in single precision is written
-    24.1299991607666.
-    """
+    """Return the number of digits of a number; 24.13 in single precision is written 24.1299991607666."""
     text = repr(abs(value))
     with contextlib.suppress(OverflowError):
         single = struct.unpack("f", struct.pack("f", value))[0]
@@ -331,9 +322,7 @@ def _unproven(code: str, message: str, file: str) -> Finding:
 
 
 def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs made on another system than most: none of 1,133 published results mixes
-    two.
-    """
+    """Yield the runs made on another system than most: none of 1,133 published results mixes two."""
     usual = Counter(trace.system for trace in traces).most_common(1)
     for trace in traces:
         if trace.system != usual[0][0]:
@@ -350,8 +339,7 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     usual = next(
         iter(Counter(trace.node_count for trace in traces if trace.node_count).most_common(1)), (None,)
     )[0]
-    # A run without a number may be the one that differs; in one published result half of the runs
-    # state none.
+    # A run without a number may be the one that differs; in one published result half of the runs state none.
     stated = sum(trace.node_count is not None for trace in traces)
     for trace in traces:
         if trace.node_count is None and 2 * stated <= len(traces):
@@ -537,9 +525,7 @@ def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
-    """Yield evidence that two logs are of the same run, or that two runs used one node at the same
-    time.
-    """
+    """Yield evidence that two logs are of the same run, or that two runs used one node at the same time."""
     same = _sameness(first, second)
     if same:
         message = f"{second.file} is a copy of {first.file}: {same}"
@@ -576,9 +562,7 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
 
 
 def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int, int]:
-    """Return how many times of two logs coincide when one is shifted optimally, and out of how
-    many.
-    """
+    """Return how many times of two logs coincide when one is shifted optimally, and out of how many."""
     if not first or not second:
         return 0, 0
     shifts = Counter(round((one - other) * 1000) for one in first for other in second)

@@ -76,8 +76,7 @@ _BEFORE_END = timedelta(days=560)
 """Time before a round's end in which its runs may be made, as older runs are submitted again: of
 337 results of 4.1 and 5.1, one is 552 days older."""
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
-"""Start of the runs of rounds 0.5 and 0.6; the last run of 0.6 is only known to be before the end
-of 0.7."""
+"""Start of the runs of rounds 0.5 and 0.6; the last run of 0.6 is only known to be before the end of 0.7."""
 
 
 def round_period(ruleset: str) -> tuple[datetime, datetime] | None:

@@ -104,9 +104,7 @@ def worker_environment() -> dict[str, str]:
 def _exchange(
     process: subprocess.Popen[bytes], job: Mapping[str, Any], on_answer: Callable[[bytes], None]
 ) -> None:
-    """Pass the job to the process, and its answers to the caller, until the process closes its
-    output.
-    """
+    """Pass the job to the process, and its answers to the caller, until the process closes its output."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the worker was started without pipes")
     # A process that ended at once has no standard input; its exit status explains why.

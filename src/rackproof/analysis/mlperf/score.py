@@ -35,8 +35,7 @@ from rackproof.logs.encodings import encoding_problem_of
 from rackproof.logs.opening import name_unpacked, open_log
 
 Progress = Callable[[int, int, str], None]
-"""A function that is called with ``(files done, number of files, file name)`` while a folder is
-scored."""
+"""A function that is called with ``(files done, number of files, file name)`` while a folder is scored."""
 
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
 """The role of a run in the score; ``not_scored`` if there is no score."""
@@ -244,9 +243,7 @@ def _logs_with_events(files: Sequence[Path]) -> list[Path]:
 
 
 def _named_results(files: Sequence[Path]) -> list[Path]:
-    """Return the files named ``result_*``: only those with the official suffix, if there are
-    any.
-    """
+    """Return the files named ``result_*``: only those with the official suffix, if there are any."""
     named = [path for path in files if _is_named_result(path)]
     return [path for path in named if _suffix(path) == ".txt"] or named
 
@@ -371,14 +368,11 @@ def _run_worker(
     timeout_s: float,
     progress: Progress | None,
 ) -> WorkerReport:
-    """Run the checks in a separate process; return their result, or the reason why there is
-    none.
-    """
+    """Run the checks in a separate process; return their result, or the reason why there is none."""
     reports: list[WorkerReport] = []
 
     def on_answer(line: bytes) -> None:
-        # A line truncated by the time limit is not JSON; without a report, the exit status is
-        # reported.
+        # A line truncated by the time limit is not JSON; without a report, the exit status is reported.
         with contextlib.suppress(ValueError):
             message = json.loads(line)
             if "report" in message:
@@ -511,9 +505,7 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
 
 
 def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
-    """Return the verdicts of findings that do not gate but are no mere remarks: the run is
-    degraded.
-    """
+    """Return the verdicts of findings that do not gate but are no mere remarks: the run is degraded."""
     return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 
@@ -600,9 +592,7 @@ def _why_failed(run: RunScore) -> str:
 
 
 def _mixtures(runs: Sequence[RunScore]) -> list[str]:
-    """Return the properties that differ between the logs of one result although they must be
-    equal.
-    """
+    """Return the properties that differ between the logs of one result although they must be equal."""
     shared = (
         ("benchmarks", {run.benchmark for run in runs if run.benchmark}),
         ("divisions", {run.division for run in runs if run.division}),
@@ -614,9 +604,7 @@ def _mixtures(runs: Sequence[RunScore]) -> list[str]:
 
 
 def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
-    """Return pairs of files with the same events; if all times agree to the millisecond, it is one
-    run.
-    """
+    """Return pairs of files with the same events; if all times agree to the millisecond, it is one run."""
     seen: dict[str, str] = {}
     pairs = []
     for run in runs:

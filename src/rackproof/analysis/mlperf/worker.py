@@ -71,8 +71,7 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
 """Failures for which the rules count a run as the slowest."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
-"""Findings that are consequences of a proven failure; in any other log they show that a part is
-missing."""
+"""Findings that are consequences of a proven failure; in any other log they show that a part is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
 """Words that are not node names: the first appears if the messages of several nodes share a line
 (`echo -n`), and the second is the name of any node."""
@@ -303,8 +302,7 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | N
         elif line.startswith(b"RUNANDTIME_STOP"):
             ended = True
     names -= _NO_NODES
-    # If several numbers contradict each other, use the smallest: then the run differs from its
-    # repeats.
+    # If several numbers contradict each other, use the smallest: then the run differs from its repeats.
     stated = min(counts, default=None)
     return frozenset(names), stated or len(names) or None, stated, ended
 
@@ -412,9 +410,7 @@ def _rules(task: _Task, copy: Path) -> str:
 
 
 def _complaint(text: str, cleaned: CleanedLog) -> str:
-    """Return the tool's message on one line, with the line number of the original log, without
-    dumps.
-    """
+    """Return the tool's message on one line, with the line number of the original log, without dumps."""
 
     def original(match: re.Match[str]) -> str:
         index = int(match[1])
@@ -491,9 +487,7 @@ def _scaling_factor(factor: float, task: _Task) -> float:
 
 
 def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
-    """Return the result that states why convergence is not compared, or ``None`` if it should
-    be.
-    """
+    """Return the result that states why convergence is not compared, or ``None`` if it should be."""
     if not data.is_dir():
         return RcpResult(applies=False, message=f"the rules {task.ruleset} know no reference points")
     if any(run.benchmark == "minigo" for run in runs):
@@ -508,9 +502,7 @@ def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: b
 def _read_convergence(
     rcp_checker: Any, task: _Task, runs: Sequence[RunScore], folder: Path, benchmark: str, size: float
 ) -> list[float | None]:
-    """Copy the logs for the RCP checker; return each run's samples or epochs to converge, if it
-    did.
-    """
+    """Copy the logs for the RCP checker; return each run's samples or epochs to converge, if it did."""
     converged: list[float | None] = []
     for index, run in enumerate(runs):
         log = folder / f"result_{index}.txt"
@@ -553,9 +545,7 @@ def _convergence_unit(folder: Path, ruleset: str) -> str:
 
 
 def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, Any], float | None]:
-    """Return the reference point and the submission's mean, which the tool writes only to its
-    log.
-    """
+    """Return the reference point and the submission's mean, which the tool writes only to its log."""
     point: Mapping[str, Any] = {}
     mean = None
     for record in records:

@@ -23,8 +23,7 @@ COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node"
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 _NAMES = frozenset({"host_processor_model_name", "framework"})
 
-# DIMMs have more than the system shows, and people round: 5 % is between that and the next smaller
-# part.
+# DIMMs have more than the system shows, and people round: 5 % is between that and the next smaller part.
 _TOLERANCE = 0.05
 _CAPACITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b", re.IGNORECASE)
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
@@ -78,9 +77,7 @@ def _capacities(text: str) -> set[float]:
 
 
 def same_version(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless a version in a description equals the observed one or is a prefix of
-    it.
-    """
+    """Return a doubt unless a version in a description equals the observed one or is a prefix of it."""
     theirs = _version(seen)
     ours = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
     if described.casefold().split() == seen.casefold().split():
@@ -130,9 +127,7 @@ def _same_model(described: str, seen: str) -> Doubt | None:
 
 
 def model_words(name: str) -> frozenset[str]:
-    """Return the words of a name that distinguish models: words with a digit, except memory
-    sizes.
-    """
+    """Return the words of a name that distinguish models: words with a digit, except memory sizes."""
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return frozenset(
         word

@@ -337,9 +337,7 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
 
 
 def _kinds_of_nodes(nodes: Sequence[Node]) -> dict[tuple[object, ...], list[str]]:
-    """Return each kind (processor, number and models of accelerators) with the names of its
-    nodes.
-    """
+    """Return each kind (processor, number and models of accelerators) with the names of its nodes."""
     kinds: dict[tuple[object, ...], list[str]] = {}
     for node in nodes:
         kind = (node.cpu, len(node.gpus), *sorted({gpu.name for gpu in node.gpus}))

@@ -11,9 +11,7 @@ from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
 class SubmissionError(RackproofError):
-    """A package that cannot be made at all (operator's file, folder, disk); the message gives the
-    remedy.
-    """
+    """A package that cannot be made at all (operator's file, folder, disk); the message gives the remedy."""
 
 
 class Issue(Record):

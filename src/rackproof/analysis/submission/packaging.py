@@ -53,9 +53,7 @@ def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
 
 
 def _is_code(path: Path, relative: str) -> bool:
-    """Return whether a file is configuration or a script that is valid in a git repository of the
-    round.
-    """
+    """Return whether a file is configuration or a script that is valid in a git repository of the round."""
     if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _CODE):
         return False
     if not _GIT_FRIENDLY.fullmatch(relative):

@@ -91,9 +91,7 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
 def _failed(
     benchmark: str, by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore]
 ) -> Iterator[Issue]:
-    """Yield every run that is not good; the rules allow as many failures as olympic scoring
-    drops.
-    """
+    """Yield every run that is not good; the rules allow as many failures as olympic scoring drops."""
     bad = []
     for file, one in by_file.items():
         run = scored.get(file)
@@ -153,9 +151,7 @@ def _why_not(run: RunScore) -> str:
 def _shared(
     by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore], system: SystemFile
 ) -> Iterator[Issue]:
-    """Yield the differences between the runs of one result, and between them and the
-    description.
-    """
+    """Yield the differences between the runs of one result, and between them and the description."""
     first_size: tuple[float, str] | None = None
     seen: dict[str, str] = {}
     for file, one in by_file.items():
@@ -325,9 +321,7 @@ def _rejection(answer: CheckerAnswer) -> Issue:
 
 
 def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
-    """Return the id of the run whose log a text of the checker names, or "" unless it is exactly
-    one.
-    """
+    """Return the id of the run whose log a text of the checker names, or "" unless it is exactly one."""
     names = {(match[1], int(match[2])) for match in _PACKED_LOG.finditer(text)}
     found = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
     return found.pop() if len(found) == 1 else ""

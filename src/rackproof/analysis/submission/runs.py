@@ -176,9 +176,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
 
 
 def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
-    """Return a log's content if it is as recorded and suitable for a submission, else the reason
-    why not.
-    """
+    """Return a log's content if it is as recorded and suitable for a submission, else the reason why not."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""

@@ -191,8 +191,7 @@ def _state(line: str) -> Mapping[str, Any]:
 def _runs(text: str, start_ticks: int) -> bool:
     """Return whether a /proc/PID/stat shows a live process that was started at the given time."""
     # The name in brackets may itself contain spaces and brackets: count fields from the last
-    # bracket. A process id is reused, but not with the same start time; Z and X are dead but not
-    # reaped.
+    # bracket. A process id is reused, but not with the same start time; Z and X are dead but not reaped.
     fields = text.rpartition(")")[2].split()
     return len(fields) > 19 and fields[0] not in ("Z", "X") and fields[19] == str(start_ticks)
 
@@ -289,9 +288,7 @@ class Estimate:
         return left
 
     def _left_by_pace(self, elapsed_s: float) -> float | None:
-        """Return the seconds until the last step at the current pace, or None if too little is
-        known.
-        """
+        """Return the seconds until the last step at the current pace, or None if too little is known."""
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
             # Start-up does not belong to the pace: it is measured between two points if there are

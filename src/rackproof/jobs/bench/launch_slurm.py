@@ -31,8 +31,7 @@ PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
 """Additional seconds that the supervisor waits; the program itself ends a job that hangs."""
 GRACE_S = 120.0
-"""Seconds between SIGTERM and SIGKILL, in which the program has to cancel the job and see it
-end."""
+"""Seconds between SIGTERM and SIGKILL, in which the program has to cancel the job and see it end."""
 
 
 LEAST_SECRET = 8
@@ -175,9 +174,7 @@ def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
 
 
 def _image_for(container: Container, architecture: str) -> str:
-    """Return a definition's image for an architecture or, if that is unknown, only an image for
-    all.
-    """
+    """Return a definition's image for an architecture or, if that is unknown, only an image for all."""
     if architecture:
         return {str(key): name for key, name in container.images.items()}.get(architecture, "")
     names = set(container.images.values())
@@ -273,8 +270,7 @@ def slurm_environment(
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    # The site's variables come last: the site knows which links NCCL may use, the definition does
-    # not.
+    # The site's variables come last: the site knows which links NCCL may use, the definition does not.
     return {**own, **site.environment, **site.hidden}
 
 

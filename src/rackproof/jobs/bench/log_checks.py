@@ -13,11 +13,9 @@ from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS
 
 BY_ITSELF = ("local", "mpirun")
-"""Launchers whose program writes its end to its own log; others only report on Slurm or a
-container."""
+"""Launchers whose program writes its end to its own log; others only report on Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""Largest difference between a log's clock and that of the node that started the job, in
-seconds."""
+"""Largest difference between a log's clock and that of the node that started the job, in seconds."""
 CLUSTER_SLACK_S = 300.0
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
@@ -139,9 +137,7 @@ def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
 
 
 def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
-    """Return a finding for each time at which the log does not report other uses of the run's
-    GPUs.
-    """
+    """Return a finding for each time at which the log does not report other uses of the run's GPUs."""
     for moment, text in MOMENTS.items():
         silent = sorted(
             gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
@@ -161,9 +157,7 @@ def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
 
 
 def planned_gpus(planned: PlannedRun, there: int) -> int:
-    """Return the number of GPUs of its node that a run was planned for; ``all`` means all of the
-    node's.
-    """
+    """Return the number of GPUs of its node that a run was planned for; ``all`` means all of the node's."""
     gpus = planned.parameters.get("gpus", 0)
     if gpus == "all":
         return there

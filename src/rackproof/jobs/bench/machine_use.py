@@ -13,8 +13,7 @@ from rackproof.core.text import sanitize
 
 BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
-"""Share of a run's time below which slowdowns by others do not move its speeds beyond their
-bounds."""
+"""Share of a run's time below which slowdowns by others do not move its speeds beyond their bounds."""
 _FEWEST_S = 1.0
 """Processor seconds of others below which even a short run is not slowed: a login and a timer's
 script use as much."""

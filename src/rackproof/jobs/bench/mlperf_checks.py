@@ -31,8 +31,7 @@ TOO_FAST = 0.75
 The reference's own runs stay above 0.85 of it. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
-"""Tolerances for the time of one repeat: the samples that it needs to converge vary by more than a
-tenth."""
+"""Tolerances for the time of one repeat: the samples that it needs to converge vary by more than a tenth."""
 ONE_EVALUATION = 0.35
 """Share by which one run of round 0.6 may meet its target an evaluation sooner or later; for
 transformer an evaluation is a third."""
@@ -133,9 +132,7 @@ def run_script(planned: PlannedRun) -> run_sub.RunScript:
 
 
 def preflight_is_off(planned: PlannedRun) -> bool:
-    """Return whether a run was planned without the NCCL preflight, by its definition or the
-    operator.
-    """
+    """Return whether a run was planned without the NCCL preflight, by its definition or the operator."""
     if "nccl_preflight" in planned.result.lacks:
         return True
     return planned.launcher == "slurm" and planned.environment.get("NCCL_TEST", "") not in ("", "1")
@@ -267,9 +264,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
 def convergence_input_findings(
     planned: PlannedRun, samples: float | None, batch: float | None
 ) -> list[Finding]:
-    """Return findings about missing inputs for the comparison of convergence, if there are
-    references.
-    """
+    """Return findings about missing inputs for the comparison of convergence, if there are references."""
     ruleset = planned.result.ruleset
     if not ruleset or not reference_points(planned.benchmark, ruleset):
         return []
@@ -365,9 +360,7 @@ def published_references(planned: PlannedRun, measurement: Measurement) -> list[
 
 
 def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
-    """Return the official results for a run's benchmark and system size in the newest round that
-    has any.
-    """
+    """Return the official results for a run's benchmark and system size in the newest round that has any."""
     results = find_published(
         benchmark=planned.benchmark,
         accelerator=planned.sku,

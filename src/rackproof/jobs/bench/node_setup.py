@@ -125,9 +125,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
 
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return the folder of a point's data, the value of ``{{ storage_folder }}``; '' for synthetic
-    data.
-    """
+    """Return the folder of a point's data, the value of ``{{ storage_folder }}``; '' for synthetic data."""
     name = str(point.get("storage", ""))
     if not name:
         return str(point.get("data_folder", ""))
@@ -271,9 +269,7 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
 
 
 def _unmeasured_findings(planned: NodeSetup, lead: str, measured: int) -> list[Finding]:
-    """Return a finding if the lead did not measure its link to each other node in both
-    directions.
-    """
+    """Return a finding if the lead did not measure its link to each other node in both directions."""
     wanted = 2 * (len(planned.nodes) - 1)
     if measured >= wanted:
         return []
@@ -291,8 +287,7 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the differences of a node's network from the plan."""
-    # The report names its node: a report that was registered for another node is no evidence for
-    # this one.
+    # The report names its node: a report that was registered for another node is no evidence for this one.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")
@@ -345,9 +340,7 @@ def _kind_difference(network: str, kind: object, moment: str) -> str:
 
 
 def _traffic_differences(network: str, interface: object, rendezvous: Mapping[str, Any]) -> list[str]:
-    """Return a description if an interface did not carry the training, or its counters are
-    unknown.
-    """
+    """Return a description if an interface did not carry the training, or its counters are unknown."""
     shown = sanitize(interface, 40)
     before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
     differences = []
@@ -381,8 +374,7 @@ def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
         return f"nothing is known of the storage at {planned.data}"
     allowed = _TYPES.get(planned.storage)
-    # Local file systems have too many names to list: any that is not a network file system is
-    # local.
+    # Local file systems have too many names to list: any that is not a network file system is local.
     if kind not in allowed if allowed else _NOT_LOCAL.fullmatch(kind):
         shown = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
         return f"{planned.data} was not {planned.storage} but {shown}"

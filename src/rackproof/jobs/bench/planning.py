@@ -79,8 +79,7 @@ RUN_COMMAND = "run_command.py"
 """Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""Code of the finding on a run whose job may still be running: the job is followed, not
-repeated."""
+"""Code of the finding on a run whose job may still be running: the job is followed, not repeated."""
 
 
 class NodeSku(Record):
@@ -124,8 +123,7 @@ class PlannedRun(Record):
     sku_gpu_name: str = ""
     """Text that the product name of the SKU's GPUs must contain; empty for the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """SKU of each node; empty in plans made before this field existed: then all nodes have the
-    lead's SKU."""
+    """SKU of each node; empty in plans made before this field existed: then all nodes have the lead's SKU."""
     result: Result
     """Rules for reading and judging its log, as the definition had them at planning."""
     definition_path: str
@@ -218,9 +216,7 @@ class Plan(Record):
         }
 
     def result_of(self, run: PlannedRun) -> str:
-        """Return the name of the result that a run repeats; nodes that work side by side have one
-        each.
-        """
+        """Return the name of the result that a run repeats; nodes that work side by side have one each."""
         alone = all(other.nodes == run.nodes for other in self.runs if other.benchmark == run.benchmark)
         return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
 
@@ -251,9 +247,7 @@ class Plan(Record):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Return the nodes on which no run was possible, each with the reasons: their state is
-        unproven.
-        """
+        """Return the nodes on which no run was possible, each with the reasons: their state is unproven."""
         reasons: dict[str, list[str]] = {}
         for point in self.skipped:
             if all(point.node not in run.nodes for run in self.runs):
@@ -276,8 +270,7 @@ def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> 
     failed = []
     for run in runs:
         record = recorded.get(run.run_id)
-        # Degraded repeats count for a result: MLPerf's rules only consider whether the target was
-        # met.
+        # Degraded repeats count for a result: MLPerf's rules only consider whether the target was met.
         if record is not None and record.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
             failed.append(f"{run.repeat} ({record.verdict.value})")
     return failed
@@ -360,16 +353,13 @@ def _node_sku(site: Site) -> NodeSku:
 
 def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
     """Return the fingerprint of a request; two plans of the same request have the same one."""
-    # The fingerprint covers all of a run except its id, its file's time and its expected time,
-    # which vary.
+    # The fingerprint covers all of a run except its id, its file's time and its expected time, which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
 
 
 def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
-    """Return the runs, each with an id: for hundreds planned in one second, six random digits are
-    too few.
-    """
+    """Return the runs, each with an id: for hundreds planned in one second, six random digits are too few."""
     named: dict[str, PlannedRun] = {}
     for run in runs:
         run_id = run.run_id
@@ -385,8 +375,7 @@ def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
-    # Order by first occurrence, not by value: the operator chose the order of the inventory and the
-    # matrix.
+    # Order by first occurrence, not by value: the operator chose the order of the inventory and the matrix.
     hosts = list(dict.fromkeys(run.lead for run in runs))
     values = {
         name: list(dict.fromkeys(str(run.parameters.get(name, "")) for run in runs))
@@ -419,9 +408,7 @@ class _Planner:
     skipped: list[Skipped] = field(default_factory=list)
 
     def add_runs(self) -> None:
-        """Add all runs of the request: first the runs of single nodes, then those that need
-        several.
-        """
+        """Add all runs of the request: first the runs of single nodes, then those that need several."""
         for name in self.nodes:
             for loaded in self.selected:
                 self._add_single_node_runs(loaded, name)
@@ -507,8 +494,7 @@ class _Planner:
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
-                # The first node leads a run with docker: it must be the one named by
-                # bench_launch_host.
+                # The first node leads a run with docker: it must be the one named by bench_launch_host.
                 ordered = [lead, *(name for name in members if name != lead)]
                 runs = _docker_runs(
                     loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
@@ -540,8 +526,7 @@ class _Planner:
             parameters={
                 "nodes": len(members),
                 **{axis: value for axis, value in point.items() if value != ""},
-                # Both change the measured value: as parameters they separate histories and
-                # references.
+                # Both change the measured value: as parameters they separate histories and references.
                 **({"precision": site.precision} if site.precision else {}),
                 **({"config": site.config} if site.config else {}),
             },
@@ -649,9 +634,7 @@ def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
 
 
 def _rack_lead(site: Site, members: Sequence[str]) -> tuple[str, str]:
-    """Return the node that submits a rack's job, and the reason why the named node cannot, or
-    "".
-    """
+    """Return the node that submits a rack's job, and the reason why the named node cannot, or ""."""
     if not site.launch_host:
         return members[0], ""
     if site.launch_host in members:
@@ -663,9 +646,7 @@ def _rack_lead(site: Site, members: Sequence[str]) -> tuple[str, str]:
 def _staging_programs(
     loaded: LoadedDefinition, variables: Mapping[str, Scalar]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the programs that download or generate a benchmark's data, in the order of its
-    definition.
-    """
+    """Return the programs that download or generate a benchmark's data, in the order of its definition."""
     programs = []
     for stage in loaded.definition.stage:
         arguments = command_options(stage.arguments, variables, f"{loaded.path}: stage.arguments")
@@ -841,8 +822,7 @@ def _is_unfinished(plan: Plan, results: Path) -> bool:
     done = plan.done(results)
     if any(plan.remaining_runs(done, plan.given_up(done))):
         return True
-    # If the plan was interrupted between the last run and the report, a rack's hours are not spent
-    # again.
+    # If the plan was interrupted between the last run and the report, a rack's hours are not spent again.
     costly = any(run.launcher not in ("local", "mpirun") for run in plan.runs)
     return costly and not (results / plan.plan_id / REPORT_FILE).is_file()
 
@@ -881,9 +861,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
-    """Return the expected duration of runs from their history, or from their limits if there is
-    none.
-    """
+    """Return the expected duration of runs from their history, or from their limits if there is none."""
     expected_s = [run.expected_s for run in runs if run.expected_s is not None]
     # A run that cannot be made takes no time.
     limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
@@ -914,8 +892,6 @@ def _run_lines(run: PlannedRun) -> list[str]:
 
 
 def _judges_speed_alone(result: Result) -> bool:
-    """Return whether no rule has its own bound, so that a run can only be compared with a
-    reference.
-    """
+    """Return whether no rule has its own bound, so that a run can only be compared with a reference."""
     bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
     return not result.ruleset and all(bound == (None, None, None) for bound in bounds)

@@ -132,9 +132,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def job_seal(job: Mapping[str, Any]) -> str:
-    """Return the digest of the relevant parts of a job's end, computed as rackproof_job does on the
-    node.
-    """
+    """Return the digest of the relevant parts of a job's end, computed as rackproof_job does on the node."""
     # An older supervisor reports no state of its machine, so its seal does not cover one.
     counted = [[key, job.get(key)] for key in (*_SEALED, *(["machine"] if "machine" in job else []))]
     try:
@@ -191,9 +189,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding if a job that ended by itself failed; the checks are in order of
-    importance.
-    """
+    """Return a finding if a job that ended by itself failed; the checks are in order of importance."""
     status, signal = job.get("exit_status", 0), job.get("signal")
     # This comes first: a signal is the cause, whatever the exit status.
     if signal is not None:
@@ -205,8 +201,7 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         message = f"the job could not run: a parameter has a value that it cannot use (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
-        # This precedes the supervisor's own report: a failed program is a failure whatever it
-        # reports.
+        # This precedes the supervisor's own report: a failed program is a failure whatever it reports.
         return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
     if not job.get("succeeded", True):
         message = "the job has exit status 0, yet its supervisor reports no success"
@@ -340,9 +335,7 @@ def _expected_baselines(
 
 
 def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return the findings from outside the logs, the most specific first: reports show only a
-    few.
-    """
+    """Return the findings from outside the logs, the most specific first: reports show only a few."""
     job = job_findings(planned, evidence)
     if planned.launcher in BY_ITSELF:
         return [*job, *evidence.findings, *definition_findings(planned)]
@@ -494,8 +487,7 @@ class _Logs:
     findings: list[Finding] = field(default_factory=list)
     """Faults of the files themselves, as opposed to faults that they report."""
     launcher_output: LauncherOutput | None = None
-    """Output of the launcher, for a job that a cluster started and whose lead's log was
-    readable."""
+    """Output of the launcher, for a job that a cluster started and whose lead's log was readable."""
 
 
 def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
@@ -570,9 +562,7 @@ def _baselines_of(
 
 
 def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | None:
-    """Return the better direction of a measurement, from its rule or else from the measurement
-    itself.
-    """
+    """Return the better direction of a measurement, from its rule or else from the measurement itself."""
     for rule in planned.result.judge:
         if rule.metric == measurement.name and rule.direction is not None:
             return rule.direction

@@ -89,9 +89,7 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A run's job under Slurm, with its plan, the behaviour of its run script, its log and Slurm's
-    record.
-    """
+    """A run's job under Slurm, with its plan, the behaviour of its run script, its log and Slurm's record."""
 
     planned: PlannedRun
     script: RunScript
@@ -137,9 +135,7 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
 
 
 def usable_state(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usable part of a job's state: rows of the table report absent and damaged
-    parts.
-    """
+    """Return the usable part of a job's state: rows of the table report absent and damaged parts."""
     return {key: job[key] for key in _JOB_KINDS if job_value_state(key, job.get(key)) is _THERE}
 
 
@@ -156,9 +152,7 @@ def job_value_state(key: str, value: object) -> EvidenceState:
 
 
 def moment_of(raw: object) -> datetime | None:
-    """Return a time that a node states, or None if it is invalid; without a time zone, it is
-    UTC.
-    """
+    """Return a time that a node states, or None if it is invalid; without a time zone, it is UTC."""
     try:
         # fromtimestamp(True) is one second after the start of 1970.
         if isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -335,9 +329,7 @@ def _has_record(job: SlurmJob) -> bool:
 
 
 def _trained(job: SlurmJob) -> bool:
-    """Return whether the training started: if a job ended earlier, everything else is a
-    consequence.
-    """
+    """Return whether the training started: if a job ended earlier, everything else is a consequence."""
     if job.planned.launcher == "docker":
         by_slurm = len(job.planned.nodes) > 1
         return _was_taken(job) and not ended_before_training06(job.output06, job.output, by_slurm=by_slurm)

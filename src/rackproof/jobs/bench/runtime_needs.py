@@ -1,6 +1,4 @@
-"""Find the requirements of runs' environments that a node does not meet, before these are
-created.
-"""
+"""Find the requirements of runs' environments that a node does not meet, before these are created."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """The conditions for judging a speed: a reference, and nodes that were idle apart from the
-    run.
-    """
+    """The conditions for judging a speed: a reference, and nodes that were idle apart from the run."""
 
     references: bool
     idle: bool = True
@@ -784,8 +782,7 @@ def _mend_page(run: Run, folder: Path) -> str:
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
     """Return why a task failed: the end of the program's output, or else the task's message."""
     item = _failed_item(result)
-    # `msg` of a failed command is only "non-zero return code"; the program's own output names the
-    # cause.
+    # `msg` of a failed command is only "non-zero return code"; the program's own output names the cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
     message = "\n".join(lines) or str(item.get("msg") or "no message")
     # A program on a node wrote this text, and terminals and pages show it: it is sanitized.
@@ -834,8 +831,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # These programs store a copy of the benchmark's code, from which config and run script are
-    # fetched.
+    # These programs store a copy of the benchmark's code, from which config and run script are fetched.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":

@@ -1,6 +1,4 @@
-"""Plan the waves of provisioning: how many nodes of a partition are out of service at a time. No
-I/O.
-"""
+"""Plan the waves of provisioning: how many nodes of a partition are out of service at a time. No I/O."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ class _Partitions:
         return any(node not in self.out[name] for name in self.of.get(node, ()))
 
     def rank(self, node: str) -> int:
-        """Return a node's place in the order: nodes of an earlier run, then nodes in service, then
-        others.
-        """
+        """Return a node's place in the order: nodes of an earlier run, then nodes in service, then others."""
         if self.serves(node):
             return 1
         return 0 if node in self.of and node not in self.stays_out else 2
@@ -160,9 +156,7 @@ def plan_provision_waves(
 
 
 def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
-    """Return the nodes of one wave: as many as the limits allow, from the most crowded partitions
-    first.
-    """
+    """Return the nodes of one wave: as many as the limits allow, from the most crowded partitions first."""
     # A crowded partition needs the most waves. If it started last, it would need one small wave
     # after another.
     waiting = Counter(name for node in left for name in state.taken_by(node))

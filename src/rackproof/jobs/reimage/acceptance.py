@@ -61,8 +61,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
     if PROBES in checks and node not in night.measured:
-        # A node without GPUs has nothing to measure. A node whose GPUs are missing has, and fails
-        # here.
+        # A node without GPUs has nothing to measure. A node whose GPUs are missing has, and fails here.
         if _should_have_gpus(folder, node):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
@@ -235,8 +234,7 @@ def run_partner(
     end = jobs.clock() + WAIT_S - _PARTNER_START_S
     try:
         jobs.begin()
-        # In turn, and repeatedly: a partner may be busy with another node of the wave for half a
-        # minute.
+        # In turn, and repeatedly: a partner may be busy with another node of the wave for half a minute.
         for partner in itertools.cycle(partners):
             if jobs.clock() > end:
                 break
@@ -281,8 +279,7 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     else:
         result = _judge_pair(context, node, half, output, status)
         if not result.passed:
-            # One pair does not show which of the two is at fault; the node stays drained in both
-            # cases.
+            # One pair does not show which of the two is at fault; the node stays drained in both cases.
             reason = f"all-reduce failed with {half.partner}, which passed its last night: {result.text}"
     try:
         _add_pair(Path(context.folder), node, result, reason)
@@ -311,9 +308,7 @@ def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -
 
 
 def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> PairResult:
-    """Return the result of a pair: by a floor, or by comparison with earlier pairs of its rack and
-    SKU.
-    """
+    """Return the result of a pair: by a floor, or by comparison with earlier pairs of its rack and SKU."""
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")

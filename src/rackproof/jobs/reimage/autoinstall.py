@@ -149,8 +149,7 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
-            # ZipInfo uses the date 1980: with the time of packing, the same order would give other
-            # bytes.
+            # ZipInfo uses the date 1980: with the time of packing, the same order would give other bytes.
             archive.writestr(zipfile.ZipInfo(name), contents[name], zipfile.ZIP_DEFLATED, 9)
     return packed.getvalue()
 

@@ -26,9 +26,7 @@ NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inv
 
 
 class BmcError(RackproofError):
-    """A request that a BMC did not fulfil; the message gives the node, the reason, and the
-    remedy.
-    """
+    """A request that a BMC did not fulfil; the message gives the node, the reason, and the remedy."""
 
 
 class BmcSilentError(BmcError):
@@ -63,9 +61,7 @@ class Access:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Access:
-        """Return the access that a plugin's options describe; missing options have their
-        defaults.
-        """
+        """Return the access that a plugin's options describe; missing options have their defaults."""
         names = (
             *("address", "user", "password", "system", "protocol", "uefi"),
             *("fingerprint", "cipher_suite"),
@@ -81,9 +77,7 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """Power and boot target of a node, in Redfish's terms for any protocol, and its serial
-    number.
-    """
+    """Power and boot target of a node, in Redfish's terms for any protocol, and its serial number."""
 
     power: str
     boot: str
@@ -271,8 +265,7 @@ def set_power(
 
     with open_machine() as machine:
         for order, state in (("off", "Off"), ("on", "On")):
-            # A node that is already off gets no request: some BMCs refuse a request that changes
-            # nothing.
+            # A node that is already off gets no request: some BMCs refuse a request that changes nothing.
             if wanted in (order, "cycle") and machine.power() != state:
                 machine.switch(on=order == "on")
                 wait_for(machine, state)

@@ -213,9 +213,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
 
 
 def _parse_links(macs: Any) -> dict[str, bool | None]:
-    """Return the MAC addresses of a report, each with whether its link is up; None means
-    unknown.
-    """
+    """Return the MAC addresses of a report, each with whether its link is up; None means unknown."""
     if not isinstance(macs, dict):
         return {}
     return {

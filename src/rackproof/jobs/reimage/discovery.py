@@ -175,8 +175,7 @@ def ask_bmcs(
         while waiting and len(deadlines) < parallel:
             address = waiting.pop()
             deadlines[address] = clock() + timeout_s
-            # A thread cannot be ended: as a daemon, a hanging thread does not keep the process
-            # alive.
+            # A thread cannot be ended: as a daemon, a hanging thread does not keep the process alive.
             arguments = (address, access, list_systems, arrived)
             threading.Thread(target=_ask_bmc, args=arguments, daemon=True).start()
         try:
@@ -214,9 +213,7 @@ def _ask_bmc(
 
 @dataclass(frozen=True)
 class _Claim:
-    """A machine with a node's serial number; ``shared`` if its address also listed other
-    machines.
-    """
+    """A machine with a node's serial number; ``shared`` if its address also listed other machines."""
 
     address: str
     machine: MachineIdentity
@@ -257,9 +254,7 @@ class _Matching:
                 unknown.append(f"{address}: {_describe(machine, not self.booted)}: no node of the inventory")
 
     def settle(self, serial: str) -> _Claim | None:
-        """Return the single machine with a serial number, or None, with a problem, if that is
-        uncertain.
-        """
+        """Return the single machine with a serial number, or None, with a problem, if that is uncertain."""
         names, claims = self.names[serial], self.claims[serial]
         if len(names) > 1:
             self.problems.append(f"{', '.join(names)}: one reimage_serial for several nodes")
@@ -397,9 +392,7 @@ def normalize_bmc_address(address: str) -> str:
 
 
 def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[str]:
-    """Return the nodes that can be matched and whose MAC address (or BMC) is unknown so far. No
-    I/O.
-    """
+    """Return the nodes that can be matched and whose MAC address (or BMC) is unknown so far. No I/O."""
     return [
         name
         for name, known in nodes.items()
@@ -462,8 +455,7 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text()
         inventory = yaml.safe_load(text) or {}
         hosts = dict(inventory.get("all", {}).get("hosts") or {})
-        # Writing replaces the whole file, so any other content would be lost: it is an operator's
-        # own file.
+        # Writing replaces the whole file, so any other content would be lost: it is an operator's own file.
         if set(inventory) - {"all"} or set(inventory.get("all", {})) - {"hosts"}:
             raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
     except FileNotFoundError:

@@ -23,8 +23,7 @@ GBIT = 1e9 / 8
 Where = Literal["own", "server", "controller"]
 Limit = Literal["server", "controller", "drain", "nodes"]
 
-# By the position of a step in _steps(): the resource that its nodes share, and that sharing slows
-# down.
+# By the position of a step in _steps(): the resource that its nodes share, and that sharing slows down.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
@@ -99,8 +98,7 @@ class _Shared:
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
     def begin(self, work: float, who: int) -> None:
-        # All users get the same share: a piece ends when the amount given to each has grown by its
-        # size.
+        # All users get the same share: a piece ends when the amount given to each has grown by its size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:
@@ -178,9 +176,7 @@ def _simulate(
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
-    """Return the steps of one node; in a wave, a step starts when all nodes have ended the previous
-    one.
-    """
+    """Return the steps of one node; in a wave, a step starts when all nodes have ended the previous one."""
 
     def about(seconds: float) -> float:
         return seconds * chance.uniform(1 - assumed.spread, 1 + assumed.spread)

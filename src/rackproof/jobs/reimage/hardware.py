@@ -21,8 +21,7 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""Share of memory by which kernels may differ in what they reserve; a missing DIMM is far more than
-that."""
+"""Share of memory by which kernels may differ in what they reserve; a missing DIMM is far more than that."""
 
 
 class Change(Record):
@@ -181,8 +180,7 @@ def _serial_number(before: Node, after: Node) -> list[Change]:
     if was and now and was != now:
         return [Change(part=part, kind="differs", verdict=Verdict.FAIL, before=was, after=now)]
     if bool(was) != bool(now):
-        # Only root can read it: its absence shows how the record was made, not that the machine
-        # differs.
+        # Only root can read it: its absence shows how the record was made, not that the machine differs.
         return [Change(part=part, kind="unproven", before=was, after=now)]
     return []
 
@@ -202,8 +200,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
-    # Without its driver, a node lists no GPU at all: then nothing was queried, so nothing is
-    # missing.
+    # Without its driver, a node lists no GPU at all: then nothing was queried, so nothing is missing.
     if before.gpus:
         was = f"{len(before.gpus)} GPUs"
         return [Change(part="GPUs", kind="unproven", verdict=Verdict.UNPROVEN, before=was)]
@@ -273,8 +270,7 @@ def _firmware(before: Node, after: Node) -> list[Change]:
         mine = {name for name in names if name.startswith(prefix)}
         was_listed, is_listed = mine & before.firmware.keys(), mine & after.firmware.keys()
         if bool(was_listed) != bool(is_listed):
-            # One of the two was not queried, or did not answer: report one unproven change, not one
-            # per part.
+            # One of the two was not queried, or did not answer: report one unproven change, not one per part.
             names -= mine
             sides = {"before": "listed" if was_listed else "", "after": "listed" if is_listed else ""}
             changes.append(Change(part=part, kind="unproven", **sides))
@@ -332,8 +328,7 @@ def record_hardware(
     if settings is not None:
         about = add_settings(about, settings, expected)
     folder = Path(run.folder)
-    # Written before the comparison, so that the record of a node that fails here shows its current
-    # hardware.
+    # Written before the comparison, so that the record of a node that fails here shows its current hardware.
     _write(_record_path(folder, which, node), _to_json(about))
     changes = compare_hardware(read_record(folder, "before", node), about)
     _refuse_losses(node, changes)
@@ -359,8 +354,7 @@ def _record_before(
     about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
     if settings is not None:
-        # This is no failure yet: settings made through the BMC take effect at the next boot, which
-        # follows.
+        # This is no failure yet: settings made through the BMC take effect at the next boot, which follows.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
         remarks += [f"before: {change.text()}" for change in wrong]
         about = add_settings(about, settings, expected) if about is not None else None
@@ -377,9 +371,7 @@ def _record_before(
 def _hardware_before(
     run: ReimageContext, node: str, facts: Mapping[str, Any] | None, sku: str
 ) -> tuple[Node | None, list[str]]:
-    """Return a node's current hardware or, if it does not answer, that of its last night with a
-    remark.
-    """
+    """Return a node's current hardware or, if it does not answer, that of its last night with a remark."""
     if facts is not None:
         return node_from_facts(node, facts, sku), []
     # This is no failure: a node that is re-imaged because it is dead does not answer.
@@ -403,8 +395,7 @@ def _check_serial(node: str, about: Node | None, serial: str) -> list[str]:
         return []
     if about is None or not about.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
-    # Upper and lower case depend on where the number was entered: in firmware, by the BMC, or by
-    # hand.
+    # Upper and lower case depend on where the number was entered: in firmware, by the BMC, or by hand.
     if about.serial.lower() != serial.strip().lower():
         raise ReimageError(
             f"{node} is another machine: its serial number is {about.serial}, the inventory has "
@@ -497,9 +488,7 @@ def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
 
 
 def boot_id_path(folder: Path, node: str) -> Path:
-    """Return the path of the stored boot id from before imaging, which the later boot must not
-    have.
-    """
+    """Return the path of the stored boot id from before imaging, which the later boot must not have."""
     return folder / "before" / f"{node}.boot_id"
 
 

@@ -34,9 +34,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """The report of a node on its image; ``problem`` is the reason why it stops, or empty if it
-    continues.
-    """
+    """The report of a node on its image; ``problem`` is the reason why it stops, or empty if it continues."""
 
     problem: str = ""
     disk: str = ""
@@ -133,9 +131,7 @@ def _is_key(key: object) -> bool:
 
 
 def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
-    """Return another host with one of these keys: a report in its name, or an image that contains
-    keys.
-    """
+    """Return another host with one of these keys: a report in its name, or an image that contains keys."""
     for names, key in _entries(known_hosts):
         if key in keys and not _matches(names, name):
             return sanitize(names, 100)

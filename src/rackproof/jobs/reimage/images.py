@@ -1,6 +1,4 @@
-"""Describe a prepared image block by block, so that a node can check each block before it writes
-it.
-"""
+"""Describe a prepared image block by block, so that a node can check each block before it writes it."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from uuid import UUID
 from rackproof.core.records import Record
 
 BLOCK_BYTES = 4 * 2**20
-"""Size of a block, the same as in the program that writes
-(roles/netboot/files/rackproof-write-image)."""
+"""Size of a block, the same as in the program that writes (roles/netboot/files/rackproof-write-image)."""
 ZERO_BLOCK = "0"
 """Placeholder for the digest of a block of zeros, which need not be downloaded."""
 
@@ -71,12 +68,10 @@ def find_root_partition(start: bytes) -> Partition | None:
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
         return None
-    # In the order of the UEFI specification: block of the first entry, number of entries, size of
-    # an entry.
+    # In the order of the UEFI specification: block of the first entry, number of entries, size of an entry.
     at, count, size = struct.unpack_from("<QII", header, 72)
     found = []
-    # Disks have 128 entries; the number comes from the image and must not determine how long this
-    # takes.
+    # Disks have 128 entries; the number comes from the image and must not determine how long this takes.
     for number in range(min(count, 1024)):
         entry = start[at * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:

@@ -66,8 +66,7 @@ class IpmiMachine:
         host, port = parse_host_and_port(node, access.address)
         self._node, self._access = node, access
         self._fru: str | None = None
-        # The privilege OPERATOR is enough to switch and to set the boot; not every account has a
-        # higher one.
+        # The privilege OPERATOR is enough to switch and to set the boot; not every account has a higher one.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
         # 17 is the only one with SHA-256; ipmitool by default accepts what the other side offers.
         self._command += ["-C", str(access.cipher_suite)]
@@ -103,8 +102,7 @@ class IpmiMachine:
 
     def boot_from_network(self) -> None:
         """Request the next boot from the network."""
-        # Without efiboot the flags request a legacy boot, which a machine configured for UEFI may
-        # ignore.
+        # Without efiboot the flags request a legacy boot, which a machine configured for UEFI may ignore.
         self._ask("chassis", "bootdev", "pxe", *(["options=efiboot"] if self._access.uefi else []))
 
     def boot_as_set_up(self) -> None:
@@ -131,8 +129,7 @@ class IpmiMachine:
         """
         done = self._run(words)
         output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-        # Checked before the exit status: if a privilege is too low, ipmitool may only warn and exit
-        # with 0.
+        # Checked before the exit status: if a privilege is too low, ipmitool may only warn and exit with 0.
         if _PRIVILEGE.search(error):
             raise self._no_privilege()
         if done.returncode == 0:
@@ -223,8 +220,7 @@ def parse_boot_flags(output: str) -> tuple[str, str]:
     data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)
     if not data:
         return "", ""
-    # The first byte has "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2
-    # to 5.
+    # The first byte has "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2 to 5.
     first, second = bytes.fromhex(data[1])[:2]
     device = (second >> 2) & 0b1111
     boot = {0: "None", _PXE: "Pxe", _DISK: "Hdd"}.get(device, f"IPMI device {device}")

@@ -20,8 +20,7 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""Prefix of the reason of our drain. With ``rackproof:``, provisioning would lift the drain too
-early."""
+"""Prefix of the reason of our drain. With ``rackproof:``, provisioning would lift the drain too early."""
 
 
 class Step(StrEnum):
@@ -243,9 +242,7 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 def _next_wave(
     left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
 ) -> list[str]:
-    """Return the nodes of one wave: as many as the limits allow, starting with the most crowded
-    groups.
-    """
+    """Return the nodes of one wave: as many as the limits allow, starting with the most crowded groups."""
     # A crowded group needs the most waves. If it came later, its nodes would remain at the end and
     # need one small wave after another.
     waiting = Counter(group for name in left for group in member[name])

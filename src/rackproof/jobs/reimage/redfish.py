@@ -44,13 +44,11 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         ) from None
     redfish_http.refuse_plain_http(node, access)
     address = access.display_address
-    # A session saves the BMC a login for each request; BMCs without sessions get the password each
-    # time.
+    # A session saves the BMC a login for each request; BMCs without sessions get the password each time.
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     http = connector.Connector(
         redfish_http.redfish_url(access.address),
-        # A pinned certificate needs no authority, and BMC certificates seldom contain the BMC's
-        # name.
+        # A pinned certificate needs no authority, and BMC certificates seldom contain the BMC's name.
         verify=access.verify if not access.fingerprint else False,
         # Busy BMCs answer with a status of 500 and above, and a second later normally.
         server_side_retries=2,
@@ -168,9 +166,7 @@ def _macs(system: Any) -> dict[str, bool | None]:
 def read_settings(
     node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Settings:
-    """Return a node's BIOS settings and firmware or, for each of them, the reason why it is
-    unknown.
-    """
+    """Return a node's BIOS settings and firmware or, for each of them, the reason why it is unknown."""
     end = clock() + timeout_s
     settings = Settings()
     # One connection each: one answer remains available if the BMC fails at the other.
@@ -194,8 +190,7 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
         attributes = system.bios.attributes
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         attributes = None
-    # Some BMCs get the settings from the BIOS only when the machine is on: an empty list means
-    # unknown.
+    # Some BMCs get the settings from the BIOS only when the machine is on: an empty list means unknown.
     if not isinstance(attributes, dict) or not attributes:
         raise BmcError(
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
@@ -262,8 +257,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the power state of the node."""
-        # sushy caches what it has read: without force, a node that was switched off would remain on
-        # here.
+        # sushy caches what it has read: without force, a node that was switched off would remain on here.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 
@@ -282,8 +276,7 @@ class RedfishMachine:
         """Request the node's power to be switched on or off."""
         import sushy
 
-        # By force: the node is drained, and a hung system, which will be replaced, would never shut
-        # down.
+        # By force: the node is drained, and a hung system, which will be replaced, would never shut down.
         self._system.reset_system(sushy.ResetType.ON if on else sushy.ResetType.FORCE_OFF)
 
     def boot_from_network(self) -> None:
@@ -295,9 +288,7 @@ class RedfishMachine:
         )
 
     def boot_as_set_up(self) -> None:
-        """Cancel a request to boot from the network; if a BMC cannot cancel, request a boot from
-        disk.
-        """
+        """Cancel a request to boot from the network; if a BMC cannot cancel, request a boot from disk."""
         import sushy
         from sushy import exceptions
 

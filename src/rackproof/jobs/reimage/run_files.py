@@ -156,9 +156,7 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
 
 
 def next_run_id(results: Path) -> str:
-    """Return an id after all earlier runs' ids, even if the clock was set back: ids define their
-    order.
-    """
+    """Return an id after all earlier runs' ids, even if the clock was set back: ids define their order."""
     now, before = datetime.now(UTC), next(iter(run_folders(results)), None)
     latest = stamp_of(before.name) if before else None
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)

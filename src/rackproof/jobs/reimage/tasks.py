@@ -127,15 +127,13 @@ def begin_run(
     _check_method(method)
     images = images or {}
     try:
-        # Done before anything is claimed or written: an invalid file name must not end the run
-        # half-way.
+        # Done before anything is claimed or written: an invalid file name must not end the run half-way.
         for name in nodes:
             journal_path(results, name)
         limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
             _claim_nodes(results, nodes, owner_pid)
-        # Only now: a playbook that has just ended wrote its last entries before it released its
-        # claim.
+        # Only now: a playbook that has just ended wrote its last entries before it released its claim.
         plans = _plan_nodes(results, nodes, method, images, again)
         waves = _plan_waves(nodes, plans.todo, members, at_once, per_rack, per_partition)
         run_id = next_run_id(results)
@@ -158,8 +156,7 @@ def begin_run(
                 limits_s={step.value: seconds for step, seconds in limits.items()},
                 images=dict(images),
             )
-            # The request is written last: a run without it has started nothing, and older journals
-            # count.
+            # The request is written last: a run without it has started nothing, and older journals count.
             _write_adopted(Path(run.folder), plans)
             write_file(Path(run.folder) / RUN_FILE, seal_json(request.model_dump_json(indent=1) + "\n"))
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
@@ -221,8 +218,7 @@ def _continue_node(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # This applies even to another image: only the interrupted run has the node's earlier
-        # hardware.
+        # This applies even to another image: only the interrupted run has the node's earlier hardware.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -315,8 +311,7 @@ def write_step(
             reason=sanitize(reason, 1000),
             remarks=tuple(sanitize(text, 300) for text in (*remarks, *_late_remark(event, before))),
         )
-        # Space for a step's end is reserved before it starts: a full disk stops a node before it is
-        # touched.
+        # Space for a step's end is reserved before it starts: a full disk stops a node before it is touched.
         run_files.append_entry(path, entry, reserve=event == "begun")
         after = lifecycle.replay(run_files.read_journal(path), alive=True)
     except JournalError as error:
@@ -411,9 +406,7 @@ def _final_progress(run: ReimageContext, node: str) -> NodeProgress:
 
 
 def _read_node_progress(path: Path, alive: bool) -> NodeProgress:
-    """Return the progress shown by a journal; an unreadable journal is a failure with its
-    reason.
-    """
+    """Return the progress shown by a journal; an unreadable journal is a failure with its reason."""
     try:
         return lifecycle.replay(run_files.read_journal(path), alive=alive)
     except JournalError as error:

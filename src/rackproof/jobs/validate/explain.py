@@ -30,9 +30,7 @@ class ExplainError(RackproofError):
 
 
 class Explanation(Record):
-    """The explanation of a node, as lines; ``nights`` has time, verdict and first reason, newest
-    first.
-    """
+    """The explanation of a node, as lines; ``nights`` has time, verdict and first reason, newest first."""
 
     node: str
     night_id: str
@@ -55,7 +53,7 @@ def explain_node(results: Path, node: str) -> Explanation:
         node: The name in the inventory.
 
     Raises:
-        ExplainError: No night has a snapshot of the node.
+        ExplainError: No readable night includes the node.
         ResultsError: The results cannot be listed.
     """
     damaged: list[str] = []
@@ -117,7 +115,7 @@ def code_text(code: str, entry: FindingCode) -> str:
     verdicts = ", ".join(entry.verdicts)
     if number := re.fullmatch(r"xid_([0-9]{1,6})", code):
         known = requested_action(int(number[1]), "")
-        of_number = "not known of this number" if known == "unknown" else known
+        of_number = "no documented action for this XID" if known == "unknown" else known
         asks = f"{of_number}, unless the line itself or earlier reboots change that"
         verdict = verdict_of(int(number[1]), "")
         drains = "drains" if verdict is Verdict.FAIL else "does not drain"
@@ -138,9 +136,9 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
     lines = []
     state = mine.slurm
     if state is None:
-        lines.append("Slurm was not asked, or could not be.")
+        lines.append("Slurm was not queried, or did not answer.")
     elif not state.known:
-        lines.append("Slurm does not know it.")
+        lines.append("The node is not configured in Slurm.")
     else:
         owner = drain_owner(state.reason)
         by = {"ours": "drained by Rackproof's night", "other": f"taken out of service by {owner}"}
@@ -190,7 +188,7 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
             lines.append(f"{code}: failed {count}")
     lines += [f"{moment(one.ended)}: {about.did}" for one, about in nights[:_NIGHTS_SHOWN] if about.did]
     if mine.hold and mine.hold.passes:
-        lines.append(f"what failed has passed {mine.hold.passes} times since")
+        lines.append(f"The failed checks have passed {mine.hold.passes} times since.")
     return lines
 
 
@@ -218,8 +216,7 @@ def _step(node: str, one: HealthFinding) -> str:
     commands = {
         "configure": f"ansible-playbook provision.yml -l {node}  # {one.code}",
         "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {one.code}; no job may run there",
-        # nextstate=down: after the reboot Slurm gives the node no job, whatever its state was
-        # before.
+        # nextstate=down: after the reboot Slurm gives the node no job, whatever its state was before.
         "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {one.code}",
         "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={one.code}  # then power, cooling",
         "inspect": f"look at {one.name or node} {one.place}: cable, seat, cooling  # {one.code}".replace(
@@ -239,7 +236,7 @@ def rma_packet(results: Path, node: str) -> str:
         node: The name in the inventory.
 
     Raises:
-        ExplainError: No night has a snapshot of the node.
+        ExplainError: No readable night includes the node.
         ResultsError: The results cannot be listed.
     """
     one = explain_node(results, node)
@@ -301,9 +298,7 @@ def rma_packet(results: Path, node: str) -> str:
 def _partners(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
-    """Return the partners of a node and the result of each pair, newest night first, and bad
-    links.
-    """
+    """Return the partners of a node and the result of each pair, newest night first, and bad links."""
     from rackproof.store.probe_results import read_probes
 
     rows: list[tuple[Any, ...]] = []

@@ -55,9 +55,7 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
 
 
 def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return, by node, its reported parts that identify, or were accepted for, exactly one other
-    node.
-    """
+    """Return, by node, its reported parts that identify, or were accepted for, exactly one other node."""
     accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
     # Earlier nights are read only for these nodes: usually there are none.
@@ -67,8 +65,7 @@ def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]
     foreign: dict[str, list[str]] = {}
     for part, names in shared.items():
         owners = _owners(part, names, accepted, before)
-        # If several nodes are identified by it, or none, only an operator can decide which one owns
-        # it.
+        # If several nodes are identified by it, or none, only an operator can decide which one owns it.
         if len(owners) == 1:
             for name in set(names) - owners:
                 foreign.setdefault(name, []).append(part)

@@ -71,9 +71,7 @@ _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
 
 
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
-    """Return mounts given as paths, as path, fstype, source and options, or as in role storage
-    (``kind``).
-    """
+    """Return mounts given as paths, as path, fstype, source and options, or as in role storage (``kind``)."""
     if not isinstance(values, list | tuple):
         raise TypeError(f"mounts: {values!r:.60} is no list")
     mounts: list[str | ExpectedMount] = []
@@ -90,8 +88,7 @@ def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
 
 
 def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
-    # Other options, and sources of buckets and labelled disks, look different in the kernel's
-    # table.
+    # Other options, and sources of buckets and labelled disks, look different in the kernel's table.
     options = [option for option in value.get("options") or () if option == "ro"]
     mount = {"path": value.get("path"), "fstype": _FSTYPES.get(str(value["kind"]), ""), "options": options}
     return mount | ({"source": value.get("source") or ""} if value["kind"] == "nfs" else {})

@@ -50,9 +50,7 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """The findings of the health checks on a node, as texts: ``reasons`` gate, ``remarks`` do
-    not.
-    """
+    """The findings of the health checks on a node, as texts: ``reasons`` gate, ``remarks`` do not."""
 
     node: str
     verdict: Verdict
@@ -147,8 +145,7 @@ def judge_fleet(
     slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     night = NightRecord(
         night_id=begun.night_id,
-        # After a clock was set back, the night's id is in the future: the start must not be after
-        # the end.
+        # After a clock was set back, the night's id is in the future: the start must not be after the end.
         started=min(stamp_of(begun.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
         verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
@@ -195,8 +192,7 @@ def _read_inputs(
     begun: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
     folder, results = Path(begun.folder), Path(begun.results)
-    # Use one time for all phases: the windows of 24 hours and of earlier nights must not shift
-    # between them.
+    # Use one time for all phases: the windows of 24 hours and of earlier nights must not shift between them.
     now = datetime.now(UTC)
     snapshots = {
         name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None
@@ -233,9 +229,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the nodes that nights hold drained; only for these does it matter what was measured
-    again.
-    """
+    """Return the nodes that nights hold drained; only for these does it matter what was measured again."""
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -281,9 +275,7 @@ def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[
 def _add_failed_elsewhere(
     findings: dict[str, list[HealthFinding]], inputs: _NightInputs, measured: NightNumbers
 ) -> None:
-    """Add the GPUs that failed in another node, each once even if both the history and nights list
-    it.
-    """
+    """Add the GPUs that failed in another node, each once even if both the history and nights list it."""
     by_gpu = {one.name: one for one in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))}
     for one in by_gpu.values():
         findings.setdefault(one.node, []).append(one)
@@ -347,9 +339,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Return whether a night may have a snapshot of a node; for a damaged record this is
-    unknown.
-    """
+    """Return whether a night may have a snapshot of a node; for a damaged record this is unknown."""
     try:
         return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
     except ResultsError:
@@ -434,9 +424,7 @@ def _checked_findings(
     majority: Mapping[str, str] | None,
     idle: bool,
 ) -> list[HealthFinding]:
-    """Return the findings of the checks on a node; if they cannot process its answer, it is
-    unproven.
-    """
+    """Return the findings of the checks on a node; if they cannot process its answer, it is unproven."""
     expected = parse_node_expectation(name, kept.expected)
     limits = parse_limits(name, kept.limits)
     try:
@@ -530,9 +518,7 @@ def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[s
 
 
 def _machine_signs(kept: StoredSnapshot) -> set[str]:
-    """Return the properties that identify a machine: two names with the same ones are one
-    machine.
-    """
+    """Return the properties that identify a machine: two names with the same ones are one machine."""
     seen = kept.snapshot
     # Trays of a chassis may share their serial number, but not their boot ID.
     boot = {f"{seen.serial} {seen.boot_id}"} if seen.serial and seen.boot_id else set()
@@ -540,9 +526,7 @@ def _machine_signs(kept: StoredSnapshot) -> set[str]:
 
 
 def _is_idle(state: SlurmState | None) -> bool:
-    """Return whether certainly no job runs: if Slurm does not answer, used GPU memory may belong to
-    a job.
-    """
+    """Return whether certainly no job runs: if Slurm does not answer, used GPU memory may belong to a job."""
     return state is not None and state.known and not state.jobs
 
 
@@ -654,8 +638,7 @@ def _node_night(
     read_again: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
-        # ansible-core 2.19 begins every failure with this text; the operator needs the text after
-        # it.
+        # ansible-core 2.19 begins every failure with this text; the operator needs the text after it.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"
         return NodeNight(
             node=name, verdict=Verdict.UNPROVEN, unreached=f"no snapshot of it: {text}", slurm=state

@@ -168,9 +168,7 @@ def _shared_verdict(
 
 
 def _measured_tonight(readings: Any) -> set[str]:
-    """Return the hardware keys with a reading of tonight; a negative node means a link or a
-    group.
-    """
+    """Return the hardware keys with a reading of tonight; a negative node means a link or a group."""
     tonight = set(readings.node[readings.night == 0].tolist())
     return {readings.parts[node].key for node in tonight if node >= 0}
 
@@ -304,8 +302,7 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
     runs = []
     for folder in run_folders(results):
         stamp = stamp_of(folder.name)
-        # A folder is named after the start of its run: a run that took a day ended within the last
-        # 24 hours.
+        # A folder is named after the start of its run: a run that took a day ended within the last 24 hours.
         if stamp is None or now - stamp > timedelta(days=2) or night_store.is_night(folder.name):
             continue
         try:
@@ -332,9 +329,7 @@ def _gpus_failed_elsewhere(
 def failed_elsewhere_finding(
     name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
 ) -> HealthFinding:
-    """Return the finding about a GPU that failed in another node earlier: a hint, no reason to
-    drain.
-    """
+    """Return the finding about a GPU that failed in another node earlier: a hint, no reason to drain."""
     return HealthFinding(
         node=name,
         code="gpu_failed_elsewhere",

@@ -84,9 +84,7 @@ class NightlySettings:
 
 @dataclass(frozen=True)
 class NightlyOutcome:
-    """The outcome of a nightly: exit status, the night if there is one, and the lines of the
-    message.
-    """
+    """The outcome of a nightly: exit status, the night if there is one, and the lines of the message."""
 
     status: int
     night: NightRecord | None
@@ -177,16 +175,13 @@ def _single_nightly(results: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # An empty file means ended. If a reboot leaves it non-empty, systemd starts the night
-            # again.
+            # An empty file means ended. If a reboot leaves it non-empty, systemd starts the night again.
             lock.truncate(0)
 
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """The end of the playbook: exit status (None: out of time), its last lines, and lost or failed
-    hosts.
-    """
+    """The end of the playbook: exit status (None: out of time), its last lines, and lost or failed hosts."""
 
     status: int | None
     tail: tuple[str, ...]
@@ -205,9 +200,7 @@ def _program(name: str) -> Path:
 
 
 def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
-    """Run the playbook through ansible-runner within limits; its output is printed as it
-    arrives.
-    """
+    """Run the playbook through ansible-runner within limits; its output is printed as it arrives."""
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
@@ -230,8 +223,7 @@ def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # A terminal's Ctrl-C reaches only this process, which then ends the playbook in an
-            # orderly way.
+            # A terminal's Ctrl-C reaches only this process, which then ends the playbook in an orderly way.
             start_new_session=True,
             env=_environment(checkout, playbook.parent),
         )
@@ -258,9 +250,7 @@ def _remove_private_folders() -> None:
 
 
 def _environment(checkout: Path, programs: Path) -> dict[str, str]:
-    """Return the playbook's environment, without this process's own secrets and with host key
-    checking.
-    """
+    """Return the playbook's environment, without this process's own secrets and with host key checking."""
     secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
     kept = {name: value for name, value in os.environ.items() if name not in secrets}
     # ansible-runner would replace the checkout's path with its own, and would not check host keys.
@@ -283,9 +273,7 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail:
 
 
 def _failed_hosts(events: Path) -> Iterator[str]:
-    """Yield the unreachable hosts and the hosts with a failed task, as ansible-runner recorded
-    them.
-    """
+    """Yield the unreachable hosts and the hosts with a failed task, as ansible-runner recorded them."""
     lost: set[str] = set()
     failed: dict[str, set[str]] = {}
     for path in events.glob("*.json") if events.is_dir() else ():
@@ -399,8 +387,7 @@ def post_webhook(url: str, text: str) -> None:
     # urllib would also open file:// and ftp://.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
-    # Text in angle brackets notifies people and hides the targets of links; a node's units may
-    # contain it.
+    # Text in angle brackets notifies people and hides the targets of links; a node's units may contain it.
     body = json.dumps({"text": text[:_MOST_TEXT].translate(_SLACK)}).encode()
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, data=body, headers={"Content-Type": "application/json"}

@@ -1,6 +1,4 @@
-"""Write the pages of a night: the fleet as racks and nodes, with changes at the top, and a page per
-node.
-"""
+"""Write the pages of a night: the fleet as racks and nodes, with changes at the top, and a page per node."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from rackproof.store.run_folder import ResultsError, write_file
 PAGE = "index.html"
 JUNIT = "report.junit.xml"
 NODE_PAGES = 64
-"""Number of nodes above which only nodes that did not pass have a page: the others would show
-nothing.
-"""
+"""Number of nodes above which only nodes that did not pass have a page: the others would show nothing."""
 CHART_NIGHTS = 30
 _CHARTS = 6
 _LINES = 8
@@ -332,9 +328,7 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
 
 
 def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple[NightRecord, NodeNight]]]:
-    """Return the nights of nodes, newest first; each night is read only once for any number of
-    nodes.
-    """
+    """Return the nights of nodes, newest first; each night is read only once for any number of nodes."""
     found: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
     for folder in folders if names else ():
         try:
@@ -384,9 +378,7 @@ class _Series:
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
-        """Return a node's values by quantity, part and night; of several in one night, the
-        worst.
-        """
+        """Return a node's values by quantity, part and night; of several in one night, the worst."""
         readings = self._readings
         values: dict[int, dict[int, dict[int, float]]] = {}
         for row in (readings.node == node).nonzero()[0]:

@@ -86,9 +86,7 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
 
 
 def _next_id(results: Path) -> str:
-    """Return an id after all earlier nights' ids, even if the clock was set back: ids define their
-    order.
-    """
+    """Return an id after all earlier nights' ids, even if the clock was set back: ids define their order."""
     now, newest = datetime.now(UTC), next(iter(night_store.night_folders(results)), None)
     latest = stamp_of(newest.name) if newest else None
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
@@ -193,8 +191,7 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Units queried on every node: if enabled they must run, even if the inventory does not name
-them."""
+"""Units queried on every node: if enabled they must run, even if the inventory does not name them."""
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:

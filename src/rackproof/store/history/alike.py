@@ -1,6 +1,4 @@
-"""Find other hardware of a run's kind in the history: its measurements, and those that were
-accepted.
-"""
+"""Find other hardware of a run's kind in the history: its measurements, and those that were accepted."""
 
 from __future__ import annotations
 

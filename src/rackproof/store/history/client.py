@@ -1,6 +1,4 @@
-"""Provide the history to callers that can work without it: recording, planning and nightly
-validation.
-"""
+"""Provide the history to callers that can work without it: recording, planning and nightly validation."""
 
 from __future__ import annotations
 
@@ -113,9 +111,7 @@ class History:
             return None
 
     def keep(self, folder: Path) -> str:
-        """Store a recorded run, or note it for later; return a remark, or "" if there is no
-        problem.
-        """
+        """Store a recorded run, or note it for later; return a remark, or "" if there is no problem."""
         from rackproof.store.history.store import keep_or_spool
 
         outcome = keep_or_spool(folder, self._where, self._spool)

@@ -161,9 +161,7 @@ def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @contextmanager
 def translated_errors(target: Target) -> Iterator[None]:
-    """Turn database errors into :class:`HistoryError`, without the text or context of the
-    original.
-    """
+    """Turn database errors into :class:`HistoryError`, without the text or context of the original."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -248,9 +246,7 @@ def _sqlite_engine(target: Target) -> Engine:
 
 
 def _ensure_tables(engine: Engine, target: Target) -> None:
-    """Create the tables in an empty database; refuse a database whose tables have another
-    version.
-    """
+    """Create the tables in an empty database; refuse a database whose tables have another version."""
     with engine.connect() as connection:
         if _is_current(connection, target):
             return
@@ -300,9 +296,7 @@ def _is_current(connection: Connection, target: Target) -> bool:
 
 
 def _allow_readers_beside_writer(engine: Engine) -> None:
-    """Switch the file to write-ahead logging, so that readers and one writer do not wait for each
-    other.
-    """
+    """Switch the file to write-ahead logging, so that readers and one writer do not wait for each other."""
     raw = engine.raw_connection()
     try:
         raw.cursor().execute("PRAGMA journal_mode = WAL")

@@ -123,9 +123,7 @@ class Topology:
         return Place(canonical, *_link_between(ends))
 
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
-        """Return the hardware that a label names and its node, or ``None`` for an ordinary
-        label.
-        """
+        """Return the hardware that a label names and its node, or ``None`` for an ordinary label."""
         if value in self.gpus:
             return self.gpus[value]
         if label in _NODE_LABELS and value in self.nodes:
@@ -145,24 +143,18 @@ def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part 
 
 
 def storable_text(text: str, limit: int) -> str:
-    """Return text that both databases accept: no NUL, no lone surrogate, at most ``limit``
-    characters.
-    """
+    """Return text that both databases accept: no NUL, no lone surrogate, at most ``limit`` characters."""
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)[:limit]
 
 
 def bounded_key(key: str) -> str:
-    """Return a key that fits an indexed column and is still unique: a long one becomes its
-    SHA-256.
-    """
+    """Return a key that fits an indexed column and is still unique: a long one becomes its SHA-256."""
     clean = storable_text(key, len(key))
     return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest_of(key)}"
 
 
 def canonical_json(mapping: Mapping[str, Any]) -> str:
-    """Return one JSON text per mapping, independent of the order of keys; ASCII only, for any
-    database.
-    """
+    """Return one JSON text per mapping, independent of the order of keys; ASCII only, for any database."""
     return _CANONICAL.encode(mapping)
 
 

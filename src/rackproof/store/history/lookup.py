@@ -16,9 +16,7 @@ from rackproof.store.history.rows import Measured, ParameterMapping
 
 
 def one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return ``column IN (…)`` with literal numbers, because the number of parameters is
-    limited.
-    """
+    """Return ``column IN (…)`` with literal numbers, because the number of parameters is limited."""
     listed = sorted(set(ids))
     return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
 
@@ -102,9 +100,7 @@ def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElemen
 
 
 def could_have_labels(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Return whether a quantity's labels, some of which name hardware, can match the wanted ones.
-    No I/O.
-    """
+    """Return whether a quantity's labels, some of which name hardware, can match the wanted ones. No I/O."""
     return all(kept.get(name) in (value, PLACEHOLDER) for name, value in wanted.items())
 
 
@@ -155,8 +151,7 @@ class HardwareOfRows:
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
-        # In the order in which the ends were removed from the labels, so that each is restored in
-        # its place.
+        # In the order in which the ends were removed from the labels, so that each is restored in its place.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

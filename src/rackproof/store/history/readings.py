@@ -83,9 +83,7 @@ class Readings:
 
 
 class Accepted(NamedTuple):
-    """An accepted reference of the hardware itself; quantity and part are indices as in
-    :class:`Readings`.
-    """
+    """An accepted reference of the hardware itself; quantity and part are indices as in :class:`Readings`."""
 
     quantity: int
     part: int
@@ -93,9 +91,7 @@ class Accepted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A GPU that failed in a node other than its current one. ``then`` and ``now`` are keys of
-    nodes.
-    """
+    """A GPU that failed in a node other than its current one. ``then`` and ``now`` are keys of nodes."""
 
     gpu: str
     then: str
@@ -207,9 +203,7 @@ class _QuantityIndex:
         self._index: dict[tuple[str, str, str, str, str], int] = {}
 
     def add(self, run: Run, point: str, measurement: Measurement, labels: str) -> int:
-        """Return the index of a measurement's quantity; point and labels (of a place) are
-        canonical.
-        """
+        """Return the index of a measurement's quantity; point and labels (of a place) are canonical."""
         key = (run.benchmark, point, measurement.name, labels, measurement.unit)
         if key not in self._index:
             self._index[key] = len(self.described)
@@ -245,9 +239,7 @@ class _PartIndex:
             self.add(chip, topology, self.add(home, topology))
 
     def add(self, identity: Identity, topology: Topology, node: int = -1) -> int:
-        """Return the index of a piece as this run describes it; links and groups add their
-        members.
-        """
+        """Return the index of a piece as this run describes it; links and groups add their members."""
         key = (identity.kind.value, identity.key)
         if key not in self._index:
             self._index[key] = len(self.parts)

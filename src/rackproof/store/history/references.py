@@ -64,8 +64,7 @@ def mirror_bound(bound: float | None) -> float | None:
 def acceptance_objection(run: Run) -> str:
     """Return the reason why a run's numbers must not become references, or "" if they may."""
     if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
-        # Reasons and messages may be empty, but an empty objection would mean that there is no
-        # objection.
+        # Reasons and messages may be empty, but an empty objection would mean that there is no objection.
         return next(filter(None, run.reasons), f"it is {run.verdict.value}")
     # The verdict alone is not enough: a run may be unproven only for lack of the references that it
     # is to provide.
@@ -104,9 +103,7 @@ def _bad_evidence(run: Run) -> Iterator[str]:
 
 
 def _contradiction(run: Run, judged: Judgement) -> str:
-    """Return the reason why a judgement contradicts its own number and reference, or "" if it does
-    not.
-    """
+    """Return the reason why a judgement contradicts its own number and reference, or "" if it does not."""
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
     directions = {one.direction for one in run.measurements if one.name == judged.metric}
@@ -131,8 +128,7 @@ HOST_COPY_DEVIATION = 0.25
 """The same for copies between host and GPU, whose speed depends on the processor that the GPU is
 attached to."""
 CHAIN_DEVIATION = 0.05
-"""Largest distance of accepted numbers from the first accepted one, as a fraction, however many
-follow."""
+"""Largest distance of accepted numbers from the first accepted one, as a fraction, however many follow."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
 """Bandwidth of the link between a Grace CPU and its GPU, in GB/s."""
@@ -319,9 +315,7 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
 
 
 def product_on(run: Run, kind: str, key: str) -> str:
-    """Return the product name of the GPUs on which a number was measured, or "" if unknown or
-    ambiguous.
-    """
+    """Return the product name of the GPUs on which a number was measured, or "" if unknown or ambiguous."""
     gpus = [gpu for node in run.nodes for gpu in node.gpus]
     if kind == Kind.GPU.value:
         gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]

@@ -69,8 +69,7 @@ from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, Pa
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
-# Imported here and in the methods that use it: readings loads numpy, which storing a run does not
-# need.
+# Imported here and in the methods that use it: readings loads numpy, which storing a run does not need.
 if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
@@ -581,9 +580,7 @@ class Store(AbstractContextManager["Store"]):
             return read_nights(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
-        """Return the accepted references of the readings; :meth:`baseline` returns the same one by
-        one.
-        """
+        """Return the accepted references of the readings; :meth:`baseline` returns the same one by one."""
         from rackproof.store.history.readings import accepted_references
 
         with self._reading() as connection:
@@ -838,9 +835,7 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete the many rows of the oldest runs; the record is deleted last, which marks the run as
-    pruned.
-    """
+    """Delete the many rows of the oldest runs; the record is deleted last, which marks the run as pruned."""
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)
@@ -872,8 +867,7 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
         table.c.value,
         table.c.special,
     ).join(runs, runs.c.id == table.c.run_pk)
-    # Both columns are correct; the second uses the index of runs if nothing else narrows the
-    # search.
+    # Both columns are correct; the second uses the index of runs if nothing else narrows the search.
     moment = table.c.moment if narrowed else runs.c.moment
     query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
     return query if since is None else query.where(moment >= as_utc(since))
@@ -885,7 +879,6 @@ def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
     """Return the names of the hardware that a search is narrowed to."""
-    # A label that names hardware is not part of the quantity: it selects the hardware that was
-    # measured.
+    # A label that names hardware is not part of the quantity: it selects the hardware that was measured.
     names = [value for value in labels.values() if is_identity(value)]
     return names if hardware is None else [*names, hardware]

@@ -122,8 +122,7 @@ hardware = Table(
     Column("id", Integer, primary_key=True),
     # node | gpu | link (two parts, in order) | group (the nodes of one run)
     Column("kind", String(8), nullable=False),
-    # Survives a new hostname: GPU UUID, serial or chassis; for links and groups, the keys of the
-    # parts.
+    # Survives a new hostname: GPU UUID, serial or chassis; for links and groups, the keys of the parts.
     Column("key", String(KEY_LIMIT), nullable=False),
     # As last seen: the hostname of a node, the model of a GPU.
     Column("name", String(KEY_LIMIT), nullable=False),

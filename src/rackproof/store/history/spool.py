@@ -139,8 +139,7 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
     note = {
         "run_id": run.run_id,
-        # Both paths, so that no note is lost if the results are moved with their spool, or the
-        # spool alone.
+        # Both paths, so that no note is lost if the results are moved with their spool, or the spool alone.
         "folder": str(run_folder.resolve()),
         "relative": os.path.relpath(run_folder.resolve(), spool.resolve()),
         "noted": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -41,9 +41,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity: everything that identifies a number except its value, time and
-    hardware.
-    """
+    """A measured quantity: everything that identifies a number except its value, time and hardware."""
 
     digest: str
     unit: str
@@ -157,8 +155,7 @@ class RunWriter:
     def _enter_hardware(self, drafts: Sequence[_Draft]) -> None:
         sightings = _Sightings(drafts)
         parts = sightings.parts
-        # Always in the order of their keys: two writers that lock rows in the same order cannot
-        # deadlock.
+        # Always in the order of their keys: two writers that lock rows in the same order cannot deadlock.
         self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
         self.hardware_ids |= self.find_hardware(parts)
         ids = self.hardware_ids
@@ -277,9 +274,7 @@ class RunWriter:
 
 
 class _Sightings:
-    """The hardware in runs, each part once: its latest description, and the time of its first
-    sighting.
-    """
+    """The hardware in runs, each part once: its latest description, and the time of its first sighting."""
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}
@@ -340,8 +335,7 @@ class _Draft:
             quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
             for one, place in self.judged
         ]
-        # A judgement states no direction: the measurement of the same quantity, listed last,
-        # overrides it.
+        # A judgement states no direction: the measurement of the same quantity, listed last, overrides it.
         self.quantities = self.judged_quantities + self.measured_quantities
 
     @property

@@ -187,9 +187,7 @@ def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy
 
 
 def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
-    """Return the reason why a pass does not count yet: two runs in a row see the same state of the
-    node.
-    """
+    """Return the reason why a pass does not count yet: two runs in a row see the same state of the node."""
     if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
         return ""
     return (

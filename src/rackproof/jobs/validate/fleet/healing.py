@@ -154,9 +154,7 @@ def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], Evide
 
 
 def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
-    """Return the state of fields of each GPU; fields in ``as_before`` count if an earlier night had
-    them.
-    """
+    """Return the state of fields of each GPU; fields in ``as_before`` count if an earlier night had them."""
 
     def state(node: DrainedNode) -> EvidenceState:
         known = {
@@ -202,9 +200,7 @@ def _driver_tools(node: DrainedNode) -> EvidenceState:
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
-    """Return whether the node was booted since it failed: only a boot shows that some faults are
-    over.
-    """
+    """Return whether the node was booted since it failed: only a boot shows that some faults are over."""
     then = node.failed.boot_id if node.failed else ""
     return _state(bool(then and node.tonight.boot_id and then != node.tonight.boot_id))
 
@@ -271,9 +267,7 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether disk file systems that were writable before, and expected ones, are
-    writable.
-    """
+    """Return whether disk file systems that were writable before, and expected ones, are writable."""
     table = node.tonight.mount_table
     if not table:
         return EvidenceState.ABSENT
@@ -438,8 +432,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "ecc_off": ("ecc_mode",),
     "memory_unrepairable": ("unrepairable_memory",),
     "repair_pending": ("pending_repairs",),
-    # Its correction is loaded only with the driver, and a call without a warning may not have
-    # checked.
+    # Its correction is loaded only with the driver, and a call without a warning may not have checked.
     "inforom_corrupted": ("gpus", "driver_tools", "booted"),
     "mig_on": ("mig",),
     "compute_prohibited": ("compute_mode",),

@@ -35,8 +35,7 @@ _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
-"""Ends of a job that measured nothing: no time was left, a node was used by others, or Slurm lost
-the job."""
+"""Ends of a job that measured nothing: no time was left, a node was used by others, or Slurm lost the job."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,14 @@ class ProbeTarget:
     suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether the GPUs that a log names are the node's own; without known GPUs, none
-        is.
-        """
+        """Return whether the GPUs that a log names are the node's own; without known GPUs, none is."""
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
         return True
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
-    """Return the values that must be equal, as part and digest, of each device in a training step's
-    log.
-    """
+    """Return the values that must be equal, as part and digest, of each device in a training step's log."""
     digests = []
     for line in text.splitlines():
         head, mark, rest = line.partition(":::MLLOG ")
@@ -165,17 +160,13 @@ def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def _majority_digest(counts: Counter[str]) -> str:
-    """Return the digest of more than half of the devices, at least three, or "" if there is
-    none.
-    """
+    """Return the digest of more than half of the devices, at least three, or "" if there is none."""
     digest, count = counts.most_common(1)[0]
     return digest if count >= 3 and 2 * count > counts.total() else ""
 
 
 def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
-    """Return the reason why a device's bits do not pass; ``right`` is empty if the right bits are
-    unknown.
-    """
+    """Return the reason why a device's bits do not pass; ``right`` is empty if the right bits are unknown."""
     if right:
         verdict = Verdict.FAIL
         text = (
@@ -271,9 +262,7 @@ def _end_of_section(section: Section) -> str:
 
 
 def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section) -> NodeMeasurements:
-    """Return the speeds that a program measured, and the faults according to its benchmark's own
-    rules.
-    """
+    """Return the speeds that a program measured, and the faults according to its benchmark's own rules."""
     definition = _definition(plan, probe)
     rules = definition.result.judge
     whole = parse_section(section)
@@ -341,8 +330,7 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
     speeds = []
     for number in log.measurements:
         if any(_rule_covers(rule, number) for rule in unbounded):
-            # A number that names no GPU belongs to the node; numbers of several nodes are stored as
-            # one run.
+            # A number that names no GPU belongs to the node; numbers of several nodes are stored as one run.
             own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
             speeds.append(number.model_copy(update={"labels": {**number.labels, **own}}))
     return speeds

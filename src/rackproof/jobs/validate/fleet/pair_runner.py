@@ -83,9 +83,7 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of nodes without a partner in the round: each gets the partner that it met
-    longest ago.
-    """
+    """Return pairs of nodes without a partner in the round: each gets the partner that it met longest ago."""
     pairs = []
     while len(free) > 1:
         first, *rest = free

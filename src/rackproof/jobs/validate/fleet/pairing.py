@@ -14,9 +14,7 @@ Pair = tuple[str, str]
 
 
 def nights_needed(nodes: int) -> int:
-    """Return the number of nights after which every pair of ``nodes`` nodes has been tested
-    once.
-    """
+    """Return the number of nights after which every pair of ``nodes`` nodes has been tested once."""
     return 0 if nodes < 2 else nodes - 1 + nodes % 2
 
 
@@ -37,8 +35,7 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         seats.append(None)
     first, rest = seats[0], seats[1:]
     turn = night % rounds
-    # The first remains in place, all others move on by one each night: nodes opposite each other
-    # are paired.
+    # The first remains in place, all others move on by one each night: nodes opposite each other are paired.
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
@@ -187,8 +184,7 @@ class _Bisection:
     def halve(self, part: Sequence[str]) -> None:
         """Search the halves of a part that is known to fail."""
         halves = part[: len(part) // 2], part[len(part) // 2 :]
-        # Run both before searching either, so that the remaining runs are not all used for one
-        # half.
+        # Run both before searching either, so that the remaining runs are not all used for one half.
         answers = [self.ask(half) for half in halves]
         if all(answers):
             self.unclear.append(tuple(part))

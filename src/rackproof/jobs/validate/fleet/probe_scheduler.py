@@ -39,9 +39,7 @@ from rackproof.store.probe_results import ProbeNight
 def measuring_order(
     targets: Sequence[ProbeTarget], past: Sequence[ProbeNight], first: Collection[str] = ()
 ) -> list[ProbeTarget]:
-    """Return the idle nodes: first those in ``first``, then those whose last measurement is
-    oldest.
-    """
+    """Return the idle nodes: first those in ``first``, then those whose last measurement is oldest."""
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
         for name in night.measured:
@@ -86,8 +84,7 @@ def probe_night(
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([one for one in queue if programs[one.name]])
     twice = probes.retest_suspects(doubts, past)
-    # The newest night that has any: a night without the training step must not discard the agreed
-    # digests.
+    # The newest night that has any: a night without the training step must not discard the agreed digests.
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
@@ -243,9 +240,7 @@ class _NodeProbes:
     def _measure_again(
         self, suspects: Mapping[str, Collection[str]]
     ) -> dict[str, tuple[Measurement, ...] | str]:
-        """Measure the speeds of suspects, given by node, again; if that is impossible, return the
-        reason.
-        """
+        """Measure the speeds of suspects, given by node, again; if that is impossible, return the reason."""
         speeds = {
             # An optional test takes minutes: repeat it only if one of its own numbers is suspect.
             name: [
@@ -283,9 +278,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether both tries ran and failed; a missing interpreter is a fault of the
-    installation.
-    """
+    """Return whether both tries ran and failed; a missing interpreter is a fault of the installation."""
     python_lacks = any(one.name == "python" and one.status for one in last.sections)
     return first.how != "lost" and not python_lacks
 

@@ -186,9 +186,7 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
 
 
 def _better(one: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
-    """Return the better of a number and the worst of its new measurements, or all if that is
-    unknown.
-    """
+    """Return the better of a number and the worst of its new measurements, or all if that is unknown."""
     if not again:
         return [one]
     if one.direction is None or not one.finite or not all(_comparable(one, other) for other in again):
@@ -217,9 +215,7 @@ def _suspects(
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
-    """Return a suspicion as recorded by the night; it never fails a node by itself, only judging
-    does.
-    """
+    """Return a suspicion as recorded by the night; it never fails a node by itself, only judging does."""
     return reason.model_copy(
         update={
             "check": CHECK,
