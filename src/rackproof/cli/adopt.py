@@ -26,7 +26,7 @@ from rackproof.jobs.inventory.folder import (
 )
 from rackproof.jobs.inventory.inventory_files import AdoptedCluster, build_cluster, render_files
 from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
-from rackproof.jobs.inventory.nodes import AdoptError, join_sources, select_nodes
+from rackproof.jobs.inventory.nodes import AdoptedSource, AdoptError, join_sources, select_nodes
 from rackproof.jobs.inventory.read_file import read_text
 from rackproof.jobs.inventory.sku_guess import guess_sku, read_shipped_skus, read_sku_rules
 from rackproof.jobs.inventory.slurm_source import ask_slurm_listing, read_slurm_files
@@ -105,13 +105,13 @@ def adopt_command(
     root = find_checkout("validate.yml", checkout)
     rules, shipped = read_sku_rules(sku_rules), read_shipped_skus(root)
     is_known = check_folder(output)
-    sources = [ask_slurm_listing()] if slurm else []
-    sources += [read_slurm_files(slurm_files)] if slurm_files else []
-    sources += [read_csv_nodes(path) for path in csv_files]
-    if netbox_url:
-        token = read_token(netbox_token_file, os.environ)
-        sources.append(read_netbox_nodes(netbox_url, token, netbox_filters))
-    sources += [read_ansible_nodes(path) for path in inventories]
+    sources = [
+        *([ask_slurm_listing()] if slurm else []),
+        *([read_slurm_files(slurm_files)] if slurm_files else []),
+        *(read_csv_nodes(path) for path in csv_files),
+        *_netbox_source(netbox_url, netbox_token_file, netbox_filters),
+        *(read_ansible_nodes(path) for path in inventories),
+    ]
     if not sources:
         raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
     # Before they are joined: what is excluded may be what is wrong.
@@ -138,6 +138,12 @@ def adopt_command(
         print_json(_json(cluster, change, remarks, written=is_written))
     else:
         click.echo(_text(output, cluster, change, remarks, written=is_written))
+
+
+def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[str]) -> list[AdoptedSource]:
+    if not url:
+        return []
+    return [read_netbox_nodes(url, read_token(token_file, os.environ), filters)]
 
 
 def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:

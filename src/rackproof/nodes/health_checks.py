@@ -80,24 +80,34 @@ def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthF
     A node with more GPUs than its SKU belongs to another SKU, which may require more of each GPU: a
     slice with one GPU needs no NVLink, but the whole machine needs all of them.
     """
-    node, sku = NodeSubject(snapshot, None, expected, {}, Limits(), False), snapshot.sku
+    node = NodeSubject(snapshot, None, expected, {}, Limits(), False)
     if expected.skeleton:
         evidence = (
-            f"SKU {sku or '(none)'} is a skeleton: complete its group_vars, then take `skeleton` out of its "
-            "validate_expect"
+            f"SKU {snapshot.sku or '(none)'} is a skeleton: complete its group_vars, then take `skeleton` "
+            "out of its validate_expect"
         )
         yield node.finding("sku_skeleton", Verdict.UNPROVEN, "configure", evidence, "certain")
-    if sku and not expected.gpus:
+    yield from _sku_size(node)
+    yield from _sku_model(node)
+
+
+def _sku_size(node: NodeSubject) -> Iterator[HealthFinding]:
+    sku, size = node.snapshot.sku, node.expected.gpus
+    if sku and not size:
         evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
         yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
-    elif sku and (count := len({gpu.uuid for gpu in snapshot.gpus})) > expected.gpus:
-        evidence = f"{count} GPUs, SKU {sku} has {expected.gpus}: correct its SKU in the inventory"
+    elif sku and (count := len({gpu.uuid for gpu in node.snapshot.gpus})) > size:
+        evidence = f"{count} GPUs, SKU {sku} has {size}: correct its SKU in the inventory"
         yield node.finding("sku_gpus_exceeded", Verdict.UNPROVEN, "configure", evidence, "likely")
-    model = expected_model(sku, expected.gpu_name)
+
+
+def _sku_model(node: NodeSubject) -> Iterator[HealthFinding]:
+    sku = node.snapshot.sku
+    model = expected_model(sku, node.expected.gpu_name)
     if sku and not model:
         evidence = f"which GPUs SKU {sku} has is not known (bench_sku_gpu_name)"
         yield node.finding("sku_model_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
-    if model and (others := other_models((gpu.name for gpu in snapshot.gpus), model)):
+    if model and (others := other_models((gpu.name for gpu in node.snapshot.gpus), model)):
         shown = ", ".join(other or "no product name" for other in others)
         evidence = f"its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has"
         yield node.finding("sku_differs", Verdict.UNPROVEN, "configure", evidence, "likely")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import as_mapping
-from rackproof.jobs.inventory.csv_source import COLUMNS
+from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.lint import Inventory, list_inventory, read_inventory
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
@@ -44,12 +44,12 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
     remarks: list[str] = []
     left: dict[str, list[str]] = {}
     nodes = []
+    groups = _groups_by_host(inventory)
     for name in sorted(inventory.hosts):
         if problem := name_problem(name):
             remarks.append(f"left out: host {sanitize(name, 80)!r} of {path}: {problem}")
         elif name != "localhost":
-            groups = sorted(group for group, hosts in inventory.groups.items() if name in hosts)
-            nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups, left))
+            nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups.get(name, ()), left))
     if any(_names_gpus(node) for node in nodes):
         # Where some hosts have GPUs by name, those that name none are others: file servers, logins.
         nodes = [
@@ -105,26 +105,22 @@ def _controller(inventory: Inventory) -> str:
     return hosts[0] if hosts and not name_problem(hosts[0]) else ""
 
 
+def _groups_by_host(inventory: Inventory) -> dict[str, list[str]]:
+    """Return the groups of each host, sorted."""
+    found: dict[str, list[str]] = {}
+    for group in sorted(inventory.groups):
+        for host in dict.fromkeys(inventory.groups[group]):
+            found.setdefault(host, []).append(group)
+    return found
+
+
 def _node(
     name: str, values: Mapping[str, Any], groups: Collection[str], left: dict[str, list[str]]
 ) -> AdoptedNode:
-    kept: dict[str, str | int | bool] = {}
-    for variable, value in values.items():
-        if (fitting := _connection(str(variable), value)) is not None:
-            kept[str(variable)] = fitting
-        elif str(variable) not in _READ_VARIABLES:
-            left.setdefault(sanitize(variable, 60), []).append(name)
-    address = str(kept.pop("ansible_host", ""))
-    hints = [
-        GpuHint(where=f"variable {key}", text=sanitize(values[key], 200))
-        for key in (*COLUMNS["gpu"], *COLUMNS["type"])
-        if isinstance(values.get(key), str) and values[key].strip()
-    ]
+    variables = _taken_variables(name, values, left)
+    address = str(variables.pop("ansible_host", ""))
     own = [group for group in groups if group.lower() not in RESERVED_GROUPS]
-    hints += [GpuHint(where="group", text=group) for group in own]
-    count = next((values[key] for key in COLUMNS["gpus"] if isinstance(values.get(key), int)), None)
-    rack = next((str(values[key]) for key in COLUMNS["rack"] if isinstance(values.get(key), str)), "")
-    rack = sanitize(rack, 60) or next((group for group in own if _RACK_GROUP.fullmatch(group)), "")
+    rack = _rack(values, own)
     return AdoptedNode(
         name=name,
         source="Ansible",
@@ -132,17 +128,47 @@ def _node(
         rack=rack or rack_of_name(name),
         rack_from="its variables and groups" if rack else BY_NAME,
         partitions=tuple(group.removeprefix("partition_") for group in own if group.startswith("partition_")),
-        gpu_count=count if count is not None and not isinstance(count, bool) and 0 <= count <= 1024 else None,
+        gpu_count=stated_gpu_count(values),
         gpu_count_from="variable of GPUs",
-        hints=tuple(hints),
-        # A slice is in the group of its whole machine, too.
-        sku=max(
-            (group for group in own if group.startswith("sku_") and SKU_NAME.fullmatch(group)),
-            key=len,
-            default="",
-        ),
-        variables=kept,
+        hints=tuple(_hints(values, own)),
+        sku=_sku(own),
+        variables=variables,
     )
+
+
+def _taken_variables(
+    name: str, values: Mapping[str, Any], left: dict[str, list[str]]
+) -> dict[str, str | int | bool]:
+    """Return the variables that say how a host is reached; others are added to ``left``, by variable."""
+    taken: dict[str, str | int | bool] = {}
+    for variable, value in values.items():
+        if (fitting := _connection(str(variable), value)) is not None:
+            taken[str(variable)] = fitting
+        elif str(variable) not in _READ_VARIABLES:
+            left.setdefault(sanitize(variable, 60), []).append(name)
+    return taken
+
+
+def _hints(values: Mapping[str, Any], groups: Sequence[str]) -> Iterator[GpuHint]:
+    """Yield the texts that may name a host's GPUs: its variables, then its groups."""
+    for key in (*COLUMNS["gpu"], *COLUMNS["type"]):
+        value = values.get(key)
+        if isinstance(value, str) and value.strip():
+            yield GpuHint(where=f"variable {key}", text=sanitize(value, 200))
+    for group in groups:
+        yield GpuHint(where="group", text=group)
+
+
+def _rack(values: Mapping[str, Any], groups: Sequence[str]) -> str:
+    """Return the rack that a host's variables state, else the first group whose name is a rack's, else ""."""
+    stated = next((str(values[key]) for key in COLUMNS["rack"] if isinstance(values.get(key), str)), "")
+    return sanitize(stated, 60) or next((group for group in groups if _RACK_GROUP.fullmatch(group)), "")
+
+
+def _sku(groups: Sequence[str]) -> str:
+    """Return the longest group of a SKU, or "": a slice is in the group of its whole machine, too."""
+    skus = (group for group in groups if group.startswith("sku_") and SKU_NAME.fullmatch(group))
+    return max(skus, key=len, default="")
 
 
 _READ_VARIABLES = frozenset(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name])

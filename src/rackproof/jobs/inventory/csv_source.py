@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rackproof.core.hostlist import expand_hostlist, hostlist_problem
 from rackproof.core.text import sanitize
@@ -72,6 +73,17 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 underscores.
 """
 _MOST_FIELD = 10_000
+_MOST_GPUS = 1024
+
+
+def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
+    """Return the number of GPUs in the first variable or field of that meaning, or None if it cannot be one.
+
+    Args:
+        values: Values of any kind, by the names of :data:`COLUMNS`.
+    """
+    count = next((values[key] for key in COLUMNS["gpus"] if isinstance(values.get(key), int)), None)
+    return None if count is None or isinstance(count, bool) or not 0 <= count <= _MOST_GPUS else count
 
 
 def read_csv_nodes(path: Path) -> AdoptedSource:

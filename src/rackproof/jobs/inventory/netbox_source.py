@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 from rackproof.core.addresses import is_this_machine
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import as_mapping, list_at, mapping_at, text_at
-from rackproof.jobs.inventory.csv_source import COLUMNS
+from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
     AdoptedNode,
@@ -301,16 +301,7 @@ def _site(device: Mapping[str, Any]) -> str:
 
 
 def _node(name: str, device: Mapping[str, Any], site: str, remarks: list[str]) -> AdoptedNode:
-    fields = mapping_at(device, "custom_fields")
-    count = next((fields[key] for key in COLUMNS["gpus"] if isinstance(fields.get(key), int)), None)
-    given = {
-        "ansible_host": _address(device, "primary_ip"),
-        "reimage_serial": text_at(device, "serial").strip(),
-        "reimage_bmc_address": _address(device, "oob_ip"),
-    }
-    for variable in [key for key, text in given.items() if text and not variable_fits(key, text)]:
-        remarks.append(f"{name}: {sanitize(given[variable], 60)!r} is not taken: it cannot be its {variable}")
-        given[variable] = ""
+    variables = _fitting_variables(name, device, remarks)
     rack = mapping_at(device, "rack")
     place = text_at(rack, "name") or text_at(rack, "display")
     state = text_at(mapping_at(device, "status"), "value")
@@ -321,14 +312,32 @@ def _node(name: str, device: Mapping[str, Any], site: str, remarks: list[str]) -
     return AdoptedNode(
         name=name,
         source="NetBox",
-        address=given.pop("ansible_host"),
+        address=str(variables.pop("ansible_host", "")),
         rack=sanitize("-".join(filter(None, (site, place))), 120) if place else rack_of_name(name),
         rack_from="NetBox's rack" if place else BY_NAME,
-        gpu_count=count if count is not None and not isinstance(count, bool) and 0 <= count <= 1024 else None,
+        gpu_count=stated_gpu_count(mapping_at(device, "custom_fields")),
         gpu_count_from="custom field of GPUs",
         hints=tuple(_hints(device)),
-        variables={key: text for key, text in given.items() if text},
+        variables=variables,
     )
+
+
+def _fitting_variables(
+    name: str, device: Mapping[str, Any], remarks: list[str]
+) -> dict[str, str | int | bool]:
+    """Return address, serial number and BMC of a device; a text that cannot be one becomes a remark."""
+    given = {
+        "ansible_host": _address(device, "primary_ip"),
+        "reimage_serial": text_at(device, "serial").strip(),
+        "reimage_bmc_address": _address(device, "oob_ip"),
+    }
+    fitting: dict[str, str | int | bool] = {}
+    for variable, text in given.items():
+        if text and variable_fits(variable, text):
+            fitting[variable] = text
+        elif text:
+            remarks.append(f"{name}: {sanitize(text, 60)!r} is not taken: it cannot be its {variable}")
+    return fitting
 
 
 def _address(device: Mapping[str, Any], field: str) -> str:

@@ -54,7 +54,7 @@ class AdoptedNode(Record):
         hostname: What it calls itself, if not its name.
         rack: Its rack, and ``rack_from`` which fact states it.
         gpu_count: How many GPUs it has; 0 is that a source states none, None that none is known.
-        hints: Texts that may name its GPUs' model, the most telling first.
+        hints: Texts that may name its GPUs' model, the most specific first.
         sku: The SKU that a source names itself.
         sizes: What Slurm counts: cpus, sockets, cores_per_socket, threads, real_memory_mb.
         in_slurm: Whether Slurm lists it.

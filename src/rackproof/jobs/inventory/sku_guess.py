@@ -180,7 +180,7 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
 
 
 def _bare(model: str) -> str:
-    """Return a model without its board; a system's name stands for the model of its GPUs."""
+    """Return a model without its board; of a system's name, the model of its GPUs."""
     return expected_model(model).split()[0]
 
 
