@@ -54,7 +54,7 @@ PROGRAMS = (
     *("probe_soak.py", "soak_resume.py", "soak_series.py"),
     *("probe_gemm.py", "samples.py", "common.py"),
 )
-"""What sets what a second of the load is."""
+"""The programs that decide what a second of the load contains and how it is judged."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=soak_resume.GAP_S,
         metavar="SECONDS",
-        help="after a longer interruption a load starts anew (default: %(default)g)",
+        help="after a longer interruption a load starts again (default: %(default)g)",
     )
     add(
         "--sampling",
@@ -200,7 +200,7 @@ class Watch:
     keeper: Keeper
     settle_s: float
     wrong_values: Callable[[], int]
-    counted_s: float = 0.0
+    counted_s: float
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
 
     @property
@@ -281,11 +281,11 @@ def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespa
         return Kept(), Found(damage=str(error))
     if not len(kept.windows):
         return Kept(), Found()
-    anew = soak_resume.why_anew(
+    restart = soak_resume.why_restart(
         kept, alive, session, options.gap_limit, soak_resume.read_fault(options.notes)
     )
     counted_s = kept.counted_s(settle_seconds(options.seconds))
-    return kept, Found("", anew, len(kept.sessions), kept.loaded_s, counted_s)
+    return kept, Found("", restart, len(kept.sessions), kept.loaded_s, counted_s)
 
 
 def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
@@ -294,11 +294,11 @@ def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
         why = f"{found.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
         log.event("unproven", {"what": "the soak that was interrupted", "why": why})
         common.say(f"unproven: {why}")
-    elif found.anew:
+    elif found.restart:
         log.measurement("soak_unfinished_seconds", found.loaded_s, "s")
         common.say(
             f"a soak ended after {found.loaded_s:.0f} s without a result. This one starts again at 0 s: "
-            f"{found.anew}"
+            f"{found.restart}"
         )
     elif found.sessions:
         common.say(
@@ -352,28 +352,8 @@ def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
         opened = now
 
 
-def goes_on(more: bool, rank: Rank, device: torch.device) -> bool:
-    """Return whether the load is held on: rank 0 decides for all, for they reduce together."""
-    if rank.count == 1:
-        return more
-    word = torch.tensor([int(more)], device=device)
-    torch.distributed.broadcast(word, 0)
-    return bool(word.item())
-
-
-def hold(
-    load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log, before_s: float
-) -> None:
-    """Hold the load until so much is measured as was asked for, and log its windows.
-
-    Args:
-        load: The step.
-        watch: Keeps the windows.
-        options: The options.
-        rank: This rank.
-        log: The log.
-        before_s: The time measured before this session.
-    """
+def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Hold the load until all ranks have measured for the time asked for, and log its windows."""
     name = f"{rank.local}" if load.device.type == "cuda" else "cpu"
     lines = Lines(log, name, watch.kept) if options.sampling == "on" else None
     if lines:
@@ -382,10 +362,9 @@ def hold(
     for window in windows_of(load, watch, steps_of_window(load, rank)):
         if lines:
             lines.add(window)
-        measured_s = before_s + watch.counted_s
         if rank.index == 0:
-            log.progress("soak", min(round(measured_s), round(options.seconds)), round(options.seconds))
-        if not goes_on(measured_s < options.seconds, rank, load.device):
+            log.progress("soak", min(round(watch.counted_s), round(options.seconds)), round(options.seconds))
+        if common.holds_on_all_ranks(watch.counted_s >= options.seconds, rank, load.device):
             break
     watch.keeper.flush(*watch.read())
 
@@ -444,12 +423,10 @@ def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> Non
         log.measurement("soak_lag", 1 - rate / usual, "1", LOWER, **labels)
 
 
-def start(
-    keeper: Keeper, session: Session, options: argparse.Namespace, rank: Rank, log: Log
-) -> float | None:
-    """Start the session, after those of an earlier load or anew; return the time measured before.
+def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: Rank, log: Log) -> bool:
+    """Start the session, after those of an earlier load or as the first.
 
-    None if samples of an earlier load are damaged: what it showed is not known, and nothing is measured.
+    Return False if samples of an earlier load are damaged: what it showed is not known.
     """
     kept, mine = look_for_earlier(keeper, session, options)
     said = common.exchange_by_file(dataclasses.asdict(mine), rank, "earlier", TIMEOUT_S)
@@ -458,11 +435,11 @@ def start(
         say_start(found, kept, options.seconds, log)
     if found.damage:
         keeper.set_aside()
-        return None
+        return False
     if rank.index == 0:
         soak_resume.forget_fault(options.notes)
-    keeper.begin(Kept() if found.anew else kept, session)
-    return 0.0 if found.anew else found.counted_s
+    keeper.begin(Kept() if found.restart else kept, session)
+    return True
 
 
 def open_keeper(options: argparse.Namespace, rank: Rank) -> Keeper:
@@ -492,12 +469,13 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     if rank.count > 1:
         common.join(rank, "nccl", device, TIMEOUT_S)
     load = Load(GPU_SHAPE if found else CPU_SHAPE, device, reduced=rank.count > 1)
-    before_s = start(keeper, session_of(options, rank, found, nvml), options, rank, log)
-    if before_s is None:
+    if not start(keeper, session_of(options, rank, found, nvml), options, rank, log):
         common.mark_stop(rank)
         return
-    watch = Watch(load.shape, nvml, keeper, settle_seconds(options.seconds), load.wrong_values)
-    hold(load, watch, options, rank, log, before_s)
+    settle_s = settle_seconds(options.seconds)
+    counted_s = keeper.kept.counted_s(settle_s)
+    watch = Watch(load.shape, nvml, keeper, settle_s, load.wrong_values, counted_s)
+    hold(load, watch, options, rank, log)
     rate = report(watch, log, labels)
     if found:
         report_readings(watch, log, labels)

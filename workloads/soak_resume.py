@@ -96,7 +96,7 @@ class Kept:
     began_s: float = 0.0
     """Seconds of load before the last session."""
     starts: dict[float, float] = field(default_factory=dict)
-    """When a session began (Unix seconds), by the seconds of load before it."""
+    """The start of a session (Unix seconds), by the seconds of load before it."""
 
     def begin(self, session: Session) -> None:
         """Add a session.
@@ -242,18 +242,18 @@ def read_lines(file: Iterable[bytes], stated: End | None, name: str) -> tuple[Ke
 
 @dataclass(frozen=True)
 class Found:
-    """What one rank found of an earlier soak.
+    """The findings of one rank about an earlier soak.
 
     Args:
         damage: What is wrong with its samples, or "".
-        anew: Why it is not continued, or "".
+        restart: Why it starts again at 0 s, or "".
         sessions: The number of its sessions.
         loaded_s: Its seconds of load.
         counted_s: Those that count as measured.
     """
 
     damage: str = ""
-    anew: str = ""
+    restart: str = ""
     sessions: int = 0
     loaded_s: float = 0.0
     counted_s: float = 0.0
@@ -261,19 +261,19 @@ class Found:
 
 def agree(found: Sequence[Found]) -> Found:
     """Return what holds for all ranks: damage and reasons of any of them, and the shortest time. No I/O."""
-    anew = next((one.anew for one in found if one.anew), "")
-    if not anew and len({one.sessions for one in found}) > 1:
-        anew = "not all of its GPUs have samples"
+    restart = next((one.restart for one in found if one.restart), "")
+    if not restart and len({one.sessions for one in found}) > 1:
+        restart = "not all of its GPUs have samples"
     return Found(
         damage=next((one.damage for one in found if one.damage), ""),
-        anew=anew,
+        restart=restart,
         sessions=max(one.sessions for one in found),
         loaded_s=min(one.loaded_s for one in found),
         counted_s=min(one.counted_s for one in found),
     )
 
 
-def why_anew(kept: Kept, alive: float, now: Session, limit_s: float, fault: str) -> str:
+def why_restart(kept: Kept, alive: float, now: Session, limit_s: float, fault: str) -> str:
     """Return why a soak does not continue from an earlier one, or "" if it does. No I/O.
 
     Args:
@@ -360,7 +360,7 @@ class Keeper:
         return kept, alive
 
     def set_aside(self) -> None:
-        """Keep damaged samples for people under another name; the next soak starts anew."""
+        """Keep damaged samples for people under another name; the next soak starts again."""
         if self._keeps:
             with contextlib.suppress(OSError):
                 self.place.replace(self.place.with_suffix(".damaged"))
@@ -467,7 +467,7 @@ def digest_of_programs(names: Iterable[str]) -> str:
 
 
 def note_fault(folder: Path | None, status: int, started: float) -> None:
-    """Note that a soak which had begun its session failed by itself: no later one continues from it.
+    """Note that a soak failed by itself after its session began: no later one continues from it.
 
     Args:
         folder: The folder of the samples' folder, or None.

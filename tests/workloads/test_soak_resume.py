@@ -351,14 +351,14 @@ def test_kills_hide_no_stall_or_slowed_second(resume: Any, kills: list[int], dat
         ({"fault": "exit status 134"}, "failed with exit status 134"),
     ],
 )
-def test_when_a_soak_starts_anew(soak: Soak, resume: Any, change: dict[str, Any], why: str) -> None:
+def test_when_a_soak_starts_again(soak: Soak, resume: Any, change: dict[str, Any], why: str) -> None:
     soak.begin()
     soak.hold(100)
     kept, ended = soak.keeper.kept, soak.now
     soak.now += change.get("gap_s", 600)
     session = soak.session(about=change.get("about", {}), boot="two")
     alive = ended + change.get("alive_s", 0)
-    found = resume.why_anew(kept, alive, session, 3600.0, change.get("fault", ""))
+    found = resume.why_restart(kept, alive, session, 3600.0, change.get("fault", ""))
     assert why in found if why else found == ""
 
 
@@ -366,8 +366,10 @@ def test_all_ranks_continue_or_none(resume: Any) -> None:
     found = resume.Found
     whole = found(sessions=1, loaded_s=100, counted_s=90)
     assert resume.agree([whole, found(sessions=1, loaded_s=90, counted_s=80)]) == found("", "", 1, 90, 80)
-    assert resume.agree([whole, found(anew="its driver changed", sessions=1)]).anew == "its driver changed"
-    assert resume.agree([whole, found()]).anew == "not all of its GPUs have samples"
+    assert (
+        resume.agree([whole, found(restart="its driver changed", sessions=1)]).restart == "its driver changed"
+    )
+    assert resume.agree([whole, found()]).restart == "not all of its GPUs have samples"
     assert resume.agree([whole, found(damage="line 3")]).damage == "line 3"
     assert resume.agree([found(), found()]) == found()
 
@@ -477,13 +479,13 @@ class Said:
         ({}, [], ""),
         ({"damage": "line 3: it was changed"}, ["unproven"], "look at this disk"),
         (
-            {"anew": "its driver was 1, and is 2", "sessions": 2},
+            {"restart": "its driver was 1, and is 2", "sessions": 2},
             [("soak_unfinished_seconds", 90)],
             "at 0 s: its",
         ),
         ({"sessions": 2}, [("gpu_state", {"gpu": "GPU-1", "utilisation_percent": 99})], "80 of 900 s are"),
     ],
-    ids=["first", "damaged", "anew", "continued"],
+    ids=["first", "damaged", "restart", "continued"],
 )
 def test_what_a_soak_logs_of_an_earlier_one(
     root: Path, resume: Any, capsys: pytest.CaptureFixture[str], found: Any, events: list[Any], text: str
