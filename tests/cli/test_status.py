@@ -168,7 +168,27 @@ def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> Non
     text = run("status").stdout
     assert all(name in text for name in rows)
     assert "\x1b" not in text
-    assert "not known here: n9" in run("status", "n9").stderr
+    unknown = run("status", "n9")
+    assert ("not known here: n9" in unknown.stderr, unknown.stdout) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("why", "options", "says_slurm"), [("", [], True), ("no sinfo", [], False), ("", ["--no-slurm"], False)]
+)
+def test_without_a_node_only_what_was_asked_is_said_to_list_none(
+    run: Callable[..., Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+    options: list[str],
+    says_slurm: bool,
+) -> None:
+    assert "no playbook has run here yet" in run("status").stderr
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr("rackproof.cli.status.ask_slurm", lambda: ({}, why))
+    text = run("status", *options).stdout
+    assert ("Slurm lists none" in text) == says_slurm
+    assert "`rackproof history`" in text
 
 
 @pytest.mark.parametrize(
