@@ -191,6 +191,27 @@ def test_without_a_node_only_what_was_asked_is_said_to_list_none(
     assert "`rackproof history`" in text
 
 
+def test_a_node_is_explained_by_its_provisioning_too(fleet: Path, run: Callable[..., Result]) -> None:
+    """Without a night (n4 failed, n3 did not), and beside one (n2)."""
+    failed = run("explain", "n4").stdout
+    assert failed.startswith("n4: provisioning failed (")
+    assert "ada@" in failed
+    assert "apt: no space" in failed
+    assert "ansible-playbook provision.yml -l n4" in failed
+    well = run("explain", "n3").stdout
+    assert "provisioning ended well" in well
+    assert "Install the driver" in well
+    assert "provision.yml -l n3" not in well
+    write_provision(fleet, NOW, provision_of({"n2": []}, {}, set()), playbook="provision.yml", limit="n2")
+    both = run("explain", "n2").stdout
+    assert "n2: fail in the night" in both
+    assert "n2: provisioning ended well" in both
+    shown = json.loads(run("explain", "n4", "--json").stdout)
+    assert (shown["node"], list(shown["provisioning"]["nodes"])) == ("n4", ["n4"])
+    assert json.loads(run("explain", "n1", "--json").stdout)["provisioning"] is None
+    assert run("explain", "n9").exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("node", "acts"),
     [
