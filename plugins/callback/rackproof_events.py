@@ -92,5 +92,6 @@ class CallbackModule(CallbackBase):
             host=result._host.get_name(),
             state=state,
             task=result._task.get_name(),
+            once=bool(result._task.run_once) and not result._task.delegate_to,
             text=failure_text(result._result),
         )

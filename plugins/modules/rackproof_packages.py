@@ -178,6 +178,29 @@ MEANINGS = (
         "the mirror holds this release of the operating system.",
     ),
     (
+        r"\b(?:401|407) +[A-Z][a-z]|does the network require authentication",
+        "A repository's server, or a proxy before it, wants a login. Check apt_mirror_root and "
+        "apt_mirror_proxy from this node with curl -I.",
+    ),
+    (
+        # Two words, so that an amount (512 MB) is no status.
+        r"\b(?:429|5\d\d) +[A-Z][a-z]",
+        "A repository's server answers with an error of its own. Look at the log of the mirror or of the "
+        "proxy before it, then start the same command again: it goes on where it stopped.",
+    ),
+    (
+        r"(?:MergeList|parse package file|parsing file|parse) '?/var/lib/dpkg/status",
+        "dpkg's list of installed packages is damaged. Put the newest whole copy of "
+        "/var/backups/dpkg.status.* in the place of /var/lib/dpkg/status, or re-image the node.",
+    ),
+    (
+        r"Problem with MergeList|Unable to parse package file|Encountered a section with no Package|"
+        r"package lists or status file could not be parsed|Empty files can't be valid archives",
+        "A package list is damaged. On the node type rm -r /var/lib/apt/lists/* and start the same command "
+        "again, which fetches the lists; if it fails again, the mirror's list itself is damaged: renew the "
+        "mirror.",
+    ),
+    (
         r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress",
         "A repository is being changed at this moment, or a proxy hands out old files. Start the same "
         "command "

@@ -1,6 +1,7 @@
 """Report a playbook's steps as JSON lines to the command that started it: no shown text, no secret.
 
-A line is an object with ``kind``: ``task`` (a host begins a step), ``end`` (it ended it), ``job`` (a
+A line is an object with ``kind``: ``task`` (a host begins a step), ``end`` (it ended it; ``once`` marks a
+failure of a task that is done once for all hosts), ``job`` (a
 supervised job runs or has ended), ``note`` (a message of a task) or ``diff``. ``rackproof.cli.live_lines``
 reads them.
 """

@@ -52,7 +52,7 @@ FOLDERS = ("payload", "scripts", "ofed", "nv_peer_memory", "pyxis")
 SLURM_HEADERS = "libslurm-dev"
 LOCK_WAIT_S = 600
 """Unattended upgrades of a host may hold apt's locks for minutes."""
-LOCKED = re.compile(r"(?i)could not get lock|unable to lock|is held by process")
+LOCKED = re.compile(r"(?i)could not get lock|unable to (?:lock|acquire)|is held by process")
 PEER_MEMORY_TAG = "1.0-8"
 
 

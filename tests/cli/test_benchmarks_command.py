@@ -57,6 +57,20 @@ def test_each_shipped_image_without_a_digest_is_listed(run: Callable[..., Result
     }
 
 
+@pytest.mark.parametrize("form", [[], ["--json"], ["--suite", "quick"]])
+def test_a_wrong_file_is_named_beside_the_list_of_the_others(
+    run: Callable[..., Result], tmp_path: Path, form: list[str]
+) -> None:
+    (tmp_path / "gemm.yml").write_text((FOLDER / "gemm.yml").read_text())
+    (tmp_path / "half.yml").write_text("name: [")
+    (tmp_path / "later.yml").write_text("")
+    listed = run("benchmarks", "--definitions", tmp_path, *form)
+    assert listed.exit_code == 1
+    assert "gemm" in listed.stdout
+    assert [name in listed.stderr for name in ("half.yml:1: not YAML", "later.yml:1: ")] == [True, True]
+    assert "half" not in listed.stdout
+
+
 def test_a_row_is_one_line_without_a_terminal(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,7 +341,7 @@ class TestAccept:
         (tmp_path / "results" / "plan-1").mkdir()
         ids = [one.format(kept=kept) for one in runs]
         made = SimpleNamespace(runs=[SimpleNamespace(run_id=one) for one in ids])
-        monkeypatch.setattr("rackproof.cli.history.read_plan", lambda *_: made)
+        monkeypatch.setattr("rackproof.cli.find_run.read_plan", lambda *_: made)
         result = run("accept", "plan-1")
         assert result.exit_code == status
         said = output_of(result)
@@ -609,6 +609,16 @@ class TestReport:
         assert "Both" in page
         assert f'href="results/{kept}/report.html"' in page
 
+    def test_a_plan_stands_for_its_runs(
+        self, run: Call, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_run(example_runs.rack(), tmp_path / "results" / "rack")
+        (tmp_path / "results" / "plan-1").mkdir()
+        made = SimpleNamespace(runs=[SimpleNamespace(run_id=kept), SimpleNamespace(run_id="rack")])
+        monkeypatch.setattr("rackproof.cli.find_run.read_plan", lambda *_: made)
+        of_plan = output_of(run("report", "plan-1", "--format", "md"))
+        assert of_plan == output_of(run("report", kept, "rack", "--format", "md"))
+
     def test_showing_a_failed_run_is_no_error(self, run: Call, tmp_path: Path) -> None:
         write_run(example_runs.hostile(), tmp_path / "results" / "h")
         assert run("report", "h", "--format", "md").exit_code == 0
@@ -617,7 +627,8 @@ class TestReport:
         ("arguments", "message"),
         [
             (["gone"], "no run gone"),
-            ([], "Missing argument 'RUN...'"),
+            (["plan-gone"], "no run plan-gone"),
+            ([], "Missing argument 'RUN|PLAN...'"),
             (["x", "--format", "pdf"], "'pdf' is not one of"),
         ],
     )
@@ -638,6 +649,14 @@ class TestProgram:
     )
     def test_usage_errors_end_with_1(self, arguments: list[str], status: int, run: Call) -> None:
         assert run(*arguments).exit_code == status
+
+    @pytest.mark.parametrize(
+        ("typed", "near"), [("bensh", "bench"), ("statsu", "status"), ("hist", "history")]
+    )
+    def test_near_names_of_an_unknown_command(self, typed: str, near: str, run: Call) -> None:
+        said = output_of(run(typed))
+        assert f"No such command '{typed}'" in said
+        assert f"'{near}'" in said
 
     def test_help_lists_the_exit_statuses(self, run: Call) -> None:
         output = output_of(run("--help"))

@@ -82,6 +82,44 @@ def test_a_failure_is_printed_with_its_reason_and_a_note_as_it_is(view: LiveLine
 
 
 @pytest.mark.parametrize(
+    ("state", "once", "shown"),
+    [
+        ("failed", True, "Refuse it: no -l"),
+        ("failed", False, "n1: failed: Refuse it: no -l"),
+        ("unreachable", False, "n1: unreachable: Refuse it: no -l"),
+    ],
+)
+def test_what_is_refused_for_all_nodes_accuses_none(
+    view: LiveLines, state: str, once: bool, shown: str
+) -> None:
+    ended = {
+        "kind": "end",
+        "host": "n1",
+        "state": state,
+        "task": "a : Refuse it",
+        "text": "no -l",
+        "once": once,
+    }
+    assert view.add_event(ended, 11) == [shown]
+
+
+@pytest.mark.parametrize("help_first", [True, False])
+def test_a_misspelt_option_is_one_line(help_first: bool) -> None:
+    view = LiveLines("bench", moves=True)
+    usage = ["usage: ansible-playbook [-h] [--version]", "                        playbook [playbook ...]"]
+    error = "ansible-playbook: error: unrecognized arguments: --chekc"
+
+    def printed_help() -> list[str]:
+        return [one for line in (*usage, "", "options:", "  -h") for one in view.add_output(line, 0)]
+
+    shown = printed_help() if help_first else []
+    shown += [one for line in (*usage, error, "") for one in view.add_error(line, 0)]
+    shown += [] if help_first else printed_help()
+    assert len(shown) == 1
+    assert shown[0].startswith("rackproof: unrecognized arguments: --chekc; ")
+
+
+@pytest.mark.parametrize(
     ("lines", "shown"),
     [
         (
@@ -149,7 +187,7 @@ def test_a_command_to_type_is_seen(line: str, named: bool) -> None:
     assert view.named_program is named
 
 
-KEYS = st.sampled_from(("kind", "host", "task", "path", "state", "text", "id", "on", "runs"))
+KEYS = st.sampled_from(("kind", "host", "task", "path", "state", "text", "id", "on", "runs", "once"))
 KINDS = st.sampled_from(("task", "end", "job", "note", "diff", "failed"))
 EVENTS = st.dictionaries(KEYS, st.one_of(KINDS, st.text(), st.none(), st.integers()))
 

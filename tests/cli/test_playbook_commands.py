@@ -73,6 +73,17 @@ def test_options_are_passed_on_and_the_status_is_the_playbooks(
     assert done.stdout == f"given {given}\nrun-1 · n1 · epoch 1/3\n"
 
 
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"LANG": "xx_YY.UTF-8"}, {"LC_ALL": "de_DE"}, {}])
+def test_the_playbook_has_a_locale_that_ansible_starts_in(
+    root: Path, command: Callable[..., list[str]], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    argv = command("stop")
+    (tmp_path / "fake").write_text("#!/bin/sh\nlocale charmap\n")
+    environment = {"PATH": os.environ["PATH"], **environment}
+    done = subprocess.run(argv, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["UTF-8"]
+
+
 def test_v_shows_ansibles_own_output(root: Path, command: Callable[..., list[str]]) -> None:
     done = subprocess.run(command("bench", "-v", "0"), cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout == "given ['-v', '0']\n\x1b[2Jrun-1 · n1 · epoch 1/3\n"

@@ -168,7 +168,48 @@ def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> Non
     text = run("status").stdout
     assert all(name in text for name in rows)
     assert "\x1b" not in text
-    assert "not known here: n9" in run("status", "n9").stderr
+    unknown = run("status", "n9")
+    assert ("not known here: n9" in unknown.stderr, unknown.stdout) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("why", "options", "says_slurm"), [("", [], True), ("no sinfo", [], False), ("", ["--no-slurm"], False)]
+)
+def test_without_a_node_only_what_was_asked_is_said_to_list_none(
+    run: Callable[..., Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+    options: list[str],
+    says_slurm: bool,
+) -> None:
+    assert "no playbook has run here yet" in run("status").stderr
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr("rackproof.cli.status.ask_slurm", lambda: ({}, why))
+    text = run("status", *options).stdout
+    assert ("Slurm lists none" in text) == says_slurm
+    assert "`rackproof history`" in text
+
+
+def test_a_node_is_explained_by_its_provisioning_too(fleet: Path, run: Callable[..., Result]) -> None:
+    """Without a night (n4 failed, n3 did not), and beside one (n2)."""
+    failed = run("explain", "n4").stdout
+    assert failed.startswith("n4: provisioning failed (")
+    assert "ada@" in failed
+    assert "apt: no space" in failed
+    assert "ansible-playbook provision.yml -l n4" in failed
+    well = run("explain", "n3").stdout
+    assert "provisioning ended well" in well
+    assert "Install the driver" in well
+    assert "provision.yml -l n3" not in well
+    write_provision(fleet, NOW, provision_of({"n2": []}, {}, set()), playbook="provision.yml", limit="n2")
+    both = run("explain", "n2").stdout
+    assert "n2: fail in the night" in both
+    assert "n2: provisioning ended well" in both
+    shown = json.loads(run("explain", "n4", "--json").stdout)
+    assert (shown["node"], list(shown["provisioning"]["nodes"])) == ("n4", ["n4"])
+    assert json.loads(run("explain", "n1", "--json").stdout)["provisioning"] is None
+    assert run("explain", "n9").exit_code == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,23 @@ def test_a_half_written_file_stops_its_own_benchmark_and_suites_alone(tmp_path: 
     for names in (["half"], ["good", "half"], []):
         with pytest.raises(DefinitionError, match=r"half\.yaml"):
             definitions.load_definitions(tmp_path, log_formats=FORMATS, names=names)
+    with pytest.raises(UnknownBenchmarkError, match="no benchmark `goood`; did you mean `good`"):
+        definitions.load_definitions(tmp_path, log_formats=FORMATS, names=["goood"])
+
+
+def test_each_wrong_file_is_named_and_the_others_are_loaded(tmp_path: Path) -> None:
+    write(tmp_path)
+    os.mkfifo(tmp_path / "pipe.yml")
+    (tmp_path / "zero.yml").symlink_to("/dev/zero")
+    (tmp_path / "gone.yml").symlink_to("nowhere")
+    (tmp_path / "folder.yml").mkdir()
+    write(tmp_path, BOMB, "bomb.yml")
+    loaded, mistakes = definitions.load_valid_definitions(tmp_path, log_formats=FORMATS)
+    assert list(loaded) == ["good"]
+    for name, mistake in zip(("bomb", "folder", "gone", "pipe", "zero"), mistakes, strict=True):
+        assert f"{name}.yml" in mistake
+    with pytest.raises(DefinitionError, match=r"(?s)bomb\.yml.*zero\.yml"):
+        definitions.load_definitions(tmp_path, log_formats=FORMATS)
 
 
 def test_both_endings_of_yaml_count_and_one_name_has_one_file(tmp_path: Path) -> None:

@@ -276,6 +276,30 @@ def test_licences_are_accepted_before_the_installation(modules: Modules, node: N
         ),
         ("E: Release file for http://m is not valid yet (invalid for another 3h)", "clock of the node"),
         ("Err:1 http://m stable/main amd64 Packages\n  Hash Sum mismatch", "being changed at this moment"),
+        ("E: Failed to fetch http://m/x  503  Service Unavailable [IP: 198.18.0.1 80]", "error of its own"),
+        ("E: Failed to fetch http://m/x  500  Internal Server Error [IP: 198.18.0.1 80]", "error of its own"),
+        ("W: Failed to fetch http://m/x  429  Too Many Requests [IP: 198.18.0.1 80]", "error of its own"),
+        ("E: Failed to fetch http://m/x  407  Proxy Authentication Required", "wants a login"),
+        ("E: Failed to fetch http://m/x  401  Unauthorized [IP: 198.18.0.1 80]", "wants a login"),
+        (
+            "E: Failed to fetch http://m/x  Clearsigned file isn't valid, got 'NODATA' (does the network "
+            "require authentication?)",
+            "wants a login",
+        ),
+        (
+            "E: Encountered a section with no Package: header\n"
+            "E: Problem with MergeList /var/lib/apt/lists/m_dists_stable_main_binary-amd64_Packages\n"
+            "E: The package lists or status file could not be parsed or opened.",
+            "rm -r /var/lib/apt/lists/*",
+        ),
+        ("E: Unable to parse package file /var/lib/apt/lists/m_Packages (1)", "rm -r /var/lib/apt/lists/*"),
+        ("E: Failed to fetch store:/x  Empty files can't be valid archives", "rm -r /var/lib/apt/lists/*"),
+        (
+            "E: Problem with MergeList /var/lib/dpkg/status\n"
+            "E: The package lists or status file could not be parsed or opened.",
+            "/var/backups/dpkg.status.*",
+        ),
+        ("E: Need to get 512 MB of archives, and 503 MB are there", "apt said: E: Need"),
         ("E: Failed to write - write (28: No space left on device)", "disk is full"),
         ("E: something that nobody has seen before", "nobody has seen before"),
     ],

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from rackproof.cli.errors import EXIT_ERROR
 from rackproof.cli.options import json_option
 from rackproof.cli.output import print_json, terminal_width
-from rackproof.core.definitions import load_definitions
+from rackproof.core.definitions import load_valid_definitions
 from rackproof.core.text import sanitize
 from rackproof.logs import FORMATS
 from rackproof.report.terminal import text_table
@@ -35,6 +36,7 @@ def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_
 
     Run one with `ansible-playbook bench.yml -l HOSTS -e benchmark=NAME`, a suite with `-e suite=NAME`.
     """
+    loaded_definitions, mistakes = load_valid_definitions(definitions, log_formats=FORMATS)
     rows = [
         {
             "name": loaded.name,
@@ -43,7 +45,7 @@ def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_
             "parameters": sorted(loaded.definition.parameters),
             "unpinned_images": list(loaded.definition.unpinned_images),
         }
-        for loaded in load_definitions(definitions, log_formats=FORMATS).values()
+        for loaded in loaded_definitions.values()
         if (suite is None or suite in loaded.definition.suites)
         and (loaded.definition.unpinned_images or not unpinned)
     ]
@@ -59,3 +61,7 @@ def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_
         click.echo("\n".join(text_table(("Benchmark", "Suites", "Summary"), cells, terminal_width(), (1, 2))))
     else:
         click.echo("no such benchmarks")
+    for mistake in mistakes:
+        click.echo(f"note: not listed: {sanitize(mistake, 2000, newlines=True)}", err=True)
+    if mistakes:
+        raise click.exceptions.Exit(EXIT_ERROR)

@@ -11,6 +11,7 @@ import click
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write
 from rackproof.core.finding_codes import find_code, near_codes
+from rackproof.core.text import moment, sanitize
 from rackproof.jobs.validate.explain import (
     ExplainError,
     Explanation,
@@ -19,6 +20,7 @@ from rackproof.jobs.validate.explain import (
     explanation_text,
     rma_packet,
 )
+from rackproof.store.audit_log import ProvisionRecord, read_provisions
 from rackproof.store.night_store import DRAIN_PREFIX
 
 
@@ -31,7 +33,8 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
     """Explain why a node is in its present state, or what a finding code means.
 
     NODE is a name of the inventory. Read from the records of validate.yml's nights: what is wrong, against
-    what it was measured, what was tried, and the next command.
+    what it was measured, what was tried, and the next command; and from the last record of provision.yml
+    with the node: who ran it, what it changed, and why it failed.
 
     CODE is that of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a reason as Slurm has it,
     in quotes; no results are needed.
@@ -45,11 +48,7 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
         else:
             click.echo(code_text(name, entry), nl=False)
     else:
-        explanation = _explain_node(results, name)
-        if as_json:
-            print_json(json_value(explanation))
-        else:
-            click.echo(explanation_text(explanation), nl=False)
+        _show_node(results, name, as_json)
 
 
 def _code_of_reason(text: str) -> str:
@@ -60,11 +59,49 @@ def _code_of_reason(text: str) -> str:
     return re.split(r"[ ;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
 
 
-def _explain_node(results: Path, name: str) -> Explanation:
-    """Explain a node; if no night includes it, list the codes that may have been meant."""
+def _show_node(results: Path, name: str, as_json: bool) -> None:
+    """Print what nights and the last provisioning say of a node."""
+    provision = _last_provision(results, name)
+    explanation = _explain_node(results, name, is_provisioned=provision is not None)
+    if as_json:
+        known = {"node": name} if explanation is None else json_value(explanation)
+        print_json({**known, "provisioning": None if provision is None else json_value(provision)})
+        return
+    texts = [] if explanation is None else [explanation_text(explanation)]
+    texts += [] if provision is None else [_provision_text(name, provision)]
+    click.echo("\n".join(texts), nl=False)
+
+
+def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
+    """Return the last provisioning that included a node, without its other nodes."""
+    found = [one for one in read_provisions(results)[0] if name in one.nodes]
+    return found[-1].model_copy(update={"nodes": {name: found[-1].nodes[name]}}) if found else None
+
+
+def _provision_text(name: str, provision: ProvisionRecord) -> str:
+    mine = provision.nodes[name]
+    lines = [
+        f"{name}: provisioning {'failed' if mine.failed else 'ended well'} ({moment(provision.ended)}); "
+        f"{provision.actor}@{provision.host} ran {provision.playbook}"
+    ]
+    for title, texts in (
+        ("Attention", mine.attention),
+        ("Changed", mine.changed),
+        ("Next", [f"ansible-playbook provision.yml -l {name}"] if mine.failed else []),
+    ):
+        lines += ["", title, *(f"  {sanitize(text, 600)}" for text in texts)] if texts else []
+    return "\n".join(lines) + "\n"
+
+
+def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanation | None:
+    """Explain a node; if no night includes it, return None if it was provisioned, or else list the
+    codes that may have been meant.
+    """
     try:
         return explain_node(results, name)
     except ExplainError as error:
+        if is_provisioned:
+            return None
         near = near_codes(name)
         if not near:
             raise

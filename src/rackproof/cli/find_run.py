@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rackproof.cli.errors import ToolError
 from rackproof.core.records import Run
+from rackproof.jobs.bench.planning import read_plan
 from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
 
 _SHOWN_IDS = 4
@@ -51,6 +52,17 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     if folder is not None:
         return read_run(folder), folder
     return _run_of_history(name, results), None
+
+
+def run_ids_of_plan(name: str, results: Path) -> list[str] | None:
+    """Return the ids of the runs of a plan, or None if there is no plan with that name.
+
+    Raises:
+        ResultsError: The plan is damaged.
+    """
+    if not name.startswith("plan-") or not (results / name).is_dir():
+        return None
+    return [run.run_id for run in read_plan(results, name).runs]
 
 
 def _folder_by_id(name: str, results: Path) -> Path | None:

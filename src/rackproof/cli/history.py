@@ -8,12 +8,11 @@ from typing import Any
 import click
 
 from rackproof.cli.errors import ToolError
-from rackproof.cli.find_run import history_path
+from rackproof.cli.find_run import history_path, run_ids_of_plan
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json, terminal_width
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench.planning import read_plan
 from rackproof.report.terminal import text_table
 from rackproof.store.acceptance_log import (
     LOG_NAME,
@@ -130,20 +129,12 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
         return
     if not name:
         raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
-    ids = _runs_of_plan(name, results)
+    ids = run_ids_of_plan(name, results)
     with open_store(history_path(results)) as store:
         if ids is None:
             _accept(store, name, results, despite)
             return
         _accept_plan(store, name, ids, results, despite)
-
-
-def _runs_of_plan(name: str, results: Path) -> list[str] | None:
-    """Return the ids of the runs of a plan, or None if there is no plan with that name."""
-    if not name.startswith("plan-") or not (results / name).is_dir():
-        return None
-    made = read_plan(results, name)
-    return [run.run_id for run in made.runs]
 
 
 def _accept_plan(store: Store, plan_id: str, ids: list[str], results: Path, despite: str) -> None:

@@ -26,6 +26,8 @@ _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _INTERRUPTED = "User interrupted execution"
 _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
+_USAGE = "usage: ansible-playbook "
+_USAGE_ERROR = "ansible-playbook: error: "
 """Output of ansible-core that does not give the next step."""
 
 
@@ -57,6 +59,7 @@ class LiveLines:
         self._nodes: dict[str, _Node] = {}
         self._jobs: dict[str, list[str]] = {}
         self._unknown: list[str] = []
+        self._has_usage = False
         self.named_program = False
 
     @property
@@ -83,7 +86,9 @@ class LiveLines:
                 self.named_program |= bool(_PROGRAM.search(text))
                 node.state, node.shown = str(event["state"]), now
                 step = _step(str(event.get("task", "")))[1]
-                return _indented(f"{host}: {node.state}: {step}: ", text)
+                # What is done once for all nodes is no fault of the node that Ansible does it on.
+                place = "" if event.get("once") else f"{host}: {node.state}: "
+                return _indented(f"{place}{step}: ", text)
             case "end":
                 node.state = "waits"
             case "note":
@@ -115,6 +120,8 @@ class LiveLines:
         A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
         """
         shown = _clean(line)
+        if self._is_usage(shown):
+            return []
         run, _, rest = shown.partition(_SEPARATOR)
         host, _, progress = rest.partition(_SEPARATOR)
         node = self._nodes.get(host) if run and progress else None
@@ -136,8 +143,19 @@ class LiveLines:
         stray = _STRAY_WORD.search(shown)
         if stray:
             return [f"rackproof: {stray[1]} is no option; hosts are named by -l {stray[1]}"]
+        if shown.startswith(_USAGE_ERROR):
+            return [
+                f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; the options are those of "
+                "ansible-playbook, which `ansible-playbook --help` lists"
+            ]
         # The message after Ctrl-C lists what is still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
+
+    def _is_usage(self, shown: str) -> bool:
+        """Return whether a line belongs to the pages of usage that ansible-playbook prints twice."""
+        # Nothing else follows it on either stream: the playbook is not started.
+        self._has_usage |= shown.startswith(_USAGE)
+        return self._has_usage
 
     def _no_hosts(self) -> str:
         what = (

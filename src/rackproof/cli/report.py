@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from rackproof.cli.find_run import find_run
+from rackproof.cli.find_run import find_run, run_ids_of_plan
 from rackproof.cli.options import results_option
 from rackproof.cli.output import is_standard_output, print_or_write
 from rackproof.core.records import Run
@@ -17,7 +17,7 @@ from rackproof.report import render
 
 
 @click.command("report")
-@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN|PLAN...")
 @click.option(
     "--format", "form", type=click.Choice(["html", "md", "junit", "json"]), default="html", show_default=True
 )
@@ -27,10 +27,11 @@ from rackproof.report import render
 def report_command(names: tuple[str, ...], form: str, output: Path | None, title: str, results: Path) -> None:
     """Write the report of a run, or one report of several runs.
 
-    RUN is the id of a run (or its beginning), its folder, or its run.json. Without --output, the HTML
-    page of one run goes into its folder; everything else goes to standard output.
+    RUN is the id of a run (or its beginning), its folder, or its run.json; the id of a PLAN stands for its
+    runs. Without --output, the HTML page of one run goes into its folder; everything else goes to standard
+    output.
     """
-    runs = [find_run(name, results) for name in names]
+    runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
     # Only its page has a place of its own; a run of the history alone has no folder.
     if output is None and form == "html" and len(runs) == 1 and folder is not None:

@@ -31,7 +31,9 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     where this machine has it; otherwise its state is that of the last night.
     """
     if not results.is_dir():
-        raise ToolError(f"there is no results folder {results}; name another with --results")
+        raise ToolError(
+            f"there is no results folder {results}: no playbook has run here yet; name another with --results"
+        )
     slurm, why = ask_slurm() if ask else ({}, "")
     imaging = [one for one in read_progress(results) if one.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
@@ -42,8 +44,12 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
         print_json([json_value(row) for row in shown])
     elif shown:
         click.echo(_table(shown))
-    else:
-        click.echo("no node is known here: no night, no provisioning, no imaging, and Slurm lists none")
+    elif not rows:
+        slurm_too = "" if why or not ask else ", and Slurm lists none"
+        click.echo(
+            f"no node is known here: {results} has no night, no provisioning and no imaging{slurm_too}. "
+            "`rackproof validate -l RACK` makes a night; `rackproof history` lists runs of benchmarks"
+        )
 
 
 def _unknown(nodes: Sequence[str], rows: Sequence[NodeRow]) -> list[str]:

@@ -681,6 +681,9 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 
 def _read_yaml(path: Path) -> tuple[bytes, Any]:
     """Return a file's bytes, and its YAML as nodes, which have line numbers."""
+    # Opening a named pipe would wait for a writer, and a device may have no end.
+    if path.exists() and not path.is_file():
+        raise DefinitionError(f"{path}: is no file: remove it, or move it elsewhere")
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -704,12 +707,26 @@ def load_definitions(
 
     Args:
         folder: The folder with the definitions.
-        names: The requested benchmarks: if all have files, mistakes in other files are ignored. A
-            suite needs every file to be valid, because an invalid one may belong to it.
+        names: The requested benchmarks; only their files are read. A suite needs every file to be
+            valid, because an invalid one may belong to it.
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
-        DefinitionError: The folder is missing or empty, or one of its files is wrong.
+        UnknownBenchmarkError: A requested benchmark has no file; the message suggests similar names.
+        DefinitionError: The folder is missing or empty, or files are wrong: the message names each.
+    """
+    loaded, mistakes = load_valid_definitions(folder, log_formats=log_formats, names=names)
+    if mistakes:
+        raise DefinitionError("\n".join(mistakes))
+    return loaded
+
+
+def load_valid_definitions(
+    folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
+) -> tuple[dict[str, LoadedDefinition], list[str]]:
+    """Return the valid definitions of a folder, and the message about each file that is wrong.
+
+    Arguments and errors are those of :func:`load_definitions`, except that wrong files raise none.
     """
     paths = sorted((path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_stem)
     if not paths:
@@ -717,10 +734,18 @@ def load_definitions(
     for path, after in itertools.pairwise(paths):
         if path.stem == after.stem:
             raise DefinitionError(f"{path}: {after.name} is of the same name; remove one")
-    if set(names) <= {path.stem for path in paths}:
-        paths = [path for path in paths if not names or path.stem in names]
-    loaded = [load_definition(path, log_formats=log_formats) for path in paths]
-    return {one.name: one for one in loaded}
+    # A file has the name of its benchmark, so a misspelt name is found without reading the others.
+    for name in names:
+        _check_known(name, [path.stem for path in paths])
+    loaded, mistakes = {}, []
+    for path in paths:
+        if names and path.stem not in names:
+            continue
+        try:
+            loaded[path.stem] = load_definition(path, log_formats=log_formats)
+        except DefinitionError as error:
+            mistakes.append(str(error))
+    return loaded, mistakes
 
 
 def _stem(path: Path) -> str:
@@ -747,8 +772,7 @@ def select_benchmarks(
     """
     if benchmarks:
         for name in benchmarks:
-            if name not in definitions:
-                raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, definitions)}")
+            _check_known(name, definitions)
         return [definitions[name] for name in dict.fromkeys(benchmarks)]
     known = benchmarks_by_suite(definitions)
     if not suite:
@@ -759,6 +783,11 @@ def select_benchmarks(
     if suite not in known:
         raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")
     return [definitions[name] for name in known[suite]]
+
+
+def _check_known(name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, known)}")
 
 
 def _listed(axes: Any) -> Any:

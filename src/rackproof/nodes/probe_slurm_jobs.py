@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 import shlex
 import tarfile
@@ -446,6 +447,11 @@ class JobRunner:
         ]
         if small:
             return f"{len(job.nodes)} nodes are more of partition {small[0]} than validate_probe_share allows"
+        if job.minutes > self.plan.minutes:
+            return (
+                f"its job may take {job.minutes:g} GPU-minutes, and validate_probe_gpu_minutes is "
+                f"{self.plan.minutes:g}: set it to {math.ceil(job.minutes)} at least"
+            )
         return "the night's GPU-minutes are used up"
 
     def _start(self, job: Job) -> str:

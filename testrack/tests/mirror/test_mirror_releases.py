@@ -41,6 +41,27 @@ def builder() -> ModuleType:
     return module
 
 
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 2879 (apt-get)",
+        "E: Unable to lock directory /var/lib/apt/lists/",
+        "E: Unable to acquire the dpkg frontend lock, is another process using it?",
+    ],
+)
+def test_another_apt_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builder: ModuleType, lock: str
+) -> None:
+    held = tmp_path / "held"
+    held.touch()
+    apt = tmp_path / "apt-get"
+    apt.write_text(f'#!/bin/sh\nif [ -e {held} ]; then echo "{lock}" >&2; exit 100; fi\n')
+    apt.chmod(0o755)
+    monkeypatch.setattr(builder.time, "sleep", lambda _: held.unlink())
+    assert builder.run_apt([str(apt), "update"], {}).returncode == 0
+    assert not held.exists()
+
+
 def test_a_package_is_the_pools_else_downloaded_once(tmp_path: Path, archive: dict[str, str]) -> None:
     pool, kept = tmp_path / "pool", tmp_path / "kept"
     found = debian.one(NAME, "trixie", tmp_path, pool, kept)

@@ -6,16 +6,17 @@ import json
 import re
 import shutil
 import subprocess
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.nightly import NightlyOutcome, prometheus_metrics
-from rackproof.store.night_store import NightRecord, NodeNight
+from rackproof.store.audit_log import AuditEntry
+from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 from rackproof.store.probe_results import ProbeNight
 
 FILES = Path(__file__).resolve().parents[3] / "roles/nightly/files"
@@ -42,6 +43,44 @@ def written() -> dict[str, set[str]]:
             assert name, line
             found.setdefault(name[0], set()).update(re.findall(r'(\w+)="', line))
     return found
+
+
+OURS, OTHERS = "rackproof-night: xid_79", "bad fan, ticket 7"
+EARLIER, TONIGHT = timedelta(hours=-9), timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("acts", "drained"),
+    [
+        ([], 1),
+        # The limited night covers n1 and n2.
+        ([("n8", "drain", OURS, EARLIER), ("n9", "drain", OURS, EARLIER)], 3),
+        ([("n8", "drain", OURS, EARLIER), ("n8", "resume", "", EARLIER)], 1),
+        ([("n8", "drain", OTHERS, EARLIER)], 1),
+        ([("n1", "drain", OURS, EARLIER), ("n2", "drain", OURS, EARLIER)], 1),  # of these Slurm was asked
+        ([("n2", "drain", OURS, TONIGHT)], 2),
+        ([("n1", "resume", "", TONIGHT)], 0),
+    ],
+)
+def test_drained_nodes_are_those_of_the_fleet_after_the_night(
+    acts: list[tuple[str, Literal["drain", "resume"], str, timedelta]], drained: int
+) -> None:
+    now = datetime.now(UTC)
+    nodes = tuple(
+        NodeNight(node=name, verdict=Verdict.PASS, slurm=SlurmState(known=True, drained_by=by))
+        for name, by in (("n1", "ours"), ("n2", "none"))
+    )
+    night = NightRecord(
+        night_id="20261122T000000Z-health-000000", started=now, ended=now, verdict=Verdict.PASS, nodes=nodes
+    )
+    log = [
+        AuditEntry(
+            moment=now + at, act=act, node=node, reason=why, actor="a", host="h", playbook="validate.yml"
+        )
+        for node, act, why, at in acts
+    ]
+    text = prometheus_metrics(NightlyOutcome(0, night, ()), 1.0, None, log).decode()
+    assert f"\nrackproof_nodes_drained {float(drained)}\n" in text
 
 
 def rules() -> list[dict[str, Any]]:

@@ -301,6 +301,17 @@ def test_the_budget_is_never_passed_and_nobody_is_left_out_for_ever() -> None:
     assert {name for one in past for name in one.measured} == set(RACK)
 
 
+@pytest.mark.parametrize("minutes", [1.0, 10.0, 43.9])
+def test_a_budget_that_measures_nothing_names_what_it_needs(minutes: float) -> None:
+    got, slurm = night(how_=plan(minutes=minutes, chosen=("gemm",)))
+    assert (slurm.started, got.spent) == ([], 0)
+    reasons = set(got.left_out.values())
+    assert all(f"validate_probe_gpu_minutes is {minutes:g}: set it to 44 at least" in one for one in reasons)
+    assert len(got.left_out) == len(RACK)
+    # What is named is enough for one node.
+    assert night(how_=plan(minutes=44.0, chosen=("gemm",)))[0].measured
+
+
 def test_the_budget_is_not_passed_even_where_all_hangs() -> None:
     got, slurm = night(lambda _: (section("python", "", None), None, 1e9), how_=plan(minutes=100.0))
     assert slurm.cancelled

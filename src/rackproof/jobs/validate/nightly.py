@@ -39,6 +39,7 @@ from rackproof.core.text import duration, sanitize
 from rackproof.jobs.validate import errors, messages, tasks
 from rackproof.jobs.validate.fleet import probe_scheduler
 from rackproof.store import host_claims, night_store, probe_results
+from rackproof.store.audit_log import AuditEntry, read_acts
 from rackproof.store.night_store import NightRecord
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
@@ -357,7 +358,12 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
         ("mail", (lambda: send_mail(settings, outcome.lines)) if settings.mail_to else None),
         (
             "metrics",
-            (lambda: write_file(settings.metrics or Path(), prometheus_metrics(outcome, took, probed)))
+            (
+                lambda: write_file(
+                    settings.metrics or Path(),
+                    prometheus_metrics(outcome, took, probed, read_acts(settings.results)[0]),
+                )
+            )
             if settings.metrics
             else None,
         ),
@@ -421,7 +427,10 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
 
 
 def prometheus_metrics(
-    outcome: NightlyOutcome, took: float, probed: probe_results.ProbeNight | None = None
+    outcome: NightlyOutcome,
+    took: float,
+    probed: probe_results.ProbeNight | None = None,
+    acts: Sequence[AuditEntry] = (),
 ) -> bytes:
     """Return a night in the format that Prometheus reads from a text file (``node_exporter``).
 
@@ -429,6 +438,7 @@ def prometheus_metrics(
         outcome: The outcome of the nightly.
         took: The duration in seconds.
         probed: The night's own measurements, or None if none were requested.
+        acts: The audit log, oldest first.
     """
     night = outcome.night
     families: list[tuple[str, str, list[tuple[dict[str, str], float]]]] = [
@@ -451,14 +461,13 @@ def prometheus_metrics(
             for one in night.nodes
             if one.verdict is not Verdict.PASS
         ]
-        out = sum(bool(one.slurm and one.slurm.drained_by == "ours") for one in night.nodes)
         families += [
             ("rackproof_nodes", "Nodes by verdict in the last night.", counts),
             ("rackproof_node_attention", "Nodes that did not pass in the last night.", bad),
             (
                 "rackproof_nodes_drained",
-                "Nodes that Rackproof's nights keep drained, before tonight's plan.",
-                [({}, out)],
+                "Nodes that Rackproof's nights keep drained, those outside a limited night included.",
+                [({}, float(len(_drained_nodes(night, acts))))],
             ),
         ]
     if probed is not None:
@@ -479,6 +488,19 @@ def prometheus_metrics(
             # repr for the timestamp: the six digits of :g would round it to hours.
             lines.append(f"{name}{{{shown}}} {value:g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
+
+
+def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
+    """Return the nodes that nights keep drained: Slurm's answer of this night, and the acts that it lacks."""
+    covered = {one.node for one in night.nodes}
+    drained = {one.node for one in night.nodes if one.slurm and one.slurm.drained_by == "ours"}
+    for act in acts:
+        # Slurm was asked before the night's own acts; a limited night does not ask for the other nodes.
+        if act.node not in covered or act.moment >= night.started:
+            drained.discard(act.node)
+            if act.act == "drain" and act.reason.startswith(night_store.DRAIN_PREFIX):
+                drained.add(act.node)
+    return drained
 
 
 def _label(text: str) -> str:

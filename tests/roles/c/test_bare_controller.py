@@ -1,0 +1,67 @@
+"""``--check`` of the role slurm for several nodes: the controller is bare, or cannot be reached."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import run_playbook
+
+NODES = ("n1", "n2", "n3")
+PLAYBOOK = """
+- hosts: rack
+  gather_facts: false
+  tasks:
+    - rackproof_facts: {subset: provision}
+    - ansible.builtin.include_role: {name: slurm, tasks_from: controller, public: true}
+    - ansible.builtin.debug:
+        msg: "SEES {{ inventory_hostname }} {{ slurm_controller_state.os.id | length > 0 }}"
+"""
+SKU: dict[str, Any] = {
+    "slurm_sku_cpus": 8,
+    "slurm_sku_sockets": 1,
+    "slurm_sku_cores_per_socket": 8,
+    "slurm_sku_threads": 1,
+    "slurm_sku_real_memory_mb": 64000,
+    "slurm_sku_gpu_type": "h100",
+    "bench_sku_gpus": 1,
+}
+pytestmark = pytest.mark.playbook
+
+
+def check(root: Path, folder: Path, controller: dict[str, Any], **changes: Any) -> tuple[int, str]:
+    """Return status and output of the role's check mode on nodes that are this machine."""
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "slurm_controller_host": "ctl",
+        "slurm_racks": ["rack"],
+        "slurm_tool_timeout_s": 5,
+        **SKU,
+        **changes,
+    }
+    rack = {"hosts": {name: {} for name in NODES}, "vars": shared}
+    inventory = {"all": {"hosts": {"ctl": controller}, "children": {"rack": rack}}}
+    (folder / "inventory.json").write_text(json.dumps(inventory))
+    (folder / "playbook.yml").write_text(PLAYBOOK)
+    done = run_playbook(root, folder / "inventory.json", folder / "playbook.yml", "--check", "--diff")
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_each_node_has_what_is_loaded_once_for_the_controller(root: Path, tmp_path: Path) -> None:
+    controller = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    status, output = check(root, tmp_path, controller, slurm_topology="block", slurm_version="24.11.5")
+    assert status == 0, output
+    assert all(f"SEES {name} True" in output for name in NODES), output
+
+
+def test_a_controller_that_is_down_is_what_is_reported(root: Path, tmp_path: Path) -> None:
+    controller = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    status, output = check(root, tmp_path, controller)
+    assert status != 0
+    assert "Connection refused" in output
+    assert "undefined" not in output, output
