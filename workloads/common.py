@@ -139,7 +139,8 @@ def spread_of(samples: Iterable[float]) -> Spread:
 def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
     """Return the spread of the speed over a run. No I/O.
 
-    Ten stretches of equally many steps are compared: single steps wait for data in turn, which is no swing.
+    Ten stretches of equally many steps are compared: single steps wait for data in turn, which is not a
+    swing.
 
     Args:
         times_s: The seconds of each step, in their order, one or more.
@@ -304,7 +305,7 @@ def _positive(text: str) -> float:
     """Return a number above 0.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is not a number.
         argparse.ArgumentTypeError: It is 0, below, or infinite.
     """
     value = float(text)

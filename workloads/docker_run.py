@@ -230,7 +230,7 @@ class Docker(slurm_run.Work):
                     packed.extract(member, str(folder))
         except (tarfile.TarError, EOFError, OSError) as error:
             raise Refusal(
-                EXIT_IMAGE, f"{self.spec['sources']} is no whole archive (tar.gz): {error}"
+                EXIT_IMAGE, f"{self.spec['sources']} is not a whole archive (tar.gz): {error}"
             ) from error
 
     def compared_tree(self, folder: Path) -> str:

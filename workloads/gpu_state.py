@@ -86,7 +86,7 @@ def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
 
 
 def read_processes(text: str) -> list[dict[str, Any]] | None:
-    """Return the compute processes, each with its GPU, or None if a line is no process."""
+    """Return the compute processes, each with its GPU, or None if a line is not a process."""
     found = []
     for line in text.splitlines():
         # The name comes last: it may hold commas.

@@ -213,7 +213,7 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
             continue
         match = check_name(member.name, _TRAIN_IMAGE, archive, "no image of ImageNet")
         if not member.isreg() or match[1] != wnid:
-            raise StagingError(f"{archive} holds {member.name!r}, which is no image of its class {wnid}")
+            raise StagingError(f"{archive} holds {member.name!r}, which is not an image of its class {wnid}")
         if match[0] in found:
             raise StagingError(f"{archive} holds {match[0]} twice; do not use this archive")
         found[match[0]] = (start + member.offset_data, member.size)
@@ -297,7 +297,7 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise StagingError(f"{path} cannot be read: {error.strerror}") from error
-            problem = StagingError(f"{path} is no whole archive ({error}); fetch it again")
+            problem = StagingError(f"{path} is not a whole archive ({error}); fetch it again")
         # A wrong checksum explains all else, so it is what is reported.
         got = reader.drain()
     if got != md5:

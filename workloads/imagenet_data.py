@@ -117,7 +117,7 @@ def read_ppm(path: str) -> Any:
     data = bytearray(Path(path).read_bytes())
     head = _PPM.match(data)
     if head is None or int(head[3]) != 255:
-        raise ValueError(f"{path} is no binary PPM with 8 bits a channel")
+        raise ValueError(f"{path} is not a binary PPM with 8 bits a channel")
     width, height = int(head[1]), int(head[2])
     if width * height == 0 or len(data) - head.end() != 3 * width * height:
         raise ValueError(f"{path} is cut off")

@@ -176,7 +176,7 @@ def clear(folder, minimum_bytes):
     os.makedirs(folder, exist_ok=True)
     strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
     if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
-        stop(f"{folder} holds {strange[0]}, so it is no virtual environment; choose another bench_home")
+        stop(f"{folder} holds {strange[0]}, so it is not a virtual environment; choose another bench_home")
     shutil.rmtree(folder)
     check_free(folder, minimum_bytes)
 

@@ -828,7 +828,9 @@ class Work:
         if DIGEST.fullmatch(pinned):
             return pinned
         if "@" in tag:
-            raise Refusal(EXIT_IMAGE, f"{tag} is no tag with a digest: bench_image_tags has TAG@sha256:HEX")
+            raise Refusal(
+                EXIT_IMAGE, f"{tag} is not a tag with a digest: bench_image_tags has TAG@sha256:HEX"
+            )
         note = self.shared / "images" / "plans" / f"{self.plan_id}_{self.slug}.json"
         found = str(read_json(note).get("digest", "")) if self.plan_id else ""
         if not DIGEST.fullmatch(found):
@@ -1311,7 +1313,7 @@ class Work:
             if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
                 raise Refusal(
                     EXIT_SLURM,
-                    f"{where}: {name} is {text!r}, which is no number: run.sub would go on with junk; use "
+                    f"{where}: {name} is {text!r}, which is not a number: run.sub would go on with junk; use "
                     "another config (bench_config) or tag (bench_image_tags)",
                 )
             numbers[name] = int(text)

@@ -384,7 +384,7 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
             return imagenet_records.encode_again(data, options.resize, options.quality)
     except imagenet_records.BadImage as error:
         raise StagingError(
-            f"{name} in {plan.paths[unit.part].name} is no image that can be used: {error}; fetch the "
+            f"{name} in {plan.paths[unit.part].name} is not an image that can be used: {error}; fetch the "
             "archive again"
         ) from error
     return data, facts.width, facts.height

@@ -57,7 +57,9 @@ def from_archive(data: bytes, name: str) -> dict[str, bytes]:
                 if stream is not None and place:
                     files[place] = stream.read(MOST_BYTES)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise StagingError(f"{name} is no archive that can be read ({error}); name another source") from error
+        raise StagingError(
+            f"{name} is not an archive that can be read ({error}); name another source"
+        ) from error
     return files
 
 

@@ -495,7 +495,7 @@ def prepare_storage(options):
         return found
     if not os.path.isdir(folder):
         raise PointError(
-            f"{folder} is no folder: stage the data there, or name another one in bench_storages"
+            f"{folder} is not a folder: stage the data there, or name another one in bench_storages"
         )
     mount = mount_of(folder)
     unit, source, given = unit_of(mount.get("point", ""))

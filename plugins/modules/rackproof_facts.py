@@ -337,7 +337,7 @@ def subset_options(params):
     for name in ("files", "paths"):
         for path in options.get(name, []):
             if not os.path.isabs(path):
-                raise ValueError(f"{name}: {path!r} is no absolute path")
+                raise ValueError(f"{name}: {path!r} is not an absolute path")
     return options
 
 
@@ -347,7 +347,7 @@ def check_packages(packages, pythons):
         if not isinstance(wanted, list) or not all(isinstance(package, str) for package in wanted):
             raise ValueError(f"packages: a list of names is needed for {name!r}")
         if name not in pythons:
-            raise ValueError(f"packages: {name!r} is no interpreter named in pythons")
+            raise ValueError(f"packages: {name!r} is not an interpreter named in pythons")
 
 
 def main():

@@ -125,7 +125,7 @@ def mode_of(entry):
     try:
         return int(entry["mode"], 8)
     except ValueError:
-        raise UnusableError(f"{entry['path']}: {entry['mode']!r} is no mode in octal") from None
+        raise UnusableError(f"{entry['path']}: {entry['mode']!r} is not a mode in octal") from None
 
 
 def present(path):

@@ -839,7 +839,7 @@ def take_machine_lock(path):
         raise explain(error, path, "use the lock") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise JobError(f"the lock {path} is no file: remove it, or name another one (bench_machine_lock)")
+        raise JobError(f"the lock {path} is not a file: remove it, or name another one (bench_machine_lock)")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -1010,7 +1010,7 @@ def why_not_started(error, folder, options):
     if error.filename == program and error.errno == errno.EACCES:
         return f"cannot start {program}: it is not executable by user {user()}"
     if error.errno == errno.ENOEXEC:
-        return f"cannot start {program}: it is no program for this machine, or has no #! line"
+        return f"cannot start {program}: it is not a program for this machine, or has no #! line"
     return str(explain(error, error.filename or folder.path, "start the job with"))
 
 

@@ -42,7 +42,7 @@ def expand(pattern: str) -> list[str]:
     match = re.fullmatch(r"(.*)\[(\d+):(\d+)\](.*)", pattern)
     if not match:
         if "[" in pattern:
-            raise RackError(f"inventory: {pattern!r} is no range of numbers that this program reads")
+            raise RackError(f"inventory: {pattern!r} is not a range of numbers that this program reads")
         return [pattern]
     head, first, last, tail = match.groups()
     if len(last) < len(first) or int(last) < int(first):

@@ -1,4 +1,4 @@
-"""Compressed logs, what is no file, logs without a date, and what an import says of speed."""
+"""Compressed logs, what is not a file, logs without a date, and what an import says of speed."""
 
 from __future__ import annotations
 

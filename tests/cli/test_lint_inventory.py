@@ -104,7 +104,7 @@ def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str
         (1, "float", True),
         ([], "list", True),
         ("{{ x }}", "dict", True),
-        ({}, "str", True),  # what is no text is for Ansible to say
+        ({}, "str", True),  # what is not text is for Ansible to say
         (True, "int", False),
         ("many", "int", False),
         ("1.5", "int", False),

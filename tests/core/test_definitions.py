@@ -56,7 +56,7 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         # What would only show after hours of running is refused before: bounds, formats, nothing to run.
         ("{{ target }}", "{{ targt }}", 1, ["result.judge", "`targt`", "`target`"]),
         ('"{{ target }}"', ".nan", 19, ["result.judge.0", "finite"]),
-        ('"{{ target }}"', "high", 1, ["result.judge", "'high' is no number"]),
+        ('"{{ target }}"', "high", 1, ["result.judge", "'high' is not a number"]),
         ("target: 0.9", 'target: ""', 1, ["result.judge", "no variable `target`"]),
         ("result:\n", "result:\n  format: mlog\n", 18, ["result.format", "mllog"]),
         ("matrix: {batch_size: [64, 128]}", "matrix: {batch_size: []}", 1, ["matrix", "batch_size", "value"]),

@@ -294,7 +294,7 @@ def test_check_mode_changes_nothing(jobs: Jobs) -> None:
         pytest.param({"argv": ["true"], "timeout_s": float("inf")}, ["timeout_s"], id="unbounded"),
         pytest.param({"argv": ["true"], "hang_s": -1}, ["hang_s"], id="negative"),
         pytest.param({"argv": ["true"], "folder": "here"}, ["folder", "absolute"], id="relative folder"),
-        pytest.param({"argv": ["true"], "id": "../x"}, ["id", "letters"], id="id is no path"),
+        pytest.param({"argv": ["true"], "id": "../x"}, ["id", "letters"], id="id is not a path"),
         pytest.param({"argv": ["true"], "folder": "/proc/x"}, ["/proc/x"], id="folder cannot be made"),
         pytest.param({"argv": ["true"], "folder": "/dev/null/x"}, ["/dev/null/x"], id="file in the way"),
         pytest.param({"argv": ["true"], "lock": "/proc/lock"}, ["/proc/lock"], id="lock cannot be made"),

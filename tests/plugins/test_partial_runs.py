@@ -69,12 +69,12 @@ def test_hosts_that_a_playbook_is_for_are_done(pattern: str, limit: str | None, 
         (PROVISION, "rack,localhost", "localhost is not in"),
         (REIMAGE, "mixed", "ctl is not in gpu_nodes"),
         (REIMAGE, "lo*", "localhost, login, lonely are not in gpu_nodes"),
-        (REIMAGE, "n1,b", "b is no host and no group"),
-        (BENCH, "n1,b", "b is no host and no group"),
-        (BENCH, "n1,n[01:03]", "n[01:03] is no host and no group"),
-        (BENCH, "n1,n9*", "n9* is no host and no group"),
-        (REIMAGE, "rack:!n11", "n11 is no host and no group"),
-        (REIMAGE, "rack:&rakc", "rakc is no host and no group"),
+        (REIMAGE, "n1,b", "b is neither a host nor a group"),
+        (BENCH, "n1,b", "b is neither a host nor a group"),
+        (BENCH, "n1,n[01:03]", "n[01:03] is neither a host nor a group"),
+        (BENCH, "n1,n9*", "n9* is neither a host nor a group"),
+        (REIMAGE, "rack:!n11", "n11 is neither a host nor a group"),
+        (REIMAGE, "rack:&rakc", "rakc is neither a host nor a group"),
         (REIMAGE, "n1,new-nodes", "new-nodes is a group without hosts"),
         (REIMAGE, "new-nodes", "new-nodes is a group without hosts"),
         (REIMAGE, "", "names no host, and would not limit anything"),
@@ -106,10 +106,10 @@ def test_a_file_of_hosts_names_each_of_its_lines(tmp_path: Path) -> None:
     limit.write_text("n1\n\nn2\n")
     assert hosts_to_do(REIMAGE, GROUPS, f"@{limit}") == ["n1", "n2"]
     for lines, named in (
-        ("n1\nb\n", "b is no host"),
+        ("n1\nb\n", "b is not a host"),
         ("", "names no host"),
         ("\n\n", "names no host"),
-        ("n1,n2\n", "n1,n2 is no host"),
+        ("n1,n2\n", "n1,n2 is not a host"),
         ("n1\nctl\n", "ctl is not in"),
     ):
         limit.write_text(lines)

@@ -887,8 +887,8 @@ def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster)
     ("line", "complaint"),
     [
         # What `: "${WALLTIME:=?WALLTIME not set}"` of llama31_8b's run.sub would set.
-        ("unset WALLTIME", "WALLTIME is '', which is no number"),
-        ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is no number"),
+        ("unset WALLTIME", "WALLTIME is '', which is not a number"),
+        ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is not a number"),
         ("unset DGXNGPU", "DGXNGPU is ''"),
         ("export DGXNGPU=8", "is for 8 GPUs a node, these nodes have 4"),
         ("export DGXNNODES=18", "is for 18 nodes, 2 are limited"),
@@ -1074,7 +1074,7 @@ def test_half_a_pin_is_refused(cluster: Cluster, tag: str) -> None:
     cluster.spec["tag"] = tag
     status, output = cluster("pull")
     assert (status, cluster.registry.asked) == (6, 0)
-    assert "is no tag with a digest" in output
+    assert "is not a tag with a digest" in output
 
 
 def test_a_digest_needs_no_registry(cluster: Cluster) -> None:

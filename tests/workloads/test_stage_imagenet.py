@@ -392,8 +392,8 @@ def refused(stage: Stage, folder: Path, words: str, *options: object) -> None:
         ("missing class", "lacks class n"),
         ("traversal", "which leads outside its folder"),
         ("twice", "twice"),
-        ("no image", "is no image that can be used: it is neither a JPEG nor a PNG"),
-        ("png without pixels", "is no image that can be used: it cannot be decoded"),
+        ("no image", "is not an image that can be used: it is neither a JPEG nor a PNG"),
+        ("png without pixels", "is not an image that can be used: it cannot be decoded"),
     ],
 )
 def test_what_is_wrong_within_an_archive_is_named(

@@ -45,7 +45,7 @@ _COURSE_OF_A_RUN = frozenset(
 )
 """Measurements during a training, as opposed to its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""Age from which a log is no evidence about a current machine; logs of the last four rounds of
+"""Age from which a log is not evidence about a current machine; logs of the last four rounds of
 MLPerf are younger.
 """
 CLOCK_SLACK = timedelta(days=1)

@@ -43,7 +43,7 @@ class _EvidenceGroup(click.Group):
     """Commands on certificates; nodes in the place of a command make one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what is no command for the nodes of a certificate to be made."""
+        """Take what is not a command for the nodes of a certificate to be made."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [_MAKE, *args]
         return super().parse_args(ctx, args)

@@ -174,7 +174,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
     run = store.run(name)
     # A database row is not evidence: the files by which it was judged must still exist.
     if objection := record_objection(run, results / run.run_id):
-        raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
+        raise ToolError(f"run {run.run_id} is not a reference: {sanitize(objection, 600)}")
 
     def note(references: int) -> None:
         note_acceptance(results, "accept", run.run_id, references, despite)

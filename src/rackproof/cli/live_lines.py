@@ -135,7 +135,7 @@ class LiveLines:
             return [self._no_hosts()]
         stray = _STRAY_WORD.search(shown)
         if stray:
-            return [f"rackproof: {stray[1]} is no option; hosts are named by -l {stray[1]}"]
+            return [f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"]
         # The message after Ctrl-C lists what is still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
 

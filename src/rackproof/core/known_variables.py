@@ -271,7 +271,7 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 
 
 def check_bounds(given: Mapping[str, Any]) -> None:
-    """Check that numeric variables are numbers within their bounds: 0 repeats are no benchmark. No
+    """Check that numeric variables are numbers within their bounds: 0 repeats are not a benchmark. No
     I/O.
 
     Args:

@@ -39,7 +39,7 @@ def _check_pattern(text: str) -> str:
         tree = parsed_pattern(text)
         fits_nothing = re.search(text, "") is not None
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{text!r:.200} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r:.200} is not a regular expression: {error}") from None
     if fits_nothing:
         raise ValueError(f"{text!r:.200} fits every line, the empty one too: name what the line holds")
     if _repeats_repeats(tree, inside=False):

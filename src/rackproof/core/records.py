@@ -88,7 +88,7 @@ class Spread(Record):
     """The distribution of the samples that a measurement was made of: repetitions, or moments of a run.
 
     The values have the measurement's unit. Of five samples or more, the lowest and the highest 5 %, at
-    least one each, lie outside of ``low`` and ``high``: a single disturbance is no spread.
+    least one each, lie outside of ``low`` and ``high``: a single disturbance is not a spread.
     """
 
     count: int = Field(ge=1)

@@ -1075,7 +1075,7 @@ class Events(LogParser):
             return
         early = [mark for mark in marks.kept if mark.line < before]
         for mark in early:
-            message = "a task ended with an error before the training began: it was no rank of it"
+            message = "a task ended with an error before the training began: it was not a rank of it"
             self.log.find("task_failed", message, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
         marks.kept = [mark for mark in marks.kept if mark.line >= before]
         marks.count -= len(early)

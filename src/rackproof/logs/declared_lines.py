@@ -109,7 +109,7 @@ def _why_unusable(pattern: str) -> str:
         compiled = re.compile(pattern)
         parsed = parsed_pattern(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a regular expression: {error}"
     if compiled.match(""):
         return "fits every line: begin it with the words of the message"
     if (letters := _letters(parsed)) < FEWEST_LETTERS:

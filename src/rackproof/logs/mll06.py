@@ -147,7 +147,7 @@ class Mll06Parser(Events):
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
                 "impossible_value",
-                "a throughput that is no positive number",
+                "a throughput that is not a positive number",
                 Verdict.UNPROVEN,
                 line=line,
                 excerpt=found[0],

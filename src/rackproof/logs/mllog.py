@@ -81,7 +81,7 @@ class MllogParser(Events):
             self.unreadable(payload, position)
             return
         if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
-            self.unreadable(payload, position, "is no event")
+            self.unreadable(payload, position, "is not an event")
             return
         time_ms = _milliseconds(entry)
         if time_ms is not None and (not math.isfinite(time_ms) or not 0 < time_ms < 1e15):

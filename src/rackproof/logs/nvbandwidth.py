@@ -339,7 +339,7 @@ class NvbandwidthParser(LogParser):
         passed = 0
         for test in tests[:500]:
             if not isinstance(test, dict):
-                self.log.find("damaged_json", "a test case that is no object", Verdict.UNPROVEN)
+                self.log.find("damaged_json", "a test case that is not an object", Verdict.UNPROVEN)
                 continue
             passed += self.test_case(test)
         return passed > 0

@@ -91,7 +91,7 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
     """Open a log for reading.
 
     Raises:
-        OSError: It cannot be read, or is no plain file: a device may have no end, a FIFO no writer.
+        OSError: It cannot be read, or is not a plain file: a device may have no end, a FIFO no writer.
     """
     if special := special_file(Path(path)):
         raise OSError(errno.EINVAL, f"it is {special}, not a file", str(path))

@@ -200,7 +200,7 @@ class PerftestParser(LogParser):
         for key in _JSON_LATENCIES:
             value = number(results[key]) if key in results else 0.0
             if value is None or not 0 <= value < math.inf or (value == 0 and key == "t_avg"):
-                message = "a latency that is no positive number"
+                message = "a latency that is not a positive number"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN)
             elif key in results:
                 name = f"ib_{verb}_lat{'' if key == 't_avg' else key[1:]}"
@@ -324,7 +324,7 @@ class PerftestParser(LogParser):
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
         what = "latency" if column.direction is _LOWER else "bandwidth"
-        message = f"a {what} that is no positive number"
+        message = f"a {what} that is not a positive number"
         self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _keep(

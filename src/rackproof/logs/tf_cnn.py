@@ -209,7 +209,7 @@ class TfCnnParser(LogParser):
         value = number(raw)
         if value is None:
             self.log.find(
-                "damaged_line", "a total that is no number", Verdict.UNPROVEN, line=at, excerpt=text
+                "damaged_line", "a total that is not a number", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
         message = f"total images/sec is {raw}"

@@ -35,7 +35,7 @@ have no year."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
-"""Pattern of the kernel's own messages; messages about a node's programs are no fault of the node."""
+"""Pattern of the kernel's own messages; messages about a node's programs are not faults of the node."""
 _LOST_LINES = re.compile(
     r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
 )

@@ -87,7 +87,7 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
     """Return findings from the facts of a node: tools that hang or fail, a driver that does not answer.
 
-    An absent ``nvidia-smi`` is no finding if no GPUs are expected: not every node has them.
+    An absent ``nvidia-smi`` is not a finding if no GPUs are expected: not every node has them.
 
     Args:
         name: The name of the node.

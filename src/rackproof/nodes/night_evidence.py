@@ -269,7 +269,7 @@ def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
 
 
 NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
-    _row("node", "the inventory", harmless="it is no answer of the node"),
+    _row("node", "the inventory", harmless="it is not an answer of the node"),
     _row("sku", "the inventory", harmless="a node without one has a finding of its own (no_sku)"),
     _row("hardware_key", "serial and UUIDs", harmless="what it is made of has rows of its own"),
     _row("hostname", "uname", "hostname_unknown", needed=_needs_hostname),
@@ -281,7 +281,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _kept("identity_serial"),
     _kept("identity_gpus"),
-    _row("identity_accepted", "the command", harmless="it is no answer of the node"),
+    _row("identity_accepted", "the command", harmless="it is not an answer of the node"),
     _row("foreign_parts", "other nodes", harmless="empty is well, and what it is of has rows of its own"),
     _row("epoch", "the node's clock"),
     _row("booted", "/proc/1/stat", harmless="without it no boot counts as having mended anything"),

@@ -183,7 +183,7 @@ def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> No
     if node.ofed not in OFED_NAMES:
         raise ValueError(f"unknown OFED {node.ofed!r}: {', '.join(OFED_NAMES)}")
     if dmabuf_kernel and not version_numbers(dmabuf_kernel):
-        raise ValueError(f"{dmabuf_kernel!r} is no version of a kernel")
+        raise ValueError(f"{dmabuf_kernel!r} is not a version of a kernel")
 
 
 def _unmet_by_method(node: PeerMemoryNode, dmabuf_kernel: str) -> dict[str, tuple[str, ...]]:

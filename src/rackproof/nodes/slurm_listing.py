@@ -33,7 +33,7 @@ _DEFAULT = "default"
 
 
 class SlurmListingError(RackproofError):
-    """The text is no list of Slurm's nodes; the message has its place and what is wrong."""
+    """The text is not a list of Slurm's nodes; the message has its place and what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Reader:
             return ()
         if problem := hostlist_problem(text, MOST_NODES):
             raise SlurmListingError(
-                f"{self._place}: {sanitize(text, 80)} is no list of hosts: {problem}; correct it there"
+                f"{self._place}: {sanitize(text, 80)} is not a list of hosts: {problem}; correct it there"
             )
         return expand_hostlist(text)
 

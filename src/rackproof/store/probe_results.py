@@ -38,7 +38,7 @@ class ProbeNight(Record):
 
     Attributes:
         asked, spent: The budget in GPU-minutes, and the minutes used, without drained nodes.
-        left_out: By node, the reason why it was not measured; this is no finding.
+        left_out: By node, the reason why it was not measured; this is not a finding.
         digests: The bits that most agreed on, by what must be alike.
         sound: By node, the programs that ended well and found no fault, with ``job`` if all did.
         tests: By node, the optional tests that it had, whatever their result.

@@ -44,7 +44,7 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
     codename = re.search(r"^VERSION_CODENAME=(\w+)", found.get("usr/lib/os-release", ""), re.MULTILINE)
     if len(found) < 2 or not codename:
         raise DebianError(
-            f"{archive} is no root file system of Debian: remove it, and `make rack` makes it anew"
+            f"{archive} is not a root file system of Debian: remove it, and `make rack` makes it again"
         )
     return codename[1], found["var/lib/dpkg/status"]
 

@@ -82,7 +82,7 @@ def answer(
         # A run whose node never answered counts, unless it would be a pass.
         ((run(2), run(1, "unproven", nodes=(node(serial="", gpus=()),))), "unproven", "is unproven"),
         ((run(2), run(1, "fail", nodes=(node(serial="", gpus=()),))), "fail", "is fail"),
-        # Whatever is said against a piece, it is no pass.
+        # Whatever is said against a piece, it is not a pass.
         ((run(objections=("its log was changed",)),), "unproven", "its log was changed"),
         ((run(verdict="fail", objections=("its log was changed",)),), "fail", "its log was changed"),
         ((run(judgements=(Judgement(metric="x", verdict=Verdict.FAIL, reason="y"),)),), "fail", "is fail"),

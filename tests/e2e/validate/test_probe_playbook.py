@@ -83,7 +83,7 @@ def test_without_slurm_nothing_is_measured_nothing_proven_and_nobody_drained(fle
 
 
 def test_measuring_that_fails_proves_nothing(fleet: Fleet) -> None:
-    """Healthy nodes, and a night that was asked to measure: without what it noted they are no pass."""
+    """Healthy nodes, and a night that was asked to measure: without what it noted they do not pass."""
     done = fleet.validate(*BUDGET, "-e", '{"validate_probes": ["nonsense"]}', "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
     night = last(fleet.results)

@@ -94,7 +94,7 @@ def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fl
     dice = random.Random(11)
     for number in range(2):
         process = start(fleet)
-        # Once in each half of what a night takes here; a night that is over was no victim.
+        # Once in each half of what a night takes here; a night that is over was not a victim.
         time.sleep(1 + 5 * number + dice.uniform(0, 5))
         kill(process)
     last_one = start(fleet)

@@ -105,7 +105,7 @@ def test_what_cannot_be_set_up_is_planned_as_unproven(
 
 @pytest.mark.parametrize("nodes", [0, -1, "two", 1.5])
 def test_no_number_of_nodes_is_refused(tmp_path: Path, nodes: Any) -> None:
-    with pytest.raises(DefinitionError, match="is no number of nodes"):
+    with pytest.raises(DefinitionError, match="is not a number of nodes"):
         plan(tmp_path, overrides={"nodes": (nodes,)})
 
 

@@ -310,7 +310,7 @@ def test_a_plan_has_the_names_of_secrets_alone_and_goes_on_whatever_their_values
             {"secrets": {"HF_TOKEN": 0}},
             "HF_TOKEN has 0 characters, a secret 8 or more: is it in Vault, or in the environment",
         ),
-        ({"secrets": {"no-name": 9}}, "'no-name' is no name of an environment variable"),
+        ({"secrets": {"no-name": 9}}, "'no-name' is not a name of an environment variable"),
     ],
 )
 def test_secrets_in_the_wrong_place_or_empty_are_refused(site: dict[str, Any], words: str) -> None:

@@ -368,7 +368,7 @@ def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
         ({"n2.log": LOG}, "unproven", "n1.log"),
         ({"n1.log": LOG, "n2.log": LOG}, "unproven", "n2.log"),
         ({"n1.log": LOG, "n1.log~": LOG}, "unproven", "n1.log~"),
-        # What is left of an interrupted copy is no log.
+        # What is left of an interrupted copy is not a log.
         ({"n1.log": LOG, ".n1.log.part": LOG[:50]}, "pass", ""),
         ({".n1.log.part": LOG}, "unproven", "n1.log"),
     ],
@@ -573,6 +573,6 @@ def test_the_log_of_a_clusters_job_is_read_once_too(
     stated = evidence(planned, job=stated_log(LOG.encode()))
     codes = {finding.code for finding in recorded(planned, folder, evidence=stated).findings}
     assert "no_end" in codes, "what the launcher writes is read in the same pass"
-    # The second time its last lines alone, for the page of a run that is no pass.
+    # The second time its last lines alone, for the page of a run that is not a pass.
     assert opened.count(str(log)) == 2
     assert checked == [log]

@@ -410,7 +410,7 @@ def test_a_preflight_that_the_operator_switched_off_needs_no_reference(root: Pat
     off.replace("NCCL_TEST = 1", "NCCL_TEST = 0")
     recorded = off.record([reference])
     assert recorded.verdict == "pass", recorded.reasons
-    # The log's word alone is no choice of the operator.
+    # The log's word alone is not a choice of the operator.
     by_config = SlurmRun(root, tmp_path / "config")
     by_config.log = off.log
     recorded = by_config.record([reference])

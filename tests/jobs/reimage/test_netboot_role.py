@@ -494,7 +494,7 @@ def test_ubuntu_s_installer_is_booted_with_a_seed_that_both_of_its_readers_take(
 
     served = json.loads((rendered / "installer/rendered.json").read_text())
     assert served["entry_problems"] == []
-    # What is not served is reported: the installer's kernel, ramdisk and ISO are no artefacts here.
+    # What is not served is reported: the installer's kernel, ramdisk and ISO are not artefacts here.
     assert len(served["problems"]) == 3
     script = (rendered / "installer/node.ipxe").read_text()
     (kernel,) = [line for line in script.splitlines() if line.startswith("kernel")]

@@ -71,7 +71,7 @@ def test_nothing_is_signed_for_who_asks_for_nothing(key: Path, report: str) -> N
     "broken", ["missing", "empty", "readable", "group", "password", "other kind", "public"]
 )
 def test_a_key_that_cannot_be_used_is_named_before_a_node_is_switched_off(key: Path, broken: str) -> None:
-    why = "is no key without a password"
+    why = "is not a key without a password"
     if broken == "missing":
         key.unlink()
         why = "No such file"

@@ -150,7 +150,7 @@ def test_a_server_that_never_answers_is_given_up_within_seconds() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"this is no database" * 100, "Move the file away"), (None, "give|Give this user the right")],
+    [(b"this is not a database" * 100, "Move the file away"), (None, "give|Give this user the right")],
 )
 def test_a_file_that_is_no_history_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "history.sqlite"

@@ -58,7 +58,7 @@ EARLY_S = 1.0
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers of digits from which equal numbers are no coincidence: several numbers with the former,
+"""Numbers of digits from which equal numbers are not a coincidence: several numbers with the former,
 or one with the latter."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _MOST_EPOCHS = 1000

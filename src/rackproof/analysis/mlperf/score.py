@@ -505,7 +505,7 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
 
 
 def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
-    """Return the verdicts of findings that do not gate but are no mere remarks: the run is degraded."""
+    """Return the verdicts of findings that do not gate but are not mere remarks: the run is degraded."""
     return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 

@@ -241,7 +241,7 @@ def refuse_strangers(out: Path) -> None:
     if not os.path.lexists(out):
         return
     if out.is_symlink() or not out.is_dir():
-        raise SubmissionError(f"{out} is no folder; name another one with --out")
+        raise SubmissionError(f"{out} is not a folder; name another one with --out")
     if not any(out.iterdir()):
         return
     change = _change_since(out)

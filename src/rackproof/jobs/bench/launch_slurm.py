@@ -88,7 +88,7 @@ class Site(Record):
     def _usable(cls, secrets: dict[str, int]) -> dict[str, int]:
         for name, length in secrets.items():
             if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable")
+                raise ValueError(f"{name!r} is not a name of an environment variable")
             if length < LEAST_SECRET:
                 raise ValueError(
                     f"{name} has {length} characters, a secret {LEAST_SECRET} or more: is it in Vault, or "

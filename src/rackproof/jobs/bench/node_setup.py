@@ -34,7 +34,7 @@ _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|w
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Interfaces made by containers and by Rackproof, which are no network between nodes."""
+"""Interfaces made by containers and by Rackproof, which do not connect nodes."""
 
 
 class Storage(Record):
@@ -51,7 +51,7 @@ class Storage(Record):
     @classmethod
     def _absolute(cls, folder: str) -> str:
         if folder and not folder.startswith("/"):
-            raise ValueError(f"folder: {folder!r} is no absolute path")
+            raise ValueError(f"folder: {folder!r} is not an absolute path")
         return folder
 
 
@@ -287,7 +287,7 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the differences of a node's network from the plan."""
-    # The report names its node: a report that was registered for another node is no evidence for this one.
+    # The report names its node: a report that was registered for another node is not evidence for this one.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")

@@ -151,7 +151,7 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """A point of a suite that this node cannot run, which is no fault: for example two GPUs
+    """A point of a suite that this node cannot run, which is not a fault: for example two GPUs
     requested, one present.
     """
 
@@ -629,7 +629,7 @@ def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
     count = point["nodes"]
     # True is an int and would be planned as one node.
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise DefinitionError(f"{loaded.path}: nodes: {count!r} is no number of nodes")
+        raise DefinitionError(f"{loaded.path}: nodes: {count!r} is not a number of nodes")
     return count
 
 

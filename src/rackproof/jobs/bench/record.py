@@ -596,7 +596,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
         if path.name in expected and path.is_file() and not path.is_symlink():
             own.append(path)
         else:
-            message = f"logs/{sanitize(path.name, 200)} is no log of this run; move it away and run again"
+            message = f"logs/{sanitize(path.name, 200)} is not a log of this run; move it away and run again"
             findings.append(_finding("stray_log", Verdict.UNPROVEN, message))
     if folder / f"{planned.lead}.log" not in own:
         message = f"there is no log: logs/{planned.lead}.log is missing"

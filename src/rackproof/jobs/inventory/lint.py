@@ -110,7 +110,7 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
-            text = getattr(error, "problem", None) or "it is no text in UTF-8"
+            text = getattr(error, "problem", None) or "it is not text in UTF-8"
             yield Complaint(where=f"{file}{line}", what=f"it is no YAML: {sanitize(text, 200)}")
         else:
             yield from _doubled_keys(file, tree)

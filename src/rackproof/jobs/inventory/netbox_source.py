@@ -165,7 +165,7 @@ class _Netbox:
             results, count = page.get("results"), page.get("count")
             if not isinstance(results, list) or not isinstance(count, int):
                 raise AdoptError(
-                    f"{self._shown} answers with JSON that is no list of devices: is it a NetBox?"
+                    f"{self._shown} answers with JSON that is not a list of devices: is it a NetBox?"
                 )
             if count > _MOST_DEVICES:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")

@@ -86,14 +86,14 @@ class AdoptedSource(Record):
 
 
 def name_problem(name: str) -> str:
-    """Return why a name can be no host of an inventory, or ""."""
+    """Return why a name cannot be a host of an inventory, or ""."""
     if not _NAME.fullmatch(name):
         return "a host's name has letters, digits, '-', '_' and dots only"
     return "an inventory has a group of this name" if name.lower() in RESERVED_GROUPS else ""
 
 
 def address_problem(address: str) -> str:
-    """Return why a text is no address of a host, or ""."""
+    """Return why a text is not an address of a host, or ""."""
     try:
         ip_address(address)
     except ValueError:

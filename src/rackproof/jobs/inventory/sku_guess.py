@@ -101,7 +101,7 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
     """Return the SKUs of a checkout's inventory.
 
     Raises:
-        AdoptError: The folder is no checkout.
+        AdoptError: The folder is not a checkout.
     """
     found = []
     for path in sorted((checkout / "inventory/group_vars").glob(f"{PREFIX}*.yml")):
@@ -112,7 +112,9 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
             model = expected_model(name, text_at(values, "bench_sku_gpu_name"))
             found.append(ShippedSku(group=path.stem, name=name, gpus=gpus, model=model, text=text))
     if not found:
-        raise AdoptError(f"{checkout} is no checkout of Rackproof: run it there, or name one with --checkout")
+        raise AdoptError(
+            f"{checkout} is not a checkout of Rackproof: run it there, or name one with --checkout"
+        )
     return tuple(found)
 
 
@@ -170,7 +172,7 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
     others = [
         f"{hint.where} {sanitize(hint.text, 40)} names {model}, {found[0][1].where} {found[0][0]}"
         for model, hint in found[1:]
-        # A type without its board is no contradiction: h100 beside H100 PCIe.
+        # A type without its board is not a contradiction: h100 beside H100 PCIe.
         if _bare(model) != _bare(found[0][0])
     ]
     # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.

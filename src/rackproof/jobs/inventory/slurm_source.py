@@ -87,7 +87,7 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
         remarks.append("racks are guessed by the nodes' names: Slurm has no topology here")
     controller = listing.controller
     if controller and address_problem(controller):
-        remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is no host")
+        remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is not a host")
         controller = ""
     return AdoptedSource(nodes=tuple(nodes), controller=controller, remarks=tuple(remarks))
 

@@ -76,7 +76,7 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
     except OSError as error:
         raise SignatureError(f"netboot_order_key: {path}: {error.strerror}: {_HOW}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise SignatureError(f"netboot_order_key: {path} is no key without a password: {_HOW}") from None
+        raise SignatureError(f"netboot_order_key: {path} is not a key without a password: {_HOW}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise SignatureError(f"netboot_order_key: {path} is no Ed25519 key: {_HOW}")
     return key

@@ -135,7 +135,9 @@ def finish_interrupted(results: Path) -> list[str]:
         if not (folder / night_store.NIGHT_FILE).is_file():
             # Drafts left by a killed process start with a dot.
             if {one.name for one in folder.iterdir() if one.name[0] != "."} - _UNJUDGED:
-                remarks.append(f"{folder.name} is no whole night, and holds what no night makes; it was left")
+                remarks.append(
+                    f"{folder.name} is not a whole night, and holds what no night makes; it was left"
+                )
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             remarks.append(

@@ -216,7 +216,7 @@ class _PairRunner:
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # A pair that was not measured is no evidence against its nodes: an unproven node
+            # A pair that was not measured is not evidence against its nodes: an unproven node
             # remains a suspect.
             return not met or met[0].passed
 
