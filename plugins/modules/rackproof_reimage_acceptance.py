@@ -29,7 +29,7 @@ options:
     description: GPUs of the partner.
     type: int
     default: 0
-  begun:
+  started:
     description: Result of the part V(begin).
     type: dict
     default: {}
@@ -49,7 +49,7 @@ EXAMPLES = r"""
 - name: Start the node's half of the pair
   rackproof_reimage_acceptance:
     part: begin
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     checkout: "{{ playbook_dir }}/.."
     python: /opt/torch/bin/python
   register: half

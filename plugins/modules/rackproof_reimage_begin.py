@@ -78,7 +78,7 @@ EXAMPLES = r"""
     nodes: {gb300-r01-n01: [gb300-rack], gb300-r01-n02: [gb300-rack]}
     method: rack
   run_once: true
-  register: begun
+  register: started
 """
 
 RETURN = r"""

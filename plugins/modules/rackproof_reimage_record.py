@@ -87,7 +87,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Keep what the node is
   rackproof_reimage_record:
-    run: "{{ begun.run }}"
+    run: "{{ started.run }}"
     which: before
     serial: "{{ reimage_serial | default('') }}"
     expect: "{{ reimage_expect | default({}) }}"

@@ -35,7 +35,7 @@ EXAMPLES = r"""
     results: results
     nodes: "{{ ansible_play_hosts_all }}"
   run_once: true
-  register: begun
+  register: started
 """
 
 RETURN = r"""

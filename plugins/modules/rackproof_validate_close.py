@@ -35,7 +35,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Close the night
   rackproof_validate_close:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
   run_once: true
   register: closed
 """

@@ -61,7 +61,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Measure idle nodes
   rackproof_validate_probe:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     checkout: "{{ playbook_dir }}/.."
     minutes: 240
     python: /opt/torch/bin/python

@@ -68,7 +68,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Take a snapshot of the node
   rackproof_validate_snapshot:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     sku: "{{ bench_sku }}"
     expected: {gpus: 4, nvlinks: 18}
   register: snapshot

@@ -184,8 +184,9 @@ def _check_terms(
         hosts = _names(inventory, [name]) if name else []
         if hosts or (term[0] in "!&" and name in groups):
             continue
-        what = "is a group without hosts" if name in groups else "is neither a host nor a group of the "
-        "inventory"
+        what = (
+            "is a group without hosts" if name in groups else "is neither a host nor a group of the inventory"
+        )
         raise PartialRunError(
             f"{sanitize(name, 200) or 'an empty name'} {what}, so nothing would be done for it: correct it "
             "in -l, or leave it out"

@@ -130,7 +130,7 @@ def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
 
 def test_an_interruption_without_jobs_names_the_nodes() -> None:
     lines = interruption_lines("provision", "rackproof provision", "rackproof stop", ("n1", "n2"), {})
-    assert lines[0] == "Interrupted. No job of it runs. What it had begun on n[1-2] is left as it is."
+    assert lines[0] == "Interrupted. No job of it runs. Its unfinished work on n[1-2] is left as it is."
     assert lines[-1].endswith("rackproof status")
 
 

@@ -229,7 +229,7 @@ def interruption_lines(
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
-        left = f" What it had begun on {compress_hostlist(nodes)} is left as it is." if nodes else ""
+        left = f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
         lines = [f"Interrupted. No job of it runs.{left}"]
     lines.append(f"Go on where it was:    {again}")
     if jobs:

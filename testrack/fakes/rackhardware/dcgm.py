@@ -7,7 +7,7 @@ import re
 import textwrap
 
 from . import kernel, smi_report
-from .nvidia_smi import driver_trouble
+from .nvidia_smi import driver_problem
 from .services import hang_if_told, unit_runs
 from .state import State, at, changing, load, running
 
@@ -69,7 +69,7 @@ def dcgmi(argv: list[str]) -> int:
 
 
 def _seen(state: State) -> list[dict]:
-    return [] if driver_trouble(state)[1] else smi_report.views(state, kernel.driver())
+    return [] if driver_problem(state)[1] else smi_report.views(state, kernel.driver())
 
 
 def _plural(count: int, what: str) -> str:

@@ -144,7 +144,7 @@ def nvml(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def driver_trouble(state: State) -> tuple[str, int]:
+def driver_problem(state: State) -> tuple[str, int]:
     """Return the tools' message when they do not reach the driver, and their exit status; else '' and 0."""
     there = kernel.driver()
     if not there:
@@ -173,7 +173,7 @@ def _with_driver(tool) -> int:
     state = load()
     if kernel.driver():
         hang_if_told()
-    said, status = driver_trouble(state)
+    said, status = driver_problem(state)
     if status:
         print(said)
         return status

@@ -40,7 +40,7 @@ PLAYBOOK = """
         nodes: "{{ dict.fromkeys(ansible_play_hosts_all, []) }}"
         method: image
       run_once: true
-      register: reimage_begun
+      register: reimage_started
     - block:
         - ansible.builtin.import_role: {name: reimage, tasks_from: by_image}
       rescue:

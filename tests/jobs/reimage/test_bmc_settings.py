@@ -248,19 +248,19 @@ PLAYBOOK = """
   vars:
     ansible_connection: local
     ansible_python_interpreter: "{{{{ ansible_playbook_python }}}}"
-    reimage_begun: {begun}
+    reimage_started: {begun}
     # As playbooks/reimage.yml has it.
-    reimage_bmc_asked:
+    reimage_bmc_options:
       address: "{address}"
       user: ops
       password: "{{{{ lookup('ansible.builtin.env', 'BMC_PASSWORD') }}}}"
     reimage_expect: {{bios: {{SriovGlobalEnable: "{wanted}"}}}}
   tasks:
     - rackproof_reimage_record:
-        run: "{{{{ reimage_begun }}}}"
+        run: "{{{{ reimage_started }}}}"
         which: "{{{{ item }}}}"
         expect: "{{{{ reimage_expect }}}}"
-        bmc: "{{{{ reimage_bmc_asked }}}}"
+        bmc: "{{{{ reimage_bmc_options }}}}"
       loop: [before, after]
 """
 

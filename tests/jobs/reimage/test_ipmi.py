@@ -257,7 +257,7 @@ BY_IMAGE = """
   gather_facts: false
   tasks:
     - rackproof_reimage_begin: {{results: "{results}", nodes: {{n1: []}}, method: image}}
-      register: reimage_begun
+      register: reimage_started
     - block:
         - ansible.builtin.import_role: {{name: reimage, tasks_from: by_image}}
       rescue:

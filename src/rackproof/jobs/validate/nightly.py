@@ -144,9 +144,9 @@ def finish_interrupted(results: Path) -> list[str]:
                 f"{folder.name} was interrupted before it was judged; its nodes were checked again"
             )
         else:
-            begun = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
+            context = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
             try:
-                tasks.close_night(begun, did={})
+                tasks.close_night(context, did={})
                 remarks.append(f"{folder.name} was interrupted after it was judged; its record is whole now")
             except errors.ValidateError as error:
                 remarks.append(f"{folder.name} was interrupted and cannot be finished: {error}")
