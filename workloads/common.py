@@ -288,7 +288,7 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
         exist = f"{len(found)} exist" if len(found) != 1 else "1 exists"
         raise Refusal(
             EXIT_NO_GPU,
-            f"{asked} asked for, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); ask for fewer, "
+            f"{asked} requested, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); request fewer, "
             "or --gpus 0 (--device cpu) to use the CPU",
         )
     return found if wanted is None else found[:wanted]

@@ -443,7 +443,7 @@ def leaves(data: bytes, archive: str) -> dict[int, tuple[str, str]]:
         StagingError: The file is not the development kit's.
     """
     if data[126:128] != b"IM":
-        raise StagingError(f"{archive}: {_META} is no MAT-file of version 5, little endian")
+        raise StagingError(f"{archive}: {_META} is not a MAT-file of version 5, little endian")
     try:
         synsets = [value for kind, content in mat_elements(data[128:]) for value in mat_value(kind, content)]
         found = {

@@ -3,7 +3,7 @@
 
 --mode speed trains so many steps and measures (synthetic images without --data); --mode train trains
 epochs, writes a checkpoint, and evaluates that checkpoint as a second step; --mode evaluate does only that.
-Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 5 data or checkpoint
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data or checkpoint
 missing or damaged, 124 time limit, 128+N stopped by signal N.
 """
 

@@ -4,7 +4,7 @@
 One process per GPU. Weights and tokens come from the seed; nothing is downloaded. The first steps are
 trained twice from the same weights by kernels that give the same bits again, and each loss of the second
 time is compared with the first time's. Then speed is measured, with the fastest kernels. Exit status:
-0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 124 time limit, 128+N stopped by
+0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N stopped by
 signal N.
 """
 
@@ -93,7 +93,7 @@ def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks.
 
     Raises:
-        Refusal: The sizes do not fit the kernels, or fewer GPUs exist than asked for.
+        Refusal: The sizes do not fit the kernels, or fewer GPUs exist than requested.
     """
     complete(options)
     if options.sequence % 16:

@@ -2,7 +2,7 @@
 """Train LeNet or an MLP on MNIST with PyTorch: on the CPU, on one GPU, or with DDP on several.
 
 The networks are those of MXNet's train_mnist.py. Every epoch is validated on all 10,000 test images.
-Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 5 data missing or
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
 damaged, 6 target not reached (with --until target), 124 time limit, 128+N stopped by signal N.
 """
 
@@ -455,7 +455,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
-    """Train and validate until the end that was asked for; log results (``log`` is None on other ranks)."""
+    """Train and validate until the end that was requested; log results (``log`` is None on other ranks)."""
     options, rank = trainer.options, trainer.rank
     started = time.time()
     times: list[tuple[float, float]] = []

@@ -385,7 +385,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
 
     Args:
         manifest: The registry's answer for the image's digest.
-        read_config: Returns the image's configuration by its digest; of a list it is not asked for.
+        read_config: Returns the image's configuration by its digest; not called for a list.
 
     Raises:
         ValueError: The manifest names none.
@@ -515,7 +515,7 @@ def most_common(values: list[str]) -> str:
 
 
 def domain_complaints(hosts: list[str], text: str) -> list[str]:
-    """Return why the nodes are no NVLink domain, with the remedy, or nothing if they are one.
+    """Return why the nodes are not an NVLink domain, with the remedy, or nothing if they are one.
 
     Args:
         hosts: The nodes of the job, all of an NVL72.
@@ -757,7 +757,7 @@ class Work:
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refusal(
                 EXIT_IMAGE,
-                f"{url} cannot be asked from {os.uname().nodename}: {getattr(error, 'reason', error)}",
+                f"{url} cannot be reached from {os.uname().nodename}: {getattr(error, 'reason', error)}",
             ) from error
 
     def resolve(self) -> str:
@@ -1291,7 +1291,7 @@ class Work:
             seen.write_text("")
 
     def check_domain(self) -> None:
-        """Refuse a job on nodes of an NVL72 that are no NVLink domain: it would run over network cards."""
+        """Refuse a job on nodes of an NVL72 that are not an NVLink domain: it would run over network cards."""
         hosts = self.spec["hosts"]
         if len(hosts) < 2 or not str(self.spec["system"]).startswith(("GB200", "GB300")):
             return
@@ -1468,7 +1468,7 @@ class Work:
         if set(stated) <= {environment["DGXNGPU"]}:
             return []
         gpus = environment["DGXNGPU"]
-        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are asked for instead")
+        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are requested instead")
         return [f"--gpus-per-node={gpus}"]
 
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
@@ -1520,7 +1520,7 @@ class Work:
     def find_job(self) -> str:
         """Return the number of the job that has this run's name, if there is one.
 
-        A Slurm that does not answer, as on a node that has just booted, is no Slurm without that job.
+        A Slurm that does not answer, as on a node that has just booted, is not a Slurm without that job.
         """
         began = told = time.monotonic()
         while True:

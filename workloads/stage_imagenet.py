@@ -812,7 +812,7 @@ def check_packages(options: argparse.Namespace) -> None:
     wanted = {}
     if "tfrecord" in options.formats:
         wanted["google_crc32c"] = "google-crc32c, for the checksums of TFRecords"
-        wanted["PIL"] = "Pillow, for the 23 images of ImageNet that are no RGB JPEG"
+        wanted["PIL"] = "Pillow, for the 23 images of ImageNet that are not RGB JPEGs"
     if options.resize:
         wanted["PIL"] = "Pillow, for --resize"
     missing = [text for module, text in wanted.items() if importlib.util.find_spec(module) is None]
@@ -861,11 +861,11 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_odd_images(name: str, odd: list[str], *, encoded: bool) -> None:
-    """Print which images of a format are no RGB JPEG, and what became of them."""
+    """Print which images of a format are not RGB JPEGs, and what became of them."""
     if odd:
         how = "encoded again as RGB JPEG" if encoded else "kept as they are"
         print(
-            f"{name}: {len(odd)} images that are no RGB JPEG were {how}: {', '.join(odd[:3])} ... "
+            f"{name}: {len(odd)} images that are not RGB JPEGs were {how}: {', '.join(odd[:3])} ... "
             f"({MANIFEST} has all)"
         )
 

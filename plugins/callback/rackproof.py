@@ -37,7 +37,7 @@ description:
   - Collects the runs that C(rackproof_bench_record) recorded and prints one table of them when the playbook
     ends, whether it ends well or not, with the path of the report.
   - Of a playbook that provisions, prints what changed on which nodes and what needs attention.
-  - Names the hosts that were asked for and that no task was run on. With such hosts a playbook does not end
+  - Names the hosts that were requested and that no task was run on. With such hosts a playbook does not end
     with status 0.
   - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with

@@ -18,7 +18,7 @@ options:
     type: path
     required: true
   nodes:
-    description: The nodes asked for, each with the list of racks that it is in.
+    description: The nodes requested, each with the list of racks that it is in.
     type: dict
     required: true
   method:

@@ -161,7 +161,7 @@ class Plan:
     recreate: list[Host] = field(default_factory=list)  # never got as far as its first start
     start: list[Host] = field(default_factory=list)
     keep: list[Host] = field(default_factory=list)
-    beyond: list[str] = field(default_factory=list)  # runs, was not asked for, and is left alone
+    beyond: list[str] = field(default_factory=list)  # runs, was not requested, and is left alone
 
     @property
     def complete(self) -> bool:

@@ -186,5 +186,5 @@ def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., ob
     result = run("import", "logs")
     assert result.exit_code == 0  # type: ignore[attr-defined]
     assert result.output.rstrip().endswith(  # type: ignore[attr-defined]
-        "what the logs show: pass; speed not judged: no SKU named"
+        "verdict of the logs: pass; speed not judged: no SKU named"
     )

@@ -184,7 +184,7 @@ result: {judge: [{metric: eval_accuracy, at_most: 0.9}]}
         ("with: slurm", "with: local, runtime: torch, program: x.py", "is for launch with slurm"),
         (", mount: /data", "", "run and mount belong together"),
         ('run: "fetch {{ bench_shared }}", mount: /data', "program: x.py", "stages by `run` and `mount`"),
-        ("creates: data", "creates: ../data", "no path below the data's folder"),
+        ("creates: data", "creates: ../data", "not a path below the data's folder"),
         ("folder: /workspace", "folder: /workspace, taggs: 2", "unknown key"),
     ],
 )

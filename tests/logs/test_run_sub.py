@@ -211,7 +211,7 @@ def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
             "permission denied",
         ),
         ("Starting with 12", "Starting with 8", "wrong_ranks", "8 ranks trained, 3 nodes"),
-        ("7 3 n[1-3]", "7 3 n[1-2],m9", "wrong_nodes", "n3 took no part, m9 was not asked for"),
+        ("7 3 n[1-3]", "7 3 n[1-2],m9", "wrong_nodes", "n3 took no part, m9 was not requested"),
         ("759.67      0", "759.67    128", "nccl_preflight", "NCCL preflight"),
         (
             "# Out of bounds values : 0 OK",

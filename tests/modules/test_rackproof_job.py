@@ -189,7 +189,7 @@ def test_a_killed_supervisor_is_no_success_and_leaves_nothing_running(jobs: Jobs
     assert not alive(lost_child)
     assert jobs("job", "true")["job"]["ended_by"] == "supervisor_died", "never started a second time"
     assert jobs("job", "true", check=True, again=True)["changed"] is True
-    assert jobs("job", "true", again=True)["changed"] is True, "but where that was asked for"
+    assert jobs("job", "true", again=True)["changed"] is True, "but where that was requested"
     assert (jobs.ended()["succeeded"], jobs.log()) == (True, "")
     assert jobs("job", "true", again=True)["changed"] is False, "and not once it has ended"
 

@@ -368,7 +368,7 @@ def test_a_playbook_that_did_nothing_to_a_host_does_not_end_well(shown: str, tmp
     shown = shown.replace("runner", "true")
     done = play(tmp_path, str(tmp_path / "ends.yml"), "-l", "a*", RACKPROOF_TABLE=shown, **runner)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "a[2-4]: asked for, and nothing was done there" in done.stdout
+    assert "a[2-4]: requested, but nothing was done there" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["n1\u200b", "n\u00ad1", "\u202en1", "n1\u00a0", "n1\x07"])

@@ -256,7 +256,7 @@ def store_that(behave: Callable[[str, Answer, int], Answer]) -> Iterator[tuple[s
 
 
 def encrypting(_: str, right: Answer, __: int) -> Answer:
-    """Answer as a store that encrypts: its ETags are no MD5 of what it was given."""
+    """Answer as a store that encrypts: its ETags are not an MD5 of what it was given."""
     status, headers, body = right
     return status, headers | ({"etag": '"' + "0" * 32 + '"'} if "etag" in headers else {}), body
 

@@ -60,7 +60,7 @@ case "$*" in
   *JobIDRaw*) true;;
   *JobID,NodeList*) echo "4711.0|n[1-2]|COMPLETED|0:0|30|1767225600";;
   *) echo -n "$(cat "$FAKE/state")|$(cat "$FAKE/code" 2>/dev/null || echo 0:0)|"
-     # As the real one: seconds where it is asked for them.
+     # As the real one: seconds if they are requested.
      if [ "$SLURM_TIME_FORMAT" = %s ]; then times="1767225600|1767225660";
      else times="2026-01-01T00:00:00|2026-01-01T00:01:00"; fi
      echo "n[1-2]|$times|60|2|$(cat "$FAKE/name" 2>/dev/null)";;

@@ -77,7 +77,7 @@ def staged(stage: Stage, archives: Path, tmp_path_factory: pytest.TempPathFactor
     assert answer["changed"] is True
     assert {name: one["objects"] for name, one in answer["formats"].items()} == dict.fromkeys(FORMATS, 350)
     assert "recordio · 350 of 350 images" in done.stdout
-    assert "tfrecord: 3 images that are no RGB JPEG were encoded again as RGB JPEG" in done.stdout
+    assert "tfrecord: 3 images that are not RGB JPEGs were encoded again as RGB JPEG" in done.stdout
     return data
 
 

@@ -136,7 +136,7 @@ class LiveLines:
         stray = _STRAY_WORD.search(shown)
         if stray:
             return [f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"]
-        # The message after Ctrl-C lists what is still running.
+        # The message after Ctrl-C lists the jobs that are still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
 
     def _no_hosts(self) -> str:
@@ -218,7 +218,7 @@ def _cut(text: str, columns: int) -> str:
 def interruption_lines(
     playbook: str, again: str, stop: str, nodes: Sequence[str], jobs: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Describe what is still running after Ctrl-C, with the commands to enter.
+    """Describe the jobs that still run after Ctrl-C, with the commands to enter.
 
     Args:
         playbook: The name of the playbook without extension.

@@ -410,7 +410,7 @@ class Run(Record):
     judgements: tuple[Judgement, ...] = ()
     verdict: Verdict = Verdict.UNPROVEN
     reasons: tuple[str, ...] = ()
-    """The reasons why the verdict is not ``pass``, or what a pass leaves open; most important first."""
+    """The reasons why the verdict is not ``pass``, or the open questions of a pass; most important first."""
     logs: tuple[LogFile, ...] = ()
     definition_sha256: str = ""
     """SHA-256 of the benchmark's definition, as it was when the run was planned."""

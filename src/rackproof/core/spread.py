@@ -44,5 +44,5 @@ def spread_doubt(spread: Spread | None, unit: str) -> str:
     ends = f"{spread.low:.4g} to {spread.high:.4g} {unit}".strip()
     return (
         f"its {spread.count} samples swing by a factor, {ends} (median {spread.median:.4g}): no number; "
-        "find what else uses the machine or slows it down, then measure again"
+        "find the process that uses the machine or slows it down, then measure again"
     )

@@ -67,7 +67,7 @@ class MllogParser(Events):
         self.block_done()
 
     def lenient(self, payload: bytes, position: int) -> None:
-        """Read an event that is not strict JSON of the usual shape; record what is wrong with it."""
+        """Read an event that is not strict JSON of the usual shape; record its problem."""
         start = payload.find(b"{")
         if start < 0:
             self.unreadable(payload, position)

@@ -218,7 +218,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.readings.setdefault(_lasting(readings), at)
 
     def _count(self, values: Mapping[str, str]) -> None:
-        """Count the GPUs in rows, and record what the rows show of their state."""
+        """Count the GPUs in rows, and record their states."""
         named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
@@ -279,7 +279,7 @@ class NvidiaSmiCsvParser(LogParser):
             return
         bits = _bits(reason, cell)
         if bits is None or unknown_bits(bits):
-            message = f"GPU {gpu}: reasons for low clocks that no check knows: {reason} is {cell:.60}"
+            message = f"GPU {gpu}: unknown reasons for low clocks: {reason} is {cell:.60}"
             self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         elif slowdowns := slowdowns_of(bits):
             shown = ", ".join(one.words for one in slowdowns)
@@ -294,12 +294,12 @@ class NvidiaSmiCsvParser(LogParser):
             if cell in _YES:
                 log.find(code, f"GPU {gpu}: {fault}", Verdict.FAIL, line=at)
             elif cell not in _NO and not _NOTHING.fullmatch(cell):
-                message = f"GPU {gpu}: a value that no check knows: {column} is {cell:.60}"
+                message = f"GPU {gpu}: an unknown value: {column} is {cell:.60}"
                 log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         self._judge_fabric_health(at, gpu, values)
         action = values.get("gpu_recovery_action", "")
         if not _NOTHING.fullmatch(action) and (verdict := recovery_verdict(action)):
-            log.find("recovery_action", f"GPU {gpu}: the driver asks for: {action:.60}", verdict, line=at)
+            log.find("recovery_action", f"GPU {gpu}: the driver requires: {action:.60}", verdict, line=at)
         if values.get("inforom.checksum_validation", "") == "invalid":
             message = f"GPU {gpu}: its infoROM is corrupted: {INFOROM_REMEDY}"
             log.find("inforom_corrupted", message, Verdict.FAIL, line=at)
@@ -313,7 +313,7 @@ class NvidiaSmiCsvParser(LogParser):
             return
         for column in values.keys() - {"fabric.health.summary"}:
             if column.startswith("fabric.health.") and (cell := _word(values, column)) not in WELL:
-                message = f"GPU {gpu}: a value that no check knows: {column} is {cell:.60}"
+                message = f"GPU {gpu}: an unknown value: {column} is {cell:.60}"
                 self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
 
     def _find_lacking(self) -> None:

@@ -54,7 +54,7 @@ _MESSAGES = {
     "out_of_memory": "the node ran out of memory, and a program was killed",
     "cpu_throttled": "a processor was too hot and was slowed down",
     "program_crashed": "a program that the node's work rests on has crashed",
-    "unknown_kernel_error": "an error of the kernel that no rule knows",
+    "unknown_kernel_error": "an unknown error of the kernel",
     "declared_harmless": "a line that is declared harmless",
     "damaged_line": "an XID line that cannot be read",
 }

@@ -271,7 +271,7 @@ def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
 NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("node", "the inventory", harmless="it is not an answer of the node"),
     _row("sku", "the inventory", harmless="a node without one has a finding of its own (no_sku)"),
-    _row("hardware_key", "serial and UUIDs", harmless="what it is made of has rows of its own"),
+    _row("hardware_key", "serial and UUIDs", harmless="its parts have their own rows"),
     _row("hostname", "uname", "hostname_unknown", needed=_needs_hostname),
     _row(
         "serial",
@@ -282,7 +282,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _kept("identity_serial"),
     _kept("identity_gpus"),
     _row("identity_accepted", "the command", harmless="it is not an answer of the node"),
-    _row("foreign_parts", "other nodes", harmless="empty is well, and what it is of has rows of its own"),
+    _row("foreign_parts", "other nodes", harmless="it may be empty, and its parts have their own rows"),
     _row("epoch", "the node's clock"),
     _row("booted", "/proc/1/stat", harmless="without it no boot counts as having mended anything"),
     _row("boot_id", "/proc/sys/kernel/random/boot_id", needed=_knew_boot),
@@ -304,7 +304,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _row("xids", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
     _row("hardware_events", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
-    _row("declared_lines", "the kernel's log", harmless="what an operator declared is only shown"),
+    _row("declared_lines", "the kernel's log", harmless="an operator's declarations are only shown"),
     _kept("reboots"),
     _row("versions", "the driver and its tools", state=_versions_state, needed=_needs_versions),
     _row("tools", "the gatherer", harmless="each tool has a row of its own"),
@@ -597,9 +597,9 @@ _EMPTY_IS_WELL = "empty is well, each entry is a finding"
 GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("uuid", needed=_always_of_gpu),
     _gpu_row("serial"),
-    _gpu_row("index", harmless="it only says where the GPU stands in a list"),
+    _gpu_row("index", harmless="it is only the GPU's place in a list"),
     _gpu_row("bus_id", needed=lambda subject: bool(subject.node.expected.gpus)),
-    _gpu_row("module", harmless="it only says where the GPU sits"),
+    _gpu_row("module", harmless="it is only the GPU's place in the machine"),
     _gpu_row(
         "name", harmless="GPUs without a product name are a finding where the SKU has one (sku_differs)"
     ),
@@ -681,7 +681,7 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("device", "name", harmless="a port under another name is missing, and another one is new"),
     _port_row("port", "name", harmless="a port under another name is missing, and another one is new"),
     _port_row("state", "state"),
-    _port_row("physical", "phys_state", harmless="it only says more of a port that is down"),
+    _port_row("physical", "phys_state", harmless="it only describes a port that is down"),
     _port_row("rate_gbps", "rate", needed=lambda subject: subject.port.state in ("", "active")),
     _port_row("usual_gbps", "earlier nights", harmless="it is kept of earlier nights"),
     _port_row("layer", "link_layer", harmless="no check reads it"),

@@ -165,7 +165,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
             "lock of dpkg",
             "free",
             f"held by {sanitize(node['dpkg_locked_by'])}",
-            "Provisioning waits for it; if that takes long, look at what it does.",
+            "Provisioning waits for it; if that takes long, look at its output.",
             fatal=False,
         )
     if node["unattended_upgrades"]:

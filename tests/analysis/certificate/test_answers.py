@@ -186,7 +186,7 @@ XIDS = {"night": True, "codes": ("xid_*", "gpu_lost"), "reads": ("kernel_log", "
         (XIDS, (night(reads={"n1": {"kernel_log": "there"}}),), "unproven"),
         (XIDS, (night(reads={"n1": {"kernel_log": "failed", "nvidia_smi_xml": "there"}}),), "unproven"),
         (XIDS, (night(objections=("its snapshot was changed",)),), "unproven"),
-        # Both are asked for.
+        # Both are requested.
         (XIDS | {"benchmarks": ("gemm",)}, (night(),), "unproven"),
         (XIDS | {"benchmarks": ("gemm",)}, (night(), run()), "pass"),
     ],

@@ -132,9 +132,13 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
             "2 runs failed, at most 1 may",
             id="two failed runs",
         ),
-        pytest.param(changed(9), CRASHED, "unproven", None, "9 runs where the rules ask", id="one missing"),
-        pytest.param(changed(11), PASSED, "unproven", None, "11 runs where the rules ask", id="one too many"),
-        pytest.param(changed(1), PASSED, "unproven", None, "1 run where the rules ask", id="one run"),
+        pytest.param(
+            changed(9), CRASHED, "unproven", None, "9 runs where the rules require", id="one missing"
+        ),
+        pytest.param(
+            changed(11), PASSED, "unproven", None, "11 runs where the rules require", id="one too many"
+        ),
+        pytest.param(changed(1), PASSED, "unproven", None, "1 run where the rules require", id="one run"),
         pytest.param(
             changed(r3={"events": 0, "status": "", "minutes": None, "compliant": False}),
             PASSED,
@@ -669,4 +673,4 @@ def test_single_real_logs(
     assert one.minutes == (None if minutes is None else pytest.approx(minutes, abs=5e-4))
     assert (one.status, one.compliant) == (status, compliant)
     assert score.verdict is Verdict.UNPROVEN
-    assert "1 run where the rules ask for exactly" in "\n".join(score.reasons)
+    assert "1 run where the rules require exactly" in "\n".join(score.reasons)

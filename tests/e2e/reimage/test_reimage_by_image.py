@@ -374,7 +374,7 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
     tmp_path: Path,
 ) -> None:
     recorded = {
-        "n1": "conflict second boot report, from 192.0.2.9 (52:54:00:00:00:99): not believed",
+        "n1": "conflict second boot report, from 192.0.2.9 (52:54:00:00:00:99): not trusted",
         "n3": "conflict 192.0.2.9 asked for its order with its MAC address, after 192.0.2.8",
         "n6": "refused 192.0.2.9 (52:54:00:00:00:99) sent a boot report without its secret",
     }

@@ -234,7 +234,7 @@ def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_reported(bmc: F
     assert len(settings_read.firmware) == len(FIRMWARE)
     settings_read = read_settings("n1", way(bmc), timeout_s=0)
     assert (settings_read.bios, settings_read.firmware) == (REPORTED.bios, ())
-    assert "only 0 pieces were asked for" in settings_read.firmware_error
+    assert "only 0 pieces were requested" in settings_read.firmware_error
 
 
 def test_ipmi_and_no_address_tell_nothing() -> None:

@@ -278,7 +278,7 @@ def test_a_second_boot_report_never_replaces_the_first(
     assert [host.put(one) for one in before] == [201] * len(before)
     assert host.put(second) == 412
     assert host.report() == before[-1]
-    assert host.alarms("conflict") == [f"second boot report, from {N1} ({MACS[N1]}): not believed"]
+    assert host.alarms("conflict") == [f"second boot report, from {N1} ({MACS[N1]}): not trusted"]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_what_strangers_tried_is_a_remark_and_does_the_node_no_harm() -> None:
 @pytest.mark.parametrize(
     "alarm",
     [
-        "conflict second boot report, from 192.0.2.1 (x): not believed",
+        "conflict second boot report, from 192.0.2.1 (x): not trusted",
         "conflict 192.0.2.9 knows the secret of its boot report, and is not the machine",
         "conflict 192.0.2.9 asked for its order with its MAC address, after 192.0.2.8",
         # Whatever cannot be read is not a reason to believe.

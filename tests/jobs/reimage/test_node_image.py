@@ -1,4 +1,4 @@
-"""What images are built of: the list that is asked for, the layout of the disk, the boot loader."""
+"""What images are built of: the list that is requested, the layout of the disk, the boot loader."""
 
 from __future__ import annotations
 

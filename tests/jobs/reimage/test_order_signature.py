@@ -88,7 +88,7 @@ def test_a_key_that_cannot_be_used_is_named_before_a_node_is_switched_off(key: P
         key.write_bytes(public.public_bytes(pem, kind))
     else:
         write_key(key, ec.generate_private_key(ec.SECP256R1()))
-        why = "is no Ed25519 key"
+        why = "is not an Ed25519 key"
     assert why in find_signing_problem(key)
     with pytest.raises(SignatureError, match=why):
         sign_order("{}", ASKED, key)

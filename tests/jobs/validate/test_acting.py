@@ -62,7 +62,7 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
         (night("n01", finding("n01"), slurm=drained("rackproof-reimage: x")), "by reimage.yml: rackproof"),
         (night("n01", finding("n01"), slurm=drained("rackproofs")), "by somebody else: rackproofs"),
         (night("n01", finding("n01"), known=False), "Slurm does not know it"),
-        (night("n01", finding("n01"), slurm=None), "Slurm could not be asked"),
+        (night("n01", finding("n01"), slurm=None), "Slurm could not be queried"),
         (night("n99", finding("n99")), "Slurm does not know it"),
         (
             night("n01", finding("n01", fleetwide=True, verdict=Verdict.UNPROVEN), verdict=Verdict.UNPROVEN),

@@ -43,7 +43,7 @@ def digest(data: bytes) -> str:
 
 
 class Site:
-    """A release on a server of this machine, and a host whose apt only notes what it is asked for."""
+    """A release on a server of this machine, and a host whose apt only notes its requests."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url

@@ -205,7 +205,7 @@ def test_what_a_registry_says_of_the_key(root: Path, tmp_path: Path, registry: s
         "token-right": (f"{registry}/token", KEY, "accepted"),
         "token-wrong": (f"{registry}/token", "wrong-key-2", refused),
         "broken": (f"{registry}/broken", KEY, "cannot be reached"),
-        "nobody": ("127.0.0.1:9", KEY, "cannot be asked"),
+        "nobody": ("127.0.0.1:9", KEY, "cannot be reached"),
         "astray-ftp": (f"{registry}/astray/ftp:!!127.0.0.1!auth", KEY, "no key goes there"),
         "astray-file": (f"{registry}/astray/file:!!!etc!passwd", KEY, "no key goes there"),
         "astray-relative": (f"{registry}/astray/!auth", KEY, "no key goes there"),

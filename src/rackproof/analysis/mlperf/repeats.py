@@ -369,7 +369,7 @@ def _platform(trace: RunTrace) -> str:
 
 
 def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem) -> Iterator[Finding]:
-    """Yield what the logs state otherwise than the description, by which speeds and scaling are judged.
+    """Yield contradictions between the logs and the description, by which speeds and scaling are judged.
 
     Of 697 published results of rounds 4.0 to 5.1 none contradicts its description in these numbers: 256
     state their nodes, 318 platforms name a known GPU. Eleven of these name another one: an older script's.
@@ -392,7 +392,7 @@ def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem
 def _described_numbers(
     trace: RunTrace, described: DescribedSystem, named: tuple[str, int] | None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield what differs: in words, in the log, in the description."""
+    """Yield each difference: its name, the log's value, the description's value."""
     if trace.stated_nodes is not None and trace.stated_nodes != described.nodes:
         yield "nodes (:::DLPAL)", trace.stated_nodes, described.nodes
     if named is None:
@@ -547,7 +547,7 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 
 
 def _sameness(first: RunTrace, second: RunTrace) -> str:
-    """Describe what two logs share although two runs cannot share it, or return ""."""
+    """Describe values that two logs share although two runs cannot share them, or return ""."""
     if first.course and first.course == second.course:
         return "the same events at the same distances"
     shared, of = _shared_times(first.times, second.times)

@@ -539,7 +539,7 @@ def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
         yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
     elif found != needed:
-        yield Verdict.UNPROVEN, f"{found} run{'s' * (found != 1)} where the rules ask for exactly {needed}"
+        yield Verdict.UNPROVEN, f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}"
 
 
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
@@ -576,7 +576,7 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield remarks about what a pass leaves open."""
+    """Yield remarks about the open questions of a pass."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:

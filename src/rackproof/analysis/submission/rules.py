@@ -19,7 +19,7 @@ _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
 def judge_runs(
     chosen: Sequence[ChosenRun], score: FolderScore, system: SystemFile, *, ruleset: str
 ) -> list[Issue]:
-    """Return the issues about the runs of one benchmark: what is missing or wrong.
+    """Return the issues about the runs of one benchmark: missing or wrong contents.
 
     Args:
         chosen: The runs, in the order of ``result_<i>.txt``.
@@ -83,7 +83,7 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
             code="run_count",
             verdict=Verdict.UNPROVEN,
             file=benchmark,
-            message=f"{found} run{'s' * (found != 1)} where the rules ask for exactly {needed}",
+            message=f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}",
             remedy=f"{more}; `--latest {needed} --benchmark {benchmark}` takes the newest {needed}",
         )
 
@@ -249,7 +249,7 @@ def judge_answer(
 ) -> list[Issue]:
     """Return the problems that the checker found in the package, and the gaps of its answer.
 
-    The checker accepts what it does not read: benchmarks that the round does not have are skipped.
+    The checker accepts contents that it does not read: benchmarks that the round does not have are skipped.
     Therefore its answer must show that it checked every benchmark and the description.
     """
     if answer.accepted is None:

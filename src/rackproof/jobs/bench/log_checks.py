@@ -66,7 +66,7 @@ def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node])
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)
         if asked is not None and stated != str(asked):
             what = f"states {sanitize(stated, 60)}" if stated else "does not state it"
-            yield _unproven("log_of_another_point", f"{axis} {asked} was asked for, and {file} {what}")
+            yield _unproven("log_of_another_point", f"{axis} {asked} was requested, and {file} {what}")
     reads = any(word.startswith("--data=") for word in planned.arguments)
     if reads and "synthetic" in log.tags.get("dataset", "synthetic"):
         yield _unproven("log_of_another_point", f"images were to be read, and {file} shows synthetic ones")

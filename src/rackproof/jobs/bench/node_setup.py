@@ -147,7 +147,7 @@ def setup_obstacle(
         asked: The number of nodes that it requests.
     """
     if asked > len(peers):
-        return f"{asked} nodes asked for, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
+        return f"{asked} nodes requested, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
     network = str(point.get("network", ""))
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
@@ -333,7 +333,7 @@ def _kind_difference(network: str, kind: object, moment: str) -> str:
     """Return the kind of an interface that does not fit the network, or "" if it fits."""
     if network == "overlay" and kind != "vxlan":
         shown = sanitize(kind or "a plain link", 40)
-        return f"no VXLAN {moment} the run, but {shown}"
+        return f"not a VXLAN {moment} the run, but {shown}"
     if network == "host" and kind in _TUNNELS:
         return f"a tunnel ({sanitize(kind, 40)}) {moment} the run"
     return ""

@@ -102,7 +102,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
         columns, unread = _columns(next(reader, []), path)
         nodes = list(_nodes(reader, columns, path))
     except csv.Error as error:
-        raise AdoptError(f"{path}:{reader.line_num}: it is no CSV: {error}") from None
+        raise AdoptError(f"{path}:{reader.line_num}: it is not CSV: {error}") from None
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
     if "rack" not in columns:
         remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
@@ -202,5 +202,5 @@ def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
 
 def _sku(text: str, place: str) -> str:
     if text and not SKU_NAME.fullmatch(text):
-        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is no SKU: letters, digits, '-' and '_'")
+        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
     return text

@@ -127,7 +127,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Netbox:
-    """One NetBox, asked with its token and nowhere else."""
+    """One NetBox; its token is sent to no other server."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)

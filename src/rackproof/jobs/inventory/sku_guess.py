@@ -1,4 +1,4 @@
-"""Guess the SKU of a node from what its sources state, and say why and what is not sure. No I/O but the
+"""Guess the SKU of a node from its sources, with the reason and the doubts. No I/O but the
 shipped files of SKUs.
 """
 
@@ -85,7 +85,7 @@ class SkuGuess(Record):
         model: The product of the GPUs; "" is not known.
         shipped: Whether Rackproof has a file for it; else it gets a skeleton.
         why: The fact that decided.
-        unsure: What the facts do not state.
+        unsure: The facts that are missing.
     """
 
     group: str
@@ -141,7 +141,7 @@ def guess_sku(
     """Return the SKU of a node.
 
     Args:
-        node: What its sources state.
+        node: The facts of its sources.
         shipped: The SKUs that there are.
         rules: Pattern (of its name, or of a text that describes it) and SKU; the first that fits decides.
     """
@@ -203,7 +203,7 @@ def _system(text: str) -> tuple[str, int] | None:
 
 
 def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
-    """Return the number of GPUs and the fact that states it; what contradicts it goes to ``unsure``."""
+    """Return the number of GPUs and the fact that states it; contradictions go to ``unsure``."""
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are shared out (MIG): how many there are is not known")
         return None, ""

@@ -73,7 +73,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
 
 
 def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
-    """Return a remark about the checks that the operator omitted and what they leave unproven."""
+    """Return a remark about the checks that the operator omitted and the missing proofs."""
     missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
     if not missing:
         return ()

@@ -21,7 +21,7 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""Share of memory by which kernels may differ in what they reserve; a missing DIMM is far more than that."""
+"""Share of memory by which the reserve of kernels may differ; a missing DIMM is far more than that."""
 
 
 class Change(Record):
@@ -415,7 +415,7 @@ def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
     bad = [change for change in changes if change.verdict is not None and change.verdict.gates]
     if bad:
         raise ReimageError(
-            f"{node} is not what it was: {'; '.join(change.text() for change in bad)}. See it in the machine "
+            f"{node} has changed: {'; '.join(change.text() for change in bad)}. See it in the machine "
             "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
         )
 

@@ -128,7 +128,7 @@ def _amount(name: str, value: Any, *, whole: bool) -> float:
     if isinstance(value, bool) or not re.fullmatch(
         r"[0-9]{1,15}" if whole else r"[0-9]{1,15}([.][0-9]{1,15})?", text
     ):
-        raise ValueError(f"{name}: {text!r:.60} is no {'whole ' if whole else ''}number of 0 or more")
+        raise ValueError(f"{name}: {text!r:.60} is not a {'whole ' if whole else ''}number of 0 or more")
     return int(text) if whole else float(text)
 
 

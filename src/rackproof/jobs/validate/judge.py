@@ -229,7 +229,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the nodes that nights hold drained; only for these does it matter what was measured again."""
+    """Return the nodes that nights hold drained; only these need their repeated measurements."""
     return {
         name: hold
         for name, state in inputs.states.items()

@@ -38,7 +38,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
 
 
 def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
-    """Return which nodes were asked without root, and what root would have read there besides."""
+    """Return which nodes were queried without root, and the evidence that only root can read."""
     asked = {name: kept.snapshot for name, kept in snapshots.items() if kept.snapshot.asked_as_root is False}
     if not asked:
         return []

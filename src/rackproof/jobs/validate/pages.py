@@ -159,7 +159,7 @@ def node_page(
 
 def _short(names: Sequence[str]) -> dict[str, str]:
     """Return names without their common prefix, which ends at a separator."""
-    # Names are sorted: what the first and the last have in common, all have.
+    # Names are sorted: a beginning that the first and the last share is shared by all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1

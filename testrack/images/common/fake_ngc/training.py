@@ -241,7 +241,7 @@ class Training:
     # -- misbehaviour -----------------------------------------------------------------------------
 
     def misbehave(self, gradient: np.ndarray) -> None:
-        """Do what was asked for, somewhat before the middle of the run."""
+        """Apply the requested fault, somewhat before the middle of the run."""
         if self.done < STEPS // 3 or self.fault.rank != self.ranks.rank:
             return
         rank, node = self.ranks.rank * self.gpus, self.ranks.node

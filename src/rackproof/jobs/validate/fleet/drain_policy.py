@@ -180,7 +180,7 @@ def _with_hold(
 def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
-        why = f"stays drained: what failed has passed {hold.passes} of {policy.passes} times"
+        why = f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times"
         return one.model_copy(update={"hold": hold, "why": why})
     why = f"passed {hold.passes} times: {', '.join(hold.codes)}"
     return one.model_copy(update={"hold": hold, "plan": "return", "why": why})
@@ -191,7 +191,7 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
     if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
         return ""
     return (
-        f"stays drained: what failed has passed {hold.passes} of {policy.passes} times, last at "
+        f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times, last at "
         f"{moment(hold.passed)}; the next pass counts {number(policy.hours)} h after it "
         "(validate_resume_hours)"
     )
@@ -230,7 +230,7 @@ def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
     if blind:
         return "not drained: too many nodes cannot be reached"
     if one.slurm is None:
-        return "not drained: Slurm could not be asked"
+        return "not drained: Slurm could not be queried"
     if not one.slurm.known or not mine:
         return "not drained: Slurm does not know it"
     if one.slurm.drained_by == "other":
