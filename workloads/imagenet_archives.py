@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
 TAR_BUFFER = 1 << 16
-"""Bytes that tarfile reads at once; it copies what is left of them at each header, so more is slower."""
+"""Bytes that tarfile reads at once; it copies the rest of them at each header, so more is slower."""
 
 PINS: dict[str, Any] = {
     "name": "imagenet-2012",
@@ -62,7 +62,7 @@ _TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 
 class StagingError(Exception):
-    """The data cannot be staged; the text says why and what to do."""
+    """The data cannot be staged; the text has the reason and the remedy."""
 
 
 class Images:
@@ -160,11 +160,11 @@ def identity_of(path: Path) -> list[int]:
 
 
 class HashingReader:
-    """A binary stream that hashes what is read through it."""
+    """A binary stream that hashes the bytes read through it."""
 
     def __init__(self, stream: BinaryIO, report: Callable[[int], None]) -> None:
         self.stream, self.report = stream, report
-        # Python 3.8 does not know the argument; the sum is the one that was published.
+        # Python 3.8 lacks the argument; the sum is the one that was published.
         self.md5 = hashlib.md5(**_NO_SECURITY)  # noqa: S324  # nosec B324
 
     def read(self, size: int = -1) -> bytes:
@@ -175,7 +175,7 @@ class HashingReader:
         return data
 
     def drain(self) -> str:
-        """Read what is left; return the MD5 sum of all."""
+        """Read the rest; return the MD5 sum of all bytes."""
         while self.read(CHUNK):
             pass
         return self.md5.hexdigest()
@@ -284,7 +284,7 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
         report: Is called with each number of bytes that were read.
 
     Raises:
-        StagingError: The archive is not the one wanted, or holds what it should not.
+        StagingError: The archive is another one, or contains an unexpected file.
     """
     found: Any = None
     problem: StagingError | None = None
@@ -298,7 +298,7 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
             if isinstance(error, OSError) and error.errno is not None:
                 raise StagingError(f"{path} cannot be read: {error.strerror}") from error
             problem = StagingError(f"{path} is not a whole archive ({error}); fetch it again")
-        # A wrong checksum explains all else, so it is what is reported.
+        # A wrong checksum explains all other differences, so it is reported.
         got = reader.drain()
     if got != md5:
         raise StagingError(f"{path}: wrong MD5 sum: expected {md5}, got {got}; fetch it again")

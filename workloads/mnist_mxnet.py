@@ -28,7 +28,7 @@ SIDE = 28
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
-    """Training cannot go on. The text says why and what to do; ``status`` is the exit status."""
+    """Training cannot continue. The text has the reason and the remedy; ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -137,7 +137,7 @@ def fit(options: argparse.Namespace) -> None:
     import numpy as np
 
     context = devices(mx, options.gpus)
-    # MXNet itself divides what does not divide evenly: 64 images on 3 GPUs are 21, 21 and 22.
+    # MXNet itself divides a batch that does not divide evenly: 64 images on 3 GPUs are 21, 21 and 22.
     if options.batch_size < len(context):
         raise Stop(
             EXIT_USAGE, f"--batch-size {options.batch_size} is less than one for each of {len(context)} GPUs"
