@@ -139,7 +139,7 @@ class NodeAction(RackproofAction):
             raise ModuleFailedError(
                 {
                     "failed": True,
-                    "msg": f"{self.node} answered {name} without what was requested ({required_key}): is "
+                    "msg": f"{self.node} answered {name} without the requested value ({required_key}): is "
                     "that its own python3? Run with -vvv to see its answer",
                 }
             )

@@ -122,7 +122,7 @@ def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
     assert lines == [
         "Interrupted. run-1 still runs on n[1-2].",
         "Go on where it was:    rackproof bench -l n1",
-        "End what runs:         rackproof stop -l n1,n2",
+        "End the jobs:          rackproof stop -l n1,n2",
     ]
     view.add_event({"kind": "job", "host": "n1", "id": "run-1", "on": "n1", "runs": False}, 1)
     assert view.running_jobs == {}

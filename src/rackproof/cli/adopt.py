@@ -149,8 +149,7 @@ def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[s
 def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
     if not cluster.has_slurm:
         return [
-            "what the nodes call themselves is not known, and not checked (validate_hostname in "
-            "group_vars/all.yml)"
+            "the nodes' own host names are unknown, and not checked (validate_hostname in group_vars/all.yml)"
         ]
     if cluster.controller:
         return []

@@ -143,7 +143,7 @@ class LiveLines:
         what = (
             f"{', '.join(self._unknown)}: no host and no group of the inventory"
             if self._unknown
-            else "what -l names has no host: an empty group of the inventory"
+            else "-l names an empty group of the inventory"
         )
         return (
             f"rackproof: {what}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
@@ -235,7 +235,7 @@ def interruption_lines(
     if jobs:
         # Ansible's ranges differ from Slurm's: both accept single names.
         hosts = sorted({place for places in jobs.values() for place in places})
-        lines.append(f"End what runs:         {stop} -l {','.join(hosts)}")
+        lines.append(f"End the jobs:          {stop} -l {','.join(hosts)}")
     if playbook in ("provision", "reimage"):
         program = stop.partition(" ")[0]
         lines.append(f"Nodes may be drained:  {program} status")

@@ -995,7 +995,7 @@ class Events(LogParser):
         line, rank = self.place(position)
         state = read_gpu_state(value)
         if state is None:
-            message = "a state of a GPU does not say of which GPU or moment it is"
+            message = "a state of a GPU does not state its GPU or its moment"
             self.log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
             return
         where = f"GPU {state.gpu} {MOMENTS[state.moment]}"

@@ -80,7 +80,9 @@ def _entry(raw: object, where: str) -> DeclaredLine:
         raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
     pattern, why = raw["pattern"], raw["why"]
     if not isinstance(why, str) or len(why.strip()) < 3:
-        raise DeclaredLinesError(f"{where}: why has to say why the line is harmless, best with a link")
+        raise DeclaredLinesError(
+            f"{where}: why must give the reason why the line is harmless, best with a link"
+        )
     if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST_PATTERN:
         raise DeclaredLinesError(f"{where}: pattern has to be a text of 1 to {LONGEST_PATTERN} characters")
     if problem := _why_unusable(pattern):

@@ -53,7 +53,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "xid_unknown": ("an unknown XID", Verdict.UNPROVEN, Verdict.UNPROVEN),
     "xid_reset": ("an XID that requires a reset or more", Verdict.FAIL, Verdict.FAIL),
     "kernel_fault": ("the kernel reports a hardware fault", Verdict.FAIL, Verdict.FAIL),
-    "kernel_fault_unclear": ("the kernel reports what may be a fault", Verdict.UNPROVEN, Verdict.UNPROVEN),
+    "kernel_fault_unclear": ("the kernel reports a possible fault", Verdict.UNPROVEN, Verdict.UNPROVEN),
     "kernel_fault_mild": ("the kernel reports an error it corrected", Verdict.DEGRADED, Verdict.DEGRADED),
 }
 FAULT_TEXTS = frozenset(MEANING)

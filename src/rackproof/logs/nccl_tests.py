@@ -351,7 +351,7 @@ class NcclTestsParser(LogParser):
             table.candidates = self.named
         self._judge_devices(at, stream.devices)
         if not stream.most_bytes:
-            message = "the line with the sizes asked for (# nThread …) is missing: rows may be, too"
+            message = "the line with the requested sizes (# nThread …) is missing: rows may be, too"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
         if not stream.devices.ranks:
             message = "no list of the ranks' devices above the table"

@@ -502,7 +502,7 @@ def _contradictions(gpu: Gpu, element: _Element) -> Iterator[str]:
 def _address_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
     bus_id = element.get("pci/pci_bus_id") or element.get("pci/bus_id")
     if bus_id and bus_id.lower() != gpu.bus_id.lower():
-        yield f"it is at {gpu.bus_id:.20}, and its PCI section says {bus_id:.20}"
+        yield f"it is at {gpu.bus_id:.20}, and its PCI section has {bus_id:.20}"
 
 
 def _draw_faults(gpu: Gpu, element: _Element) -> Iterator[str]:

@@ -168,9 +168,7 @@ class NvidiaSmiCsvParser(LogParser):
             self._take_header(cells)
         elif not self.is_headless and _HEADLESS.match(line):
             self.is_headless = True
-            message = (
-                "no header line above the table, so that nothing states what its columns are: ask again "
-            )
+            message = "no header line above the table, so that its columns are unknown: run it again "
             message += "with --format=csv, without noheader"
             self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
@@ -344,7 +342,7 @@ class NvidiaSmiCsvParser(LogParser):
     def _judge_content(self) -> None:
         """Record rows that identify no GPU, show nothing of its state, or are fewer than the GPUs."""
         if not self.gpus:
-            message = "no column names a GPU: ask for uuid or index, too"
+            message = "no column names a GPU: add uuid or index"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         elif any(count != len(self.gpus) for count in self.counted):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
@@ -359,9 +357,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         find_missing_indexes(self.log, "the table", self.indexes)
         if not self.shows_health:
-            message = (
-                "no value shows anything of the GPUs' state: ask for temperature.gpu and ecc.errors.…, too"
-            )
+            message = "no value shows anything of the GPUs' state: add temperature.gpu and ecc.errors.…"
             self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 

@@ -191,7 +191,7 @@ class PerftestParser(LogParser):
             return []
         if "t_avg" not in results:
             message = (
-                "perftest's JSON does not say whether its bandwidth is in MiB/s or Gbit/s: "
+                "perftest's JSON does not state whether its bandwidth is in MiB/s or Gbit/s: "
                 "give the text that the program prints"
             )
             self.log.find("unit_unknown", message, Verdict.UNPROVEN)
@@ -399,7 +399,7 @@ class PerftestParser(LogParser):
     def _tables_ended(self) -> bool:
         """Return whether there is a table and each one is complete; record missing parts."""
         if self.tables > self.titles:
-            message = "a table without the heading that says which test it is of"
+            message = "a table without the heading that names its test"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
         if self.titles > self.tables > 0:
             self.log.find("cut_off", "a test without its table", Verdict.UNPROVEN)

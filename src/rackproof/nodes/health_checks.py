@@ -1066,7 +1066,7 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
         evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
         if node.snapshot.asked_as_root is False:
             # A user's limit in a login is not that of a job.
-            evidence += "; this is the limit of the user that asked, without root"
+            evidence += "; this is the limit of the user of the query, without root"
             yield node.finding("memlock", Verdict.UNPROVEN, "configure", evidence, "hint")
         else:
             yield node.finding("memlock", Verdict.FAIL, "configure", evidence)

@@ -30,7 +30,7 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 _SMI = "nvidia-smi -q -x"
 _LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
 _SYSFS_PORT = "/sys/class/infiniband"
-_ASK_AGAIN = "ask by hand, then let the node be judged again"
+_ASK_AGAIN = "run it by hand, then validate the node again"
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
 """Tools that query the driver: if one hangs in it, it cannot be killed, and only a reboot ends it."""

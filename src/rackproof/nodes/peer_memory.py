@@ -161,12 +161,12 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":
-        return MethodChoice("none", "asked for", {})
+        return MethodChoice("none", "requested", {})
     if not version_numbers(node.driver):
         return MethodChoice("", "the node has no NVIDIA driver", {})
     unmet = _unmet_by_method(node, dmabuf_kernel)
     if method != "auto":
-        return MethodChoice(method, "asked for", unmet)
+        return MethodChoice(method, "requested", unmet)
     for row in METHODS:
         if row.method not in unmet:
             driver = f"driver {node.driver}{' (open)' if node.open_module else ''}"

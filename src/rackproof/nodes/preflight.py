@@ -213,7 +213,7 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
         "reboot",
         "pending reboot",
         "none",
-        f"asked for by {packages or 'a package'}",
+        f"required by {packages or 'a package'}",
         "Reboot the node at the next occasion.",
         fatal=False,
     )

@@ -415,7 +415,7 @@ def log_table(run: Run) -> Table:
         for log in run.logs
     ]
     return table(
-        "Raw logs, kept beside this report", ("Log", "Format", "Alone says", "Size", "SHA-256"), rows
+        "Raw logs, kept beside this report", ("Log", "Format", "Own verdict", "Size", "SHA-256"), rows
     )
 
 

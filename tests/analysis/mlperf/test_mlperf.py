@@ -85,7 +85,7 @@ def run(number: int, **changes: object) -> RunScore:
 PASSED = RcpResult(applies=True, passed=True, message="RCP found", scaling_factor=1.1)
 REJECTED = RcpResult(applies=True, passed=False, message="Missing RCP, please submit RCP with BS = 7")
 CRASHED = RcpResult(applies=True, message="the RCP checker crashed: KeyError")
-UNASKED = RcpResult(applies=False, message="the rules 0.7.0 know no reference points")
+UNASKED = RcpResult(applies=False, message="the rules 0.7.0 have no reference points")
 
 
 def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, ...]:
@@ -97,7 +97,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
     ("runs", "rcp", "verdict", "minutes", "reason"),
     [
         pytest.param(changed(), PASSED, "pass", 14.5 * 1.1, "", id="ten good runs"),
-        pytest.param(changed(), UNASKED, "pass", 14.5, "know no reference points", id="rules without RCP"),
+        pytest.param(changed(), UNASKED, "pass", 14.5, "have no reference points", id="rules without RCP"),
         pytest.param(changed(), REJECTED, "fail", 14.5, "Missing RCP", id="RCP rejected"),
         pytest.param(changed(), CRASHED, "unproven", 14.5, "crashed", id="RCP crashed"),
         pytest.param(

@@ -375,7 +375,7 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
 ) -> None:
     recorded = {
         "n1": "conflict second boot report, from 192.0.2.9 (52:54:00:00:00:99): not trusted",
-        "n3": "conflict 192.0.2.9 asked for its order with its MAC address, after 192.0.2.8",
+        "n3": "conflict 192.0.2.9 requested its order with its MAC address, after 192.0.2.8",
         "n6": "refused 192.0.2.9 (52:54:00:00:00:99) sent a boot report without its secret",
     }
     site = Site(tmp_path, {name: SAYS[name] for name in recorded})
@@ -394,7 +394,7 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
         assert "n1 alarm: second boot report, from 192.0.2.9" in found["n1"].reason
         assert "no host key was written" in found["n1"].reason
         assert "n3 did not boot over the network in time" in found["n3"].reason
-        assert "Besides: alarm: 192.0.2.9 asked for its order with its MAC address" in found["n3"].reason
+        assert "Besides: alarm: 192.0.2.9 requested its order with its MAC address" in found["n3"].reason
         assert {"boot", "image"} <= set(found["n6"].done), output
         assert found["n6"].remarks[-1].startswith("alarm: 192.0.2.9 (52:54:00:00:00:99) sent a boot report")
         # And no report of any of them is accepted any more, but of who did not boot until its time is over.

@@ -417,7 +417,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
         message = f"no seed in {', '.join(without[:5])}: that the runs are different ones is not shown"
         findings.append(_unproven("no_seed", message, without[0]))
     elif without:
-        message = "the logs state no seeds: that the runs are different ones rests on what they measured"
+        message = "the logs state no seeds: only their measurements show that the runs are different"
         findings.append(Finding(code="no_seed", message=message, source=Source(file=without[0])))
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, second in combinations(traces, 2):

@@ -117,7 +117,7 @@ def load_system_file(path: Path) -> SystemFile:
             )
     for key in ("submitter", "division", "status", "system_name"):
         if not values.get(key):
-            raise SubmissionError(f"{path}: {key} is missing; only you can know it")
+            raise SubmissionError(f"{path}: {key} is missing; only you can give it")
     for key, known in (("division", DIVISIONS), ("status", STATUSES)):
         if values[key] not in known:
             raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(known)}")

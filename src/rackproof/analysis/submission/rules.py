@@ -316,7 +316,7 @@ def _rejection(answer: CheckerAnswer) -> Issue:
         # are proven.
         verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
         message=f"the official package checker rejects the package: {errors}",
-        remedy="mend what is listed here, then run the same command again",
+        remedy="repair the listed problems, then run the same command again",
     )
 
 

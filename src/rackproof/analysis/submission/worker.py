@@ -127,7 +127,7 @@ def _unsafe(folder: Path, ruleset: str) -> str:
             value = event.value.get("value") if isinstance(event.value, dict) else None
             problem = path_problem(event.key, value)
             if problem:
-                return f"{log.relative_to(folder)}: {problem}; the checker was not asked"
+                return f"{log.relative_to(folder)}: {problem}; the checker did not run"
     return ""
 
 

@@ -146,7 +146,8 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
             names = ", ".join(sanitize(gpu, 60) for gpu in silent[:4])
             yield _unproven(
                 "gpu_use_not_stated",
-                f"the log does not state what else used {len(silent)} of {len(gpus)} GPUs {text} ({names}): "
+                f"the log does not state which other processes used {len(silent)} of {len(gpus)} GPUs {text} "
+                f"({names}): "
                 "call nvidia-smi on the node, then run the benchmark again",
             )
 

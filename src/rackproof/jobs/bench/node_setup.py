@@ -400,7 +400,7 @@ def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
         return "" if storage.get("how") else "nothing is known of it"
     resident = storage.get("resident")
     if not isinstance(resident, list) or [type(pages) for pages in resident] != [int, int]:
-        return "the kernel does not report what it has in memory"
+        return "the kernel does not report its cached pages"
     in_memory, total = resident
     if total <= 0:
         return "there are no data"

@@ -441,7 +441,7 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
     _of_record(
         "exit_code",
         "slurm_state",
-        without="Slurm's record does not show with what status the job ended",
+        without="Slurm's record does not show the job's exit status",
     ),
     _of_record("nodes", "nodes_unknown", list, without=_WHERE),
     _of_record("node_count", "nodes_unknown", without=_WHERE),
@@ -550,7 +550,7 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         "no_end",
         _AGAIN,
         _ended_on_one_node,
-        without="the launcher did not report with what status run.sub ended",
+        without="the launcher did not report the exit status of run.sub",
     ),
     *SLURM_RECORD,
     RequiredEvidence(

@@ -111,7 +111,7 @@ def render_files(
 def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> Iterator[str]:
     about = {node.name: node for node in cluster.nodes}
     yield "---"
-    yield "# Written by `rackproof adopt`. Change what you like: it keeps your changes (docs/using/adopt.md)."
+    yield "# Written by `rackproof adopt`. You may change it: adopt keeps your changes (docs/using/adopt.md)."
     yield "all:"
     yield "  children:"
     yield "    # Racks: nodes that share a fabric."

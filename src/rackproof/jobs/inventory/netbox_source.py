@@ -138,7 +138,8 @@ class _Netbox:
             )
         if parts.scheme == "http" and not is_this_machine(parts.hostname):
             raise AdoptError(
-                f"NetBox at {sanitize(url, 100)} is to be asked by plain HTTP, by which everybody on the way "
+                f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, by which everybody on the "
+                f"way "
                 "reads the token: use https://"
             )
         path = parts.path.rstrip("/").removesuffix("/api")

@@ -77,7 +77,7 @@ def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
     missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
     if not missing:
         return ()
-    subjects = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
+    subjects = {PROBES: "its results and its speed", PAIR: "its fabric"}
     unproven = " and ".join(subjects[check] for check in missing)
     return (f"not proven: {unproven} (reimage_acceptance leaves {', '.join(missing)} out)",)
 

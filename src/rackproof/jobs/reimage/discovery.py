@@ -105,7 +105,7 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
             # Counted here and not at the end: a /8 network would fill the memory first.
             if len(in_range) > MAX_ADDRESSES:
                 raise DiscoveryError(
-                    f"discover_addresses: more than {MAX_ADDRESSES} addresses; ask in several calls"
+                    f"discover_addresses: more than {MAX_ADDRESSES} addresses; use several calls"
                 )
     if not in_range:
         raise DiscoveryError("discover_addresses: name at least one address of a BMC, a range or a network")

@@ -224,7 +224,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
         # Requested measurements without a result: every node is unproven, as opposed to no request.
-        return unmeasured_night(0.0, inputs.snapshots, measuring or "what was noted of it cannot be read")
+        return unmeasured_night(0.0, inputs.snapshots, measuring or "its notes cannot be read")
     return probed
 
 
@@ -447,7 +447,7 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
         code="not_checked",
         verdict=Verdict.UNPROVEN,
         action="inspect",
-        evidence=f"what it answered cannot be judged ({type(error).__name__}: {error}); "
+        evidence=f"its answer cannot be judged ({type(error).__name__}: {error}); "
         "please report this with its snapshot",
     )
 

@@ -151,7 +151,7 @@ def _read_numbers(
     except (HistoryError, ResultsError) as error:
         remark = (
             f"the history cannot be queried: {sanitize(error, 300)}; "
-            "what was measured tonight is judged by floors only"
+            "tonight's measurements are judged by floors only"
         )
         return _readings_from_folders(results, now), (), [], [remark]
 

@@ -136,7 +136,7 @@ def finish_interrupted(results: Path) -> list[str]:
             # Drafts left by a killed process start with a dot.
             if {one.name for one in folder.iterdir() if one.name[0] != "."} - _UNJUDGED:
                 remarks.append(
-                    f"{folder.name} is not a whole night, and holds what no night makes; it was left"
+                    f"{folder.name} is not a whole night, and contains files that no night makes; it was left"
                 )
                 continue
             shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,7 @@ _LINES = 8
 _CHANGES = 40
 _ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
 _WORDS = {
-    Verdict.PASS: "Every node passed what was asked of it.",
+    Verdict.PASS: "Every node passed all required checks.",
     Verdict.DEGRADED: "Nodes work, and something about them needs attention.",
     Verdict.FAIL: "At least one node is bad.",
     Verdict.UNPROVEN: "Something could not be proven; that is not a pass.",
@@ -246,7 +246,7 @@ def _between(night: NightRecord) -> Table:
 def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
     return table(
         caption,
-        ("Verdict", "Measurement", "Part", "Against what"),
+        ("Verdict", "Measurement", "Part", "Compared with"),
         [
             (
                 view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),

@@ -223,7 +223,7 @@ def _target(
     if has_parts_of_others:
         busy = "not measured: it names parts of another node"
     elif about.get("known") is not True or name not in partitions:
-        busy = "Slurm does not know it, or has it in no partition"
+        busy = "it is not in Slurm, or in no partition"
     elif about.get("drained_by") != "none":
         busy = "out of service"
     elif about.get("jobs"):

@@ -93,7 +93,7 @@ class History:
                     if baseline is not None:
                         references[measurement_key(measurement)] = [baseline]
         except (HistoryError, ValueError) as error:  # a damaged row provides no reference
-            return {}, f"the history could not be asked for references: {error}"
+            return {}, f"the history could not be queried for references: {error}"
         return references, lost
 
     def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:
