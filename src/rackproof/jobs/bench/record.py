@@ -535,8 +535,7 @@ def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
     if type(size_on_node) is int and size_on_node != entry.size_bytes:
         message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
     elif digest_on_node is not None and digest_on_node != entry.sha256:
-        message = f"{entry.path} differs from the file that the job wrote on the node: its digest is "
-        f"another's"
+        message = f"{entry.path} differs from the file that the job wrote: the digests are not equal"
     return [_finding("log_differs", Verdict.UNPROVEN, message)] if message else []
 
 
