@@ -235,7 +235,7 @@ def _statfs_state(node: NodeSubject) -> EvidenceState:
 
 
 def _kept(name: str) -> RequiredEvidence[NodeSubject]:
-    return _row(name, "earlier nights", harmless="it is kept of earlier nights, and a first night has none")
+    return _row(name, "earlier nights", harmless="it comes from earlier nights, and a first night has none")
 
 
 def _row(
@@ -261,7 +261,7 @@ def _row(
     )
 
 
-_BY_TOOL = "whether it is known, and whether the tool answered, is the row of tool {}"
+_BY_TOOL = "the row of tool {} covers its value and the tool's answer"
 
 
 def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
@@ -284,15 +284,15 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("identity_accepted", "the command", harmless="it is not an answer of the node"),
     _row("foreign_parts", "other nodes", harmless="it may be empty, and its parts have their own rows"),
     _row("epoch", "the node's clock"),
-    _row("booted", "/proc/1/stat", harmless="without it no boot counts as having mended anything"),
+    _row("booted", "/proc/1/stat", harmless="without it no fault counts as repaired by a boot"),
     _row("boot_id", "/proc/sys/kernel/random/boot_id", needed=_knew_boot),
     _row("loaded", "the gatherer", harmless="a link at rest may be slow, under load it may not"),
     _row("asked_as_root", "the gatherer", harmless="without it the answer counts as root's"),
-    _row("container", "/run/systemd/container", harmless="a node that is none has to prove more"),
+    _row("container", "/run/systemd/container", harmless="a node that is not a container must prove more"),
     _row("gpus", _SMI, "gpus_unknown", needed=_smi_answers),
     _row("attached_gpus", _SMI, needed=lambda node: _is_judged(node) and bool(node.snapshot.gpus)),
     _row("unlisted_gpus", _LINK_STATUS, harmless=_BY_TOOL.format("nvlink_status")),
-    _row("smi_remarks", "nvidia-smi, beside its answers", harmless="empty is well, each line is a finding"),
+    _row("smi_remarks", "nvidia-smi, beside its answers", harmless="it may be empty, each line is a finding"),
     _row("ports", _SYSFS_PORT, harmless="how many there are is compared with the SKU and earlier nights"),
     _kept("gone_gpus"),
     _kept("gone_ports"),
@@ -314,7 +314,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         state=_seconds_state,
         needed=lambda node: _is_judged(node) and _smi_answers(node),
     ),
-    _row("truncated", "the gatherer", harmless="empty is well, each entry is a finding (answer_cut)"),
+    _row("truncated", "the gatherer", harmless="it may be empty, each entry is a finding (answer_cut)"),
     _row(
         "mounts",
         "/proc/self/mountinfo",

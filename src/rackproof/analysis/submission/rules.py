@@ -135,11 +135,11 @@ def _verdict_against(one: ChosenRun, run: RunScore | None) -> Verdict:
 
 def _why_not(run: RunScore) -> str:
     if not run.events:
-        return "its log holds no readable MLPerf event"
+        return "its log has no readable MLPerf event"
     if run.status != "success":
         return f"its log ends with status {run.status!r}" if run.status else "its log has no run_stop"
     if run.minutes is None:
-        return "its log shows no duration that can be true"
+        return "its log shows no possible duration"
     complaint = f": {run.messages[0]}" if run.messages else ""
     return (
         f"its log is not compliant{complaint}"
@@ -200,7 +200,7 @@ def _same_run(one: ChosenRun, owner: str) -> Iterator[Issue]:
             verdict=Verdict.FAIL,
             run=one.run.run_id,
             file=one.log.path,
-            message=f"its log holds the same events as that of run {owner}: a copy proves nothing",
+            message=f"its log has the same events as that of run {owner}: a copy proves nothing",
             remedy="choose another run in its place",
         )
 
