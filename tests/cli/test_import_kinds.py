@@ -149,7 +149,7 @@ def test_a_fifo_alone_is_an_error(tmp_path: Path, run: Callable[..., object]) ->
     for place in ("pipe", "/dev/null"):
         result = run("import", place)
         assert result.exit_code == 1  # type: ignore[attr-defined]
-        assert "copy what it gives into a file" in result.output  # type: ignore[attr-defined]
+        assert "copy its output into a file" in result.output  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("place", ["pipe", "socket", "/dev/zero", "/dev/null"])

@@ -143,7 +143,7 @@ def test_a_bound_may_name_a_parameter(tmp_path: Path) -> None:
     reference = rule.bound("good.yml", {"target": 0.8})
     assert reference is not None
     assert (reference.value, reference.low, reference.high) == (0.8, 0.0, None)
-    with pytest.raises(DefinitionError, match="no number"):
+    with pytest.raises(DefinitionError, match="not a number"):
         rule.bound("good.yml", {"target": "high"})
 
 

@@ -134,7 +134,7 @@ def test_what_is_past_counts_again_and_says_so(until: object) -> None:
         ([PATTERN], "has to have pattern and why"),
         ([{"pattern": PATTERN}], "has to have pattern and why"),
         ([entry(reason="x")], "has to have pattern and why"),
-        ([{"pattern": PATTERN, "why": " "}], "why has to say"),
+        ([{"pattern": PATTERN, "why": " "}], "why must give"),
         ([{"pattern": 17, "why": "known"}], "pattern has to be a text"),
         ([entry("x" * 301)], "pattern has to be a text"),
         ([entry(until="soon")], "until has to be a date"),

@@ -287,7 +287,7 @@ def test_check_mode_changes_nothing(jobs: Jobs) -> None:
     [
         pytest.param({"argv": ["no-such-program"]}, ["no-such-program", "install it"], id="program missing"),
         pytest.param({"argv": ["/"]}, ["cannot start /", "not executable"], id="not executable"),
-        pytest.param({"argv": ["PLAIN"]}, ["PLAIN", "no program"], id="no program"),
+        pytest.param({"argv": ["PLAIN"]}, ["PLAIN", "not a program"], id="no program"),
         pytest.param({"argv": ["true"], "chdir": "/no/such"}, ["/no/such", "not exist"], id="chdir missing"),
         pytest.param({"argv": []}, ["argv"], id="empty argv"),
         pytest.param({"argv": ["true"], "timeout_s": 0}, ["timeout_s", "above 0"], id="no time"),

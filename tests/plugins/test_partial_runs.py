@@ -342,7 +342,7 @@ def test_hosts_that_no_task_reached_are_named(broken: str, left_out: str, tmp_pa
     (tmp_path / "stops.yml").write_text(STOPS)
     done = play(tmp_path, str(tmp_path / "stops.yml"), "-l", "a*", "-e", f"{{broken: {broken}}}")
     assert done.returncode == (0 if broken == "[]" else 2), done.stdout + done.stderr
-    assert (f"{left_out}: asked for" in done.stdout) == bool(left_out)
+    assert (f"{left_out}: requested" in done.stdout) == bool(left_out)
 
 
 ENDS = """

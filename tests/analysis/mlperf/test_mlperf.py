@@ -121,7 +121,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
             PASSED,
             "pass",
             (12 + 13 + 14 + 15 + 16 + 17 + 18 + 19) / 8 * 1.1,
-            "result_1.txt has no duration that can be true",
+            "result_1.txt has no possible duration",
             id="one run without a duration",
         ),
         pytest.param(
@@ -455,7 +455,7 @@ def without(key: str) -> Callable[[int], list[str]]:
             spoil(0, lambda n: [*result(n, minutes=10)[:-2], event(0, "run_stop", status="success")]),
             "unproven",
             10.55,
-            "no duration that can be true",
+            "no possible duration",
             id="a clock that runs backwards",
         ),
         pytest.param(

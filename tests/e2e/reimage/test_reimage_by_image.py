@@ -427,7 +427,7 @@ def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -
         assert (found["n1"].state, found["n1"].step) == ("failed", "image"), output
         assert "n1 refused: the order is not signed by this site's controller" in found["n1"].reason
         assert (found["n2"].state, found["n2"].step) == ("failed", "boot"), output
-        assert "its ramdisk asks for no signature of its order" in found["n2"].reason
+        assert "its ramdisk requests no signature of its order" in found["n2"].reason
         assert {"boot", "image"} <= set(found["n6"].done), output
         assert ramdisks.signed == {"n6"}
         assert site.entries() == []

@@ -80,7 +80,7 @@ def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
         ("name,sku\nn1,h100 x\n", "is not a SKU"),
         ("name,os_hostname\nn1,{{x}}\n", "is not a host's name"),
         ("name\nn[1-9\n", "a bracket has no partner"),
-        ("name\nn[1-99999999]\n", "no range of up to 10,000"),
+        ("name\nn[1-99999999]\n", "not a range of up to 10,000"),
         ('name\n"n[1-200][1-200]"\n', "more than 10,000 hosts"),
         ('name,x\nn1,"open\n', "it is not CSV"),
         ("name\n" + "x" * 200_000 + "\n", "it is not CSV"),
@@ -158,7 +158,7 @@ def test_the_shipped_inventory_is_adopted(root: Path) -> None:
         ('{"_meta": {"hostvars": []}, "a": {"hosts": ["n1"]}}', "hostvars is not a mapping"),
         ('{"_meta": {}, "a": {"hosts": {"n1": {}}}}', "hosts of a is not a list of names"),
         ('{"_meta": {}, "a": {"children": [7]}}', "children of a is not a list of names"),
-        (b'{"_meta": "\xff"}', "no text in UTF-8"),
+        (b'{"_meta": "\xff"}', "not text in UTF-8"),
     ],
 )
 def test_a_broken_inventory_gets_one_sentence(tmp_path: Path, content: str | bytes, message: str) -> None:

@@ -587,7 +587,7 @@ def _why_failed(run: RunScore) -> str:
     if run.status != "success":
         return f"{run.file} ended with {run.status!r}" if run.status else f"{run.file} has no run_stop"
     if run.minutes is None:
-        return f"{run.file} has no duration that can be true"
+        return f"{run.file} has no possible duration"
     return f"{run.file} is not compliant ({run.messages[0] if run.messages else 'no message'})"
 
 
