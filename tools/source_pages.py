@@ -1,7 +1,7 @@
 """The generated tables of the pages on the source documents: each published row, and ours beside it.
 
-Published rows are those of the package (``rackproof.analysis.mlperf.published``), with what else a document
-states in the YAML files beside them. Ours are the records in docs/results, and what
+Published rows are those of the package (``rackproof.analysis.mlperf.published``), and other statements of a
+document in the YAML files beside them. Ours are the records in docs/results, and what
 ``tools/read-source-logs`` read of public logs.
 """
 
@@ -393,7 +393,7 @@ def rows_mxnet() -> str:
 
 
 def sweep_mxnet() -> str:
-    """Return the suite mnist-mxnet point by point: what MXNet itself measured, and why not."""
+    """Return the suite mnist-mxnet point by point: MXNet's own measurement, or the reason for its absence."""
     known = load_definitions(ROOT / "benchmarks", log_formats=FORMATS)
     rows = []
     for name in ("mnist-lenet-mxnet", "mnist-mlp-mxnet"):

@@ -33,7 +33,7 @@ TESTS = {
 
 
 def version() -> str:
-    """Return the version of the installed package, as dpkg knows it, or "" if it is not installed."""
+    """Return the version of the installed package by dpkg, or "" if it is not installed."""
     try:
         with open(at("/var/lib/dpkg/status"), encoding="utf-8", errors="replace") as stream:
             entries = stream.read()
@@ -113,7 +113,7 @@ def _discovery(argv: list[str], state: State) -> int:
 
 
 def _incidents(state: State) -> list[tuple[int, str, str, str]]:
-    """Return (GPU, system, Warning or Failure, words) of what is wrong."""
+    """Return (GPU, system, Warning or Failure, text) of each fault."""
     found = []
     for see in _seen(state):
         index = see["index"]
@@ -215,7 +215,7 @@ def _health_json(found: list, overall: str) -> dict:
 
 
 def _deployment(state: State, see: dict) -> list[tuple[int, int, int, str]]:
-    """Return (error, category, severity, words) of what the test of the deployment has against a GPU."""
+    """Return (error, category, severity, text) of each fault that the deployment test finds on a GPU."""
     index, found = see["index"], []
     if see["persistence"] != "Enabled":
         words = (
