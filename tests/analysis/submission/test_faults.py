@@ -229,7 +229,12 @@ FAULTS = {
         "checker_gave_no_answer", "not a plain name", "another run", Verdict.UNPROVEN, 1, _rules_elsewhere
     ),
     "a benchmark's name that is a path": Fault(
-        "benchmark_name", "'../../evil' is not a name", "another run", Verdict.FAIL, 1, _a_name_that_is_a_path
+        "benchmark_name",
+        "'../../evil' is not the name of a benchmark",
+        "another run",
+        Verdict.FAIL,
+        1,
+        _a_name_that_is_a_path,
     ),
     "a run that died at once": Fault(
         "checker_gave_no_answer",
