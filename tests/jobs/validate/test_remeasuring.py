@@ -216,7 +216,7 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
         node, _ = night(slurm=ours, measured=False, hours=1)
         assert node.measured
         assert (node.plan, [one for one in node.read_again if not one.startswith("health:")]) == ("", [])
-        assert "not measured or read again since the night before: floor:gemm_best dtype=bf16" in node.why
+        assert "were not made again since the night before: floor:gemm_best dtype=bf16" in node.why
     assert night(slurm=ours)[0].plan == "return"
 
 
