@@ -536,7 +536,7 @@ def _supervise(
             "started": started,
         }
         watched = chosen_by_device(options.device, options.gpus) if gpu_states else []
-        _start_ranks(ranks, count, state, lambda: _log_gpu_states(log, "begin", watched))
+        _start_ranks(ranks, count, state, lambda: _log_gpu_states(log, "begin", watched, folder))
         if sampled:
             uuids = [gpu.uuid for gpu in choose_gpus(options.gpus)]
             # The thread starts with the signals blocked: they stay the supervisor's.
@@ -550,7 +550,7 @@ def _supervise(
             if watched:
                 # Until then nvidia-smi's utilisation is that of the ranks, which are gone.
                 time.sleep(gpu_state.SETTLE_S)
-            _log_gpu_states(log, "end", watched)
+            _log_gpu_states(log, "end", watched, folder)
         else:
             status = status or EXIT_ERROR
             reason = reason or "all ranks ended without finishing the run"
@@ -602,12 +602,19 @@ def _start_ranks(
         os.close(gate)
 
 
-def _log_gpu_states(log: Log, moment: str, watched: list[Gpu]) -> None:
-    """Log the users of each GPU while no rank of this run uses it; without GPUs nothing is queried or
-    logged."""
-    if watched:
-        for state in gpu_state.read_states([gpu.uuid for gpu in watched]):
-            log.event("gpu_state", {"moment": moment, **state})
+def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> None:
+    """Log the users of each GPU while no rank of this run uses it; without GPUs nothing is read."""
+    found = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
+    states = [{"moment": moment, **state} for state in found]
+    for state in states:
+        log.event("gpu_state", state)
+    (folder / f"gpu-states-{moment}").write_text(json.dumps(states))
+
+
+def gpu_states_before(rank: Rank) -> list[dict[str, Any]]:
+    """Return the states of the GPUs before any rank used them, as they were logged."""
+    states: list[dict[str, Any]] = json.loads((rank.state / "gpu-states-begin").read_text())
+    return states
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path) -> tuple[int, str]:

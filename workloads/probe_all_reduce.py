@@ -41,6 +41,13 @@ DECADES = 56
 """Small reductions are timed in bursts, as they follow each other in training. Every sum makes the numbers
 grow by the number of ranks: from 1e-20 they may grow by this many powers of ten and stay finite."""
 WARM_UP = 3
+WARM_UP_S = 0.05
+"""Short collectives would be over before the clocks of an idle GPU have risen."""
+MOST_WARM_UPS = 1000
+HEAD_START = 2.0
+"""The GPUs wait this many times the time in which the host queues a burst."""
+CLOCK_HZ = 2e9
+"""The clock of a GPU, roughly: at a lower one it waits longer."""
 TIMEOUT_S = 120.0
 
 
@@ -166,8 +173,6 @@ def samples_s(
     seconds: float,
     most_in_burst: int,
     most: int = MOST_SAMPLES,
-    *,
-    recorded: bool = False,
 ) -> list[float]:
     """Return times of one collective in seconds, by this rank's clock; as many on every rank.
 
@@ -178,12 +183,9 @@ def samples_s(
         seconds: Duration of the measurement (at least five samples are taken).
         most_in_burst: Small collectives are timed in bursts, of at most so many between two preparations.
         most: At most so many samples.
-        recorded: Whether a burst is recorded once and replayed by the GPU: a single call takes PyTorch about
-            70 µs of the host's time, longer than a small collective.
     """
 
     def several(count: int) -> None:
-        # Queued without waiting for each other: the GPU never waits for the host.
         for _ in range(count):
             work = queue()
         work.wait()
@@ -194,24 +196,33 @@ def samples_s(
         several(1)
         return time.perf_counter() - began
 
+    def host_and_all(count: int) -> tuple[float, float]:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        several(count)
+        queued = time.perf_counter()
+        torch.cuda.synchronize()
+        return (queued - began) / count, (time.perf_counter() - began) / count
+
     prepare()
     for _ in range(WARM_UP):
         once()
     if device.type != "cuda":
         return [once() for _ in range(agreed(seconds / once(), device, 5, most))]
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    several(WARM_UP)
-    torch.cuda.synchronize()
-    alone = (time.perf_counter() - began) / WARM_UP
+    _, alone = host_and_all(WARM_UP)
+    queueing, alone = host_and_all(agreed(WARM_UP_S / alone, device, WARM_UP, MOST_WARM_UPS))
     inner = agreed(BURST_S / alone, device, 1, most_in_burst)
     count = agreed(seconds / (alone * inner), device, 5, most)
-    play = record_burst(lambda: several(inner)) if recorded else lambda: several(inner)
+    meet = torch.zeros(1, device=device)
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
     for begin, end in marks:
         prepare()
+        # The host takes longer to start a small collective than the GPU to make it. So the GPUs wait until
+        # the burst is queued, and then for each other: its time is theirs alone.
+        torch.cuda._sleep(int(CLOCK_HZ * HEAD_START * queueing * inner))
+        torch.distributed.all_reduce(meet)
         begin.record()
-        play()
+        several(inner)
         end.record()
     torch.cuda.synchronize()
     return [begin.elapsed_time(end) / 1e3 / inner for begin, end in marks]
@@ -246,17 +257,6 @@ def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
     mine = common.spread_of(samples)
     low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
     return common.Spread(mine.count, low, median, high)
-
-
-def record_burst(burst: Callable[[], None]) -> Callable[[], None]:
-    """Record the work that a function queues on the GPU; return a function that replays it. It is not run
-    now.
-    """
-    graph = torch.cuda.CUDAGraph()
-    # By thread: NCCL's own threads go on calling the GPU meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        burst()
-    return lambda: graph.replay()
 
 
 def refill(buffer: torch.Tensor) -> None:

@@ -56,8 +56,6 @@ STEP_SIZE = {"cuda": 8192, "cpu": 256}
 STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 
-RECORDED_BELOW = 64 * MIB
-"""Smaller collectives take less time than the host needs to start them one by one."""
 BANDWIDTH_FROM = 8 * MIB
 """Below this size a GPU's time is the launch time: no bandwidth is logged or compared."""
 NCCL_TESTS_LIMIT_S = 120.0
@@ -276,7 +274,6 @@ class Buffers:
 
     def times_s(self, seconds: float) -> list[float]:
         """Return times of the collective by this rank's clock."""
-        recorded = self.size_bytes < RECORDED_BELOW
         if self.name == "all_reduce":
             return samples_s(
                 self.queue,
@@ -285,11 +282,8 @@ class Buffers:
                 seconds,
                 most_sums(self.rank.count),
                 MOST_SAMPLES,
-                recorded=recorded,
             )
-        return samples_s(
-            self.queue, lambda: None, self.got.device, seconds, MOST_IN_BURST, MOST_SAMPLES, recorded=recorded
-        )
+        return samples_s(self.queue, lambda: None, self.got.device, seconds, MOST_IN_BURST, MOST_SAMPLES)
 
 
 class _Works:

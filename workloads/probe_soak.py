@@ -6,17 +6,15 @@ of several GPUs it ends with an all-reduce, which is not part of the step's comp
 is named and not all of them. Steps are queued ahead: a host that is late shows in no figure. Each second the
 reasons for low clocks, temperature and power are read, and the last product is compared with the first one.
 
-Seconds of a load that was interrupted do not count on: the GPU cooled down meanwhile, and what interrupted it
-may be the fault. The next one starts again, and says how far the last one came, where both have ``--notes``.
+With ``--notes`` the seconds are kept on disk (soak_resume.py), and a load that was killed, or whose node
+restarted, is continued. It warms up again: these seconds count as no time, but what they show counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import array
 import contextlib
-import datetime
-import json
+import dataclasses
 import os
 import statistics
 import sys
@@ -30,8 +28,10 @@ from typing import Any
 import common
 import probe_gemm
 import samples
+import soak_resume
 import soak_series
-from common import HIGHER, LOWER, Log, Rank
+from common import HIGHER, LOWER, Gpu, Log, Rank
+from soak_resume import DamagedError, Found, Keeper, Kept, Session
 from soak_series import Window
 
 # Read by cuBLAS when it starts: without it, its results may differ from run to run.
@@ -48,8 +48,13 @@ SETTLE_SHARE = 0.2
 """The share of a short run that is for warming up, in place of :data:`soak_series.SETTLE_S`."""
 TIMEOUT_S = 300.0
 REDUCED_MIB = 64
-NOTE = "soak-unfinished.json"
-NOTE_EVERY_S = 10.0
+LINES_OF_RUN = 20
+"""Lines of samples that even a short run keeps."""
+PROGRAMS = (
+    *("probe_soak.py", "soak_resume.py", "soak_series.py"),
+    *("probe_gemm.py", "samples.py", "common.py"),
+)
+"""The programs that decide what a second of the load contains and how it is judged."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,21 @@ CPU_SHAPE = Shape(256, 8, (1, 2, 128, 32), 4, 1)
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     arguments = common.probe_parser(__doc__, 600.0)
-    arguments.add_argument("--notes", type=Path, help="folder that keeps how far an interrupted load came")
+    add = arguments.add_argument
+    add("--notes", type=Path, help="folder that keeps the samples, from which an interrupted load continues")
+    add(
+        "--gap-limit",
+        type=float,
+        default=soak_resume.GAP_S,
+        metavar="SECONDS",
+        help="after a longer interruption a load starts again (default: %(default)g)",
+    )
+    add(
+        "--sampling",
+        choices=("on", "off"),
+        default="on",
+        help="off: read, log and keep nothing by second, to measure what that costs; it proves nothing",
+    )
     return arguments
 
 
@@ -174,87 +193,126 @@ class Timer:
 
 @dataclass
 class Watch:
-    """The state of one GPU's measurement so far: windows, steps, and its queries."""
+    """The state of one GPU's measurement so far: what is kept of it, and its queries."""
 
     shape: Shape
     nvml: samples.Nvml | None
-    windows: list[Window] = field(default_factory=list)
-    times_s: array.array[float] = field(default_factory=lambda: array.array("f"))
+    keeper: Keeper
+    settle_s: float
+    wrong_values: Callable[[], int]
+    counted_s: float
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
 
-    def take(self, at_s: float, seconds: float, steps_s: list[float]) -> Window:
+    @property
+    def kept(self) -> Kept:
+        """Return the samples of all sessions."""
+        return self.keeper.kept
+
+    def take(self, since_s: float, seconds: float, steps_s: list[float]) -> Window:
         """Keep a window and the times of its steps; return it."""
         usual_s = statistics.median(self.recent_s) if len(self.recent_s) >= QUEUED_STEPS else 0.0
         stalls = soak_series.count_stalls(steps_s, usual_s)
-        self.times_s.extend(steps_s)
         self.recent_s.extend(steps_s)
         read = self.nvml.read()[0] if self.nvml else {}
         read.pop("gpu", None)
-        window = Window(at_s, seconds, self.shape.work * len(steps_s), sum(steps_s), stalls, read)
-        self.windows.append(window)
+        began_s = self.kept.began_s
+        work = self.shape.work * len(steps_s)
+        window = Window(began_s + since_s, seconds, work, sum(steps_s), stalls, read, began_s)
+        self.counted_s += soak_series.counted_seconds(window, self.settle_s)
+        self.keeper.take(window, steps_s, self.read)
         return window
+
+    def read(self) -> tuple[int, dict[str, float]]:
+        """Return how many values of this session differed, and the counters."""
+        return self.wrong_values(), self.nvml.read_counters() if self.nvml else {}
 
 
 class Lines:
-    """Logs windows as samples, which reports draw; of a long run several as one."""
+    """Logs windows as samples, which reports draw; of a long run several as one.
 
-    def __init__(self, log: Log, name: str) -> None:
-        self.log, self.name = log, name
+    Of a load that was interrupted each states its second: the log's own times are those of its last session.
+    """
+
+    def __init__(self, log: Log, name: str, kept: Kept) -> None:
+        self.log, self.name, self.kept = log, name, kept
         self.waiting: list[Window] = []
 
     def add(self, window: Window) -> None:
-        """Log the windows that wait once they are as long as a line."""
+        """Log the windows that wait once they are as long as a line, or of another session."""
+        if self.waiting and self.waiting[-1].began_s != window.began_s:
+            self._log()
         self.waiting.append(window)
         if sum(one.seconds for one in self.waiting) < 0.99 * soak_series.seconds_per_line(window.at_s):
             return
+        self._log()
+
+    def _log(self) -> None:
         merged = soak_series.merge(self.waiting)
         self.waiting = []
         sample = {"gpu": self.name, "rate": round(merged.rate, 3) if merged.busy_s else 0.0, **merged.read}
-        self.log.event("gpu_sample", {"gpus": [{**sample, "stalls": merged.stalls}], "links": []})
+        value: dict[str, Any] = {"gpus": [{**sample, "stalls": merged.stalls}], "links": []}
+        if len(self.kept.sessions) > 1:
+            value["at_s"] = round(self.kept.elapsed_s(merged), 3)
+        self.log.event("gpu_sample", value)
 
 
-class Notes:
-    """Keeps on the node's disk how far a load has come, until it has ended well."""
-
-    def __init__(self, folder: Path | None, gpus: str, seconds: float) -> None:
-        self.path = folder / NOTE if folder else None
-        self.about = {"gpus": gpus, "asked_s": seconds}
-        self.noted_s = 0.0
-
-    def unfinished(self) -> dict[str, Any] | None:
-        """Return the notes of an earlier load, or None if it ended well or left nothing readable."""
-        try:
-            left = json.loads(self.path.read_text()) if self.path else None
-        except (OSError, ValueError):
-            return None
-        numbers = [left.get(key) for key in ("at_s", "asked_s")] if isinstance(left, dict) else [None]
-        return left if all(isinstance(one, (int, float)) for one in numbers) else None
-
-    def note(self, at_s: float) -> None:
-        """Write how far the load is, every ten seconds; a disk that is full ends no load."""
-        if self.path is None or at_s < self.noted_s + NOTE_EVERY_S:
-            return
-        self.noted_s = at_s
-        new = self.path.with_suffix(".new")
-        with contextlib.suppress(OSError):
-            new.write_text(json.dumps({**self.about, "at_s": round(at_s), "time": round(time.time())}))
-            new.replace(self.path)
-
-    def end(self) -> None:
-        """Forget the load: it has ended well."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+def session_of(
+    options: argparse.Namespace, rank: Rank, found: list[Gpu], nvml: samples.Nvml | None
+) -> Session:
+    """Return what this session runs on and with, and the counters before it."""
+    about = {
+        "gpus": common.gpu_uuids(found) or "the CPU",
+        "gpu": found[rank.local].uuid if found else "the CPU",
+        "seconds": f"{options.seconds:g}",
+        "seed": f"{options.seed}",
+        "program": soak_resume.digest_of_programs(PROGRAMS),
+        **common.facts(),
+        **(nvml.read_settings() if nvml else {}),
+    }
+    counters = nvml.read_counters() if nvml else {}
+    return Session(about, time.time(), soak_resume.boot_id(), common.gpu_states_before(rank), counters)
 
 
-def say_restart(notes: Notes, log: Log) -> None:
-    """Log that an earlier load did not end, and that this one starts again."""
-    left = notes.unfinished()
-    if left is not None:
-        log.measurement("soak_unfinished_seconds", float(left["at_s"]), "s")
+def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespace) -> tuple[Kept, Found]:
+    """Return the samples of an earlier load, and what this rank found of it."""
+    try:
+        kept, alive = keeper.read()
+    except DamagedError as error:
+        return Kept(), Found(damage=str(error))
+    if not len(kept.windows):
+        return Kept(), Found()
+    restart = soak_resume.why_restart(
+        kept, alive, session, options.gap_limit, soak_resume.read_fault(options.notes)
+    )
+    counted_s = kept.counted_s(settle_seconds(options.seconds))
+    return kept, Found("", restart, len(kept.sessions), kept.loaded_s, counted_s)
+
+
+def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
+    """Log from where the load starts, with what the log of an interrupted one does not have."""
+    if found.damage:
+        why = f"{found.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
+        log.event("unproven", {"what": "the soak that was interrupted", "why": why})
+        common.say(f"unproven: {why}")
+    elif found.restart:
+        log.measurement("soak_unfinished_seconds", found.loaded_s, "s")
         common.say(
-            f"a soak on {left.get('gpus')} ended after {left['at_s']} of {left['asked_s']:g} s without a "
-            "result: its program was killed, or the node restarted. This one starts again at 0 s"
+            f"a soak ended after {found.loaded_s:.0f} s without a result. This one starts again at 0 s: "
+            f"{found.restart}"
         )
+    elif found.sessions:
+        common.say(
+            f"a soak was interrupted; it is continued: {found.counted_s:.0f} of {asked_s:g} s are measured. "
+            "Its GPUs warm up again first"
+        )
+        # The log that had them is that of the interrupted run.
+        for state in (one for session in kept.sessions for one in session.states):
+            log.event("gpu_state", state)
+
+
+def settle_seconds(seconds: float) -> float:
+    """Return how long a load of so many seconds warms up."""
+    return min(soak_series.SETTLE_S, SETTLE_SHARE * seconds)
 
 
 def nvml_of(uuid: str) -> samples.Nvml | None:
@@ -288,108 +346,158 @@ def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
             load.reduce()
             if len(waiting) > QUEUED_STEPS or load.device.type != "cuda":
                 steps_s.append(waiting.popleft().seconds())
+            # A CPU that others use may be far slower now than when its steps were counted.
+            if load.device.type != "cuda" and time.monotonic() - opened > WINDOW_S:
+                break
         load.compare()
         now = time.monotonic()
         yield watch.take(now - began, now - opened, steps_s)
         opened = now
 
 
-def goes_on(more: bool, rank: Rank, device: torch.device) -> bool:
-    """Return whether the load is held on: rank 0 decides for all, for they reduce together."""
-    if rank.count == 1:
-        return more
-    word = torch.tensor([int(more)], device=device)
-    torch.distributed.broadcast(word, 0)
-    return bool(word.item())
-
-
-def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log, notes: Notes) -> None:
-    """Hold the load for the time asked for, and log its windows."""
+def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Hold the load until all ranks have measured for the time asked for, and log its windows."""
     name = f"{rank.local}" if load.device.type == "cuda" else "cpu"
-    lines = Lines(log, name)
+    lines = Lines(log, name, watch.kept) if options.sampling == "on" else None
+    if lines:
+        for window in watch.kept.windows:
+            lines.add(window)
     for window in windows_of(load, watch, steps_of_window(load, rank)):
-        lines.add(window)
+        if lines:
+            lines.add(window)
         if rank.index == 0:
-            notes.note(window.at_s)
-            log.progress("soak", min(round(window.at_s), round(options.seconds)), round(options.seconds))
-        if not goes_on(window.at_s < options.seconds, rank, load.device):
-            return
+            log.progress("soak", min(round(watch.counted_s), round(options.seconds)), round(options.seconds))
+        if common.holds_on_all_ranks(watch.counted_s >= options.seconds, rank, load.device):
+            break
+    watch.keeper.flush(*watch.read())
 
 
-def report(watch: Watch, load: Load, seconds: float, log: Log, labels: dict[str, str]) -> float:
+def report(watch: Watch, log: Log, labels: dict[str, str]) -> float:
     """Log the results of the seconds; return the settled speed in TFLOP/s."""
-    windows = watch.windows
-    settle_s = min(soak_series.SETTLE_S, SETTLE_SHARE * seconds)
-    rate = soak_series.mean_rate(windows, settle_s)
+    kept, settle_s = watch.kept, watch.settle_s
+    rate = soak_series.mean_rate(kept.windows, settle_s)
     if rate is not None:
-        speeds = common.spread_of(soak_series.window_rates(windows, settle_s))
+        speeds = common.spread_of(soak_series.window_rates(kept.windows, settle_s))
         log.sampled("soak", rate, "TFLOP/s", HIGHER, speeds, **labels)
-    log.measurement("soak_seconds", windows[-1].at_s if windows else 0.0, "s", HIGHER, **labels)
-    log.measurement("wrong_values", load.wrong_values(), "1", LOWER, **labels)
-    log.measurement("soak_stalls", soak_series.most_stalls(windows), "1", LOWER, **labels)
-    times = sorted(watch.times_s)
+        elapsed = soak_series.elapsed_rates(kept.windows, settle_s)
+        mean = statistics.fmean(elapsed)
+        log.sampled("soak_elapsed", mean, "TFLOP/s", HIGHER, common.spread_of(elapsed), **labels)
+    log.measurement("soak_seconds", kept.counted_s(settle_s), "s", HIGHER, **labels)
+    log.measurement("wrong_values", kept.wrong, "1", LOWER, **labels)
+    log.measurement("soak_stalls", soak_series.most_stalls(kept.windows), "1", LOWER, **labels)
     for name, share in (("soak_step_p50", 0.5), ("soak_step_p99", 0.99)):
-        log.measurement(name, times[int(share * (len(times) - 1))], "s", LOWER, **labels)
-    sag = soak_series.largest_sag(windows, settle_s)
+        log.measurement(name, kept.times.quantile(share), "s", LOWER, **labels)
+    sag = soak_series.largest_sag(kept.windows, settle_s)
     if sag is not None:
         log.measurement("soak_sag", sag, "1", LOWER, **labels)
     return rate or 0.0
 
 
-def report_readings(watch: Watch, before: dict[str, float], log: Log, labels: dict[str, str]) -> None:
+def report_gaps(kept: Kept, log: Log) -> None:
+    """Log each interruption of the load: how long it was, and whether the node restarted."""
+    for number, (gap_s, restarted) in enumerate(kept.gaps(), 1):
+        labels = {"interruption": f"{number}", "boot": "another" if restarted else "same"}
+        log.measurement("soak_gap", gap_s, "s", **labels)
+
+
+def report_readings(watch: Watch, log: Log, labels: dict[str, str]) -> None:
     """Log NVML's readings during the run of a GPU, and the growth of its counters."""
-    windows = watch.windows
-    total_s = sum(one.seconds for one in windows)
-    log.measurement("slowed_seconds", soak_series.slowed_seconds(windows), "s", LOWER, **labels)
-    log.measurement("unread_share", soak_series.unread_seconds(windows) / total_s, "1", LOWER, **labels)
-    after = watch.nvml.read_counters() if watch.nvml else {}
-    hottest = soak_series.hottest(windows)
-    if hottest is not None and "slowdown_temperature" in after:
-        margin = after["slowdown_temperature"] - hottest
+    kept = watch.kept
+    total_s = sum(one.seconds for one in kept.windows)
+    log.measurement("slowed_seconds", soak_series.slowed_seconds(kept.windows), "s", LOWER, **labels)
+    log.measurement("unread_share", soak_series.unread_seconds(kept.windows) / total_s, "1", LOWER, **labels)
+    hottest, grown = soak_series.hottest(kept.windows), kept.growth.grown or {}
+    if hottest is not None and "slowdown_temperature" in kept.growth.last:
+        margin = kept.growth.last["slowdown_temperature"] - hottest
         log.measurement("temperature_margin", margin, "°C", HIGHER, **labels)
-    if "energy" in after and "energy" in before and watch.times_s:
-        joules = (after["energy"] - before["energy"]) / len(watch.times_s)
-        log.measurement("energy_per_step", joules, "J", LOWER, **labels)
+    if "energy" in grown:
+        log.measurement("energy_per_step", grown["energy"] / kept.times.counts.total(), "J", LOWER, **labels)
     for name in samples.COUNTERS:
-        if name in before and name in after:
-            log.measurement("counter_growth", after[name] - before[name], "1", LOWER, counter=name, **labels)
+        if name in grown:
+            log.measurement("counter_growth", grown[name], "1", LOWER, counter=name, **labels)
 
 
 def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> None:
     """Log the share by which this GPU is slower than its node's median; the ranks exchange it by a file, not
     by a GPU.
     """
-    store = torch.distributed.FileStore(str(rank.state / "soak"), rank.count)
-    store.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
-    store.set(f"rank-{rank.index}", json.dumps(rate))
-    rates = [float(json.loads(store.get(f"rank-{index}"))) for index in range(rank.count)]
-    usual = statistics.median_high(rates)
+    usual = statistics.median_high(common.exchange_by_file(rate, rank, "soak", TIMEOUT_S))
     if usual > 0:
         log.measurement("soak_lag", 1 - rate / usual, "1", LOWER, **labels)
+
+
+def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: Rank, log: Log) -> bool:
+    """Start the session, after those of an earlier load or as the first.
+
+    Return False if samples of an earlier load are damaged: what it showed is not known.
+    """
+    kept, mine = look_for_earlier(keeper, session, options)
+    said = common.exchange_by_file(dataclasses.asdict(mine), rank, "earlier", TIMEOUT_S)
+    found = soak_resume.agree([Found(**one) for one in said])
+    if rank.index == 0:
+        say_start(found, kept, options.seconds, log)
+    if found.damage:
+        keeper.set_aside()
+        return False
+    if rank.index == 0:
+        soak_resume.forget_fault(options.notes)
+    keeper.begin(Kept() if found.restart else kept, session)
+    return True
+
+
+def open_keeper(options: argparse.Namespace, rank: Rank) -> Keeper:
+    """Return what keeps the samples of a rank.
+
+    Raises:
+        Refusal: Another soak keeps its samples there.
+    """
+    folder = options.notes if options.sampling == "on" else None
+    line_s = min(soak_resume.LINE_S, options.seconds / LINES_OF_RUN)
+    try:
+        return Keeper(folder, rank.local, line_s)
+    except BlockingIOError as error:
+        why = f"another soak runs here ({folder}/{soak_resume.FOLDER}): wait until it has ended"
+        raise common.Refusal(common.EXIT_USAGE, why) from error
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Run the load as one rank, on one device."""
     device, found = common.begin_probe(options, rank, log)
     labels = common.device_labels(found, rank)
+    if options.sampling == "off":
+        why = "--sampling off is for measuring what sampling costs"
+        log.event("unproven", {"what": "the seconds of the load", "why": why})
+    nvml = nvml_of(found[rank.local].uuid) if found and options.sampling == "on" else None
+    keeper = open_keeper(options, rank)
     if rank.count > 1:
         common.join(rank, "nccl", device, TIMEOUT_S)
     load = Load(GPU_SHAPE if found else CPU_SHAPE, device, reduced=rank.count > 1)
-    watch = Watch(load.shape, nvml_of(found[rank.local].uuid) if found else None)
-    before = watch.nvml.read_counters() if watch.nvml else {}
-    notes = Notes(options.notes, common.gpu_uuids(found) or "the CPU", options.seconds)
-    if rank.index == 0:
-        say_restart(notes, log)
-    hold(load, watch, options, rank, log, notes)
-    rate = report(watch, load, options.seconds, log, labels)
+    if not start(keeper, session_of(options, rank, found, nvml), options, rank, log):
+        common.mark_stop(rank)
+        return
+    settle_s = settle_seconds(options.seconds)
+    counted_s = keeper.kept.counted_s(settle_s)
+    watch = Watch(load.shape, nvml, keeper, settle_s, load.wrong_values, counted_s)
+    hold(load, watch, options, rank, log)
+    rate = report(watch, log, labels)
     if found:
-        report_readings(watch, before, log, labels)
+        report_readings(watch, log, labels)
     if rank.count > 1:
         report_lag(rate, rank, log, labels)
     if rank.index == 0:
-        notes.end()
+        report_gaps(watch.kept, log)
+    keeper.forget()
     common.mark_stop(rank)
 
 
+def main() -> int:
+    """Run as supervisor or rank; note a load that failed by itself, which no later one continues."""
+    started = time.time()
+    status = common.run("probe_soak", parser(), plan, probe, gpu_states=True)
+    if not common.IS_RANK:
+        soak_resume.note_fault(parser().parse_args().notes, status, started)
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(common.run("probe_soak", parser(), plan, probe, gpu_states=True))
+    sys.exit(main())

@@ -20,6 +20,7 @@ BEFORE_SLOWER = 512
 _SM_CLOCK, _TEMPERATURE_GPU = 1, 0
 _SLOWDOWN_THRESHOLD = 1
 _CORRECTED, _UNCORRECTED, _SINCE_BOOT = 0, 1, 0
+_MEMORY_CLOCK = 2
 _MOST_LINKS = 18
 _LINK_COUNTERS = (0, 1, 3)
 """NVML's counters of an NVLink's replays, recoveries, and checksum errors."""
@@ -122,6 +123,23 @@ class Nvml:
         ]
         if errors:
             found["nvlink"] = sum(errors)
+        return found
+
+    def read_settings(self) -> dict[str, str]:
+        """Return what sets the speed of the first GPU: driver, power limit (W) and clocks (MHz)."""
+        driver = ctypes.create_string_buffer(80)
+        found: dict[str, str] = {}
+        if self._library.nvmlSystemGetDriverVersion(driver, len(driver)) == 0:
+            found["driver"] = driver.value.decode(errors="replace")
+        for key, name, factor, more in (
+            ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", 1e-3, ()),
+            ("highest_clock", "nvmlDeviceGetMaxClockInfo", 1, (_SM_CLOCK,)),
+            ("clock_set", "nvmlDeviceGetApplicationsClock", 1, (_SM_CLOCK,)),
+            ("memory_clock_set", "nvmlDeviceGetApplicationsClock", 1, (_MEMORY_CLOCK,)),
+        ):
+            answer = self._ask(name, ctypes.c_uint(), *(device for _, device in self._devices[:1]), *more)
+            if answer is not None:
+                found[key] = f"{answer.value * factor:g}"
         return found
 
 

@@ -2,14 +2,21 @@
 
 Standard library only. A window is about a second. Everything is judged against the same run: the speed that
 the GPU should have is another question, which its SKU's reference and its history answer.
+
+A load that was interrupted and continued has several sessions. Their seconds are put in a row without the
+gaps: stalls before and after a gap are within the same ten minutes. Each session warms up for itself: these
+seconds count as no time measured, but what they show against the GPU counts.
 """
 
 from __future__ import annotations
 
+import array
+import collections
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 BLOCK_S = 60.0
 """Speeds of windows are compared by the median of a minute: one window swings by up to 0.5 %."""
@@ -25,6 +32,11 @@ power limit is not one of them: a full load reaches it.
 """
 CLOSE_ENOUGH = 1e-9
 """Sums of seconds differ by less."""
+READINGS = ("power", "temperature", "clock", "throttle")
+WIDTH = 6 + len(READINGS)
+"""Numbers of a window in :class:`Windows`."""
+TIME_STEP = 0.001
+"""Steps whose times differ by less than this share are counted together."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,13 @@ class Window:
     """About a second of one GPU.
 
     Args:
-        at_s: Seconds from the start of the load to the end of the window.
+        at_s: Seconds of load from its start to the end of the window, without gaps between sessions.
         seconds: Its length.
         work: Operations of its steps, in TFLOP.
         busy_s: The computing times of its steps.
         stalls: The number of its stalled steps.
         read: NVML's readings: ``power`` (W), ``temperature`` (°C), ``clock`` (MHz), ``throttle`` (bits).
+        began_s: The seconds of load before the window's session.
     """
 
     at_s: float
@@ -46,11 +59,75 @@ class Window:
     busy_s: float
     stalls: int
     read: dict[str, float] = field(default_factory=dict)
+    began_s: float = 0.0
+
+    @property
+    def since_s(self) -> float:
+        """Return the seconds from the start of the window's session to its end."""
+        return self.at_s - self.began_s
+
+    @property
+    def slowed(self) -> bool:
+        """Return whether hardware, heat or the power brake lowered the clocks."""
+        return bool(int(self.read.get("throttle", 0)) & SLOWDOWN_BITS)
 
     @property
     def rate(self) -> float:
         """Return the speed in TFLOP/s; nan where the window holds no step."""
         return self.work / self.busy_s if self.busy_s > 0 else math.nan
+
+
+class Windows(Sequence[Window]):
+    """Windows in their order, in 80 bytes each: three days are 21 MB. It keeps :data:`READINGS` only."""
+
+    def __init__(self) -> None:
+        self._values = array.array("d")
+
+    def append(self, window: Window) -> None:
+        """Add a window."""
+        own = (window.at_s, window.seconds, window.work, window.busy_s, window.stalls, window.began_s)
+        self._values.extend((*own, *(window.read.get(key, math.nan) for key in READINGS)))
+
+    def __len__(self) -> int:
+        return len(self._values) // WIDTH
+
+    @overload
+    def __getitem__(self, index: int) -> Window: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Window]: ...
+    def __getitem__(self, index: int | slice) -> Window | list[Window]:
+        places = range(len(self))[index]
+        return self._at(places) if isinstance(places, int) else [self._at(place) for place in places]
+
+    def _at(self, place: int) -> Window:
+        values = self._values[place * WIDTH : (place + 1) * WIDTH]
+        at_s, seconds, work, busy_s, stalls, began_s, *readings = values
+        read = {key: one for key, one in zip(READINGS, readings, strict=True) if not math.isnan(one)}
+        return Window(at_s, seconds, work, busy_s, int(stalls), read, began_s)
+
+
+class StepTimes:
+    """The number of steps by their time, to :data:`TIME_STEP`: its size does not grow with the run."""
+
+    def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
+        self.counts: collections.Counter[int] = collections.Counter(dict(counts))
+
+    def add(self, times_s: Iterable[float]) -> None:
+        """Count steps by their seconds."""
+        self.counts.update(round(math.log(max(one, 1e-9)) / TIME_STEP) for one in times_s)
+
+    def quantile(self, share: float) -> float:
+        """Return the seconds that a share of the steps took at most.
+
+        Raises:
+            ValueError: No step was counted.
+        """
+        left = int(share * (self.counts.total() - 1))
+        for place, count in sorted(self.counts.items()):
+            left -= count
+            if left < 0:
+                return math.exp(place * TIME_STEP)
+        raise ValueError("no steps")
 
 
 def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
@@ -67,18 +144,23 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
     """Return the median speed of each whole minute after the GPU has settled, in TFLOP/s.
 
-    A window without a finished step counts with speed 0: the GPU did nothing then.
+    A window without a finished step counts with speed 0: the GPU did nothing then. The last minute before an
+    interruption counts from half a minute on: fewer slow seconds would not lower a whole minute's median.
     """
-    blocks: dict[int, list[float]] = {}
+    blocks: dict[tuple[float, int], list[float]] = {}
+    ends: dict[float, float] = {}
     for window in windows:
-        if window.at_s > settle_s:
+        ends[window.began_s] = window.since_s
+        if window.since_s > settle_s:
             speed = 0.0 if math.isnan(window.rate) else window.rate
-            blocks.setdefault(int((window.at_s - settle_s) // BLOCK_S), []).append(speed)
-    last = max((window.at_s for window in windows), default=0.0)
+            block = int((window.since_s - settle_s) // BLOCK_S)
+            blocks.setdefault((window.began_s, block), []).append(speed)
+    last = max(ends, default=0.0)
+    lacking_s = {began_s: BLOCK_S / (10 if began_s == last else 2) for began_s in ends}
     return [
         statistics.median(speeds)
-        for block, speeds in sorted(blocks.items())
-        if settle_s + (block + 1) * BLOCK_S <= last + BLOCK_S / 10
+        for (began_s, block), speeds in sorted(blocks.items())
+        if settle_s + (block + 1) * BLOCK_S <= ends[began_s] + lacking_s[began_s]
     ]
 
 
@@ -104,7 +186,7 @@ def most_stalls(windows: Sequence[Window]) -> int:
 
 def slowed_seconds(windows: Iterable[Window]) -> float:
     """Return the seconds in which hardware, heat or the power brake lowered the clocks."""
-    return sum(one.seconds for one in windows if int(one.read.get("throttle", 0)) & SLOWDOWN_BITS)
+    return sum(one.seconds for one in windows if one.slowed)
 
 
 def unread_seconds(windows: Iterable[Window]) -> float:
@@ -120,14 +202,23 @@ def hottest(windows: Iterable[Window]) -> float | None:
 
 def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
     """Return the speed after the GPU has settled, in TFLOP/s, or None if nothing was computed after that."""
-    settled = [one for one in windows if one.at_s > settle_s]
-    busy_s = sum(one.busy_s for one in settled)
-    return sum(one.work for one in settled) / busy_s if busy_s > 0 else None
+    busy_s = sum(one.busy_s for one in windows if one.since_s > settle_s)
+    return sum(one.work for one in windows if one.since_s > settle_s) / busy_s if busy_s > 0 else None
+
+
+def counted_seconds(window: Window, settle_s: float = SETTLE_S) -> float:
+    """Return the seconds of a window that count as measured: none while a continued load warms up again."""
+    return window.seconds if window.began_s == 0 or window.since_s > settle_s else 0.0
 
 
 def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
     """Return the speed of each window after the GPU has settled, in TFLOP/s; 0 where it did nothing."""
-    return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.at_s > settle_s]
+    return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.since_s > settle_s]
+
+
+def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list[float]:
+    """Return the work of each settled window by its whole time, in TFLOP/s: waiting lowers it, too."""
+    return [one.work / one.seconds for one in windows if one.since_s > settle_s]
 
 
 def merge(windows: Sequence[Window]) -> Window:
@@ -148,7 +239,8 @@ def merge(windows: Sequence[Window]) -> Window:
                 read[key] = max(read.get(key, figure), figure)
     seconds = sum(one.seconds for one in windows)
     stalls = sum(one.stalls for one in windows)
-    return Window(windows[-1].at_s, seconds, slowest.work, slowest.busy_s, stalls, read)
+    last = windows[-1]
+    return Window(last.at_s, seconds, slowest.work, slowest.busy_s, stalls, read, last.began_s)
 
 
 def seconds_per_line(at_s: float) -> float:

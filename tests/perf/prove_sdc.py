@@ -2,13 +2,13 @@
 
     PYTHON tests/perf/prove_sdc.py [--clean 1000] [--injections 300] [--seconds 500] [--seed 1]
 
-PYTHON has PyTorch and mlperf-logging. At first every path answers every set, held against what a CPU
-computes and the golden table. A clean round has every SM answer one set of each path and compares 100
-launches of each on the device. For the faults the kernels are compiled from a changed source: bits of the
-words of a warp are flipped on one SM, in one launch of 1, 10, 100 or 1,000. Such software has no golden
-answers. Then words of the memory are changed under its patterns. Prints a table; exits non-zero after a
-mismatch of a clean round, a word that was not found, or where more than 1 % of the faults were not found or
-another SM was named.
+PYTHON has PyTorch and mlperf-logging; CUDA_VISIBLE_DEVICES chooses the GPU. At first every path answers every
+set, held against what a CPU computes and the golden table. A clean round has every SM answer one set of each
+path and compares 100 launches of each on the device. For the faults the kernels are compiled from a changed
+source: bits of the words of a warp are flipped on one SM, in one launch of 1, 10, 100 or 1,000. Such software
+has no golden answers. Then words of the memory are changed under its patterns. Prints a table; exits non-zero
+after a mismatch of a clean round, a word that was not found, or where more than 1 % of the faults were not
+found or another SM was named.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import probe_sdc
 import sdc_answers
 import sdc_cuda
 import sdc_paths
+import soak_resume
 import torch
 
 FAULT = """
@@ -173,8 +174,17 @@ def main() -> int:
     share = 0.5 if options.injections else 0.0
     device = torch.device("cuda", 0)
     right = {path: sdc_paths.exact_words(path) for path in sdc_paths.PATHS}
-    made, bad = clean(probe_sdc.GpuPaths(device), right, options.clean, until - share * options.seconds)
-    print(f"{torch.cuda.get_device_name(device)}: {made} clean rounds, {bad} with a mismatch", flush=True)
+    began = time.monotonic()
+    gpu = probe_sdc.GpuPaths(device)
+    made, bad = clean(gpu, right, options.clean, until - share * options.seconds)
+    seconds, launches = time.monotonic() - began, min(gpu.launched.values()) + made
+    # The boot is the host's, in a container, too: rounds of two hosts have two.
+    where = f"GPU-{torch.cuda.get_device_properties(device).uuid} of boot {soak_resume.boot_id()}"
+    print(
+        f"{torch.cuda.get_device_name(device)} {where}: {made} clean rounds, {bad} with a mismatch, "
+        f"{launches} launches of each of {len(gpu.paths)} paths, {seconds:.0f} s",
+        flush=True,
+    )
     if not options.injections:
         return int(bad > 0)
     sdc_cuda.SOURCE = changed_source()

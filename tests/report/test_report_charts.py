@@ -32,9 +32,12 @@ def test_curves_of_a_run_in_their_order() -> None:
     assert titles == ["Samples per second over time", "Train loss over step", "Eval accuracy over epoch"]
 
 
+@pytest.mark.parametrize("gap_s", [0, 3600])
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int) -> None:
-    """From the log to the page: a second that sags on one GPU alone is drawn on its curve."""
+def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int, gap_s: int) -> None:
+    """From the log to the page: a second that sags on one GPU alone is drawn on its curve, and a gap of an
+    interruption is as long as it was.
+    """
     start = 1795318443480
 
     def event(second: float, key: str, value: object, kind: str = "POINT_IN_TIME", **more: object) -> str:
@@ -48,11 +51,14 @@ def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int) -> None:
         figures = {"rate": 610.0 if sags else 650.0, "stalls": int(sags), "power": 697.0, "temperature": 70}
         return {"gpu": str(gpu), **figures, "clock": 1485, "throttle": 4}
 
+    def at(second: int) -> dict[str, int]:
+        return {"at_s": second + gap_s * (second > 30)} if gap_s else {}
+
     lines = [
         event(-2, "submission_benchmark", "probe_soak"),
         event(0, "run_start", None, "INTERVAL_START"),
         *(
-            event(second, "gpu_sample", {"gpus": [sample(gpu, second)], "links": []})
+            event(second, "gpu_sample", {"gpus": [sample(gpu, second)], "links": [], **at(second)})
             for second in range(1, 60)
             for gpu in range(gpus)
         ),
@@ -65,6 +71,8 @@ def test_a_soaks_page_has_the_curves_of_each_gpu(gpus: int) -> None:
     assert {"GPU power over time", "GPU temperature over time", "GPU clock over time"} <= made.keys()
     for chart in made.values():
         assert len(chart.lines) == gpus
+    for curve in made["Soak rate over time"].lines:
+        assert (curve.x[0], curve.x[29], curve.x[30], curve.x[-1]) == (1, 30, 31 + gap_s, 59 + gap_s)
     lowest = [min(one.y) for one in made["Soak rate over time"].lines]
     assert sorted(lowest) == [610.0, *[650.0] * (gpus - 1)]
     page = html.run_page(run)

@@ -73,7 +73,8 @@ def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -
     measured = {one["name"]: one["value"] for one in values(done.stdout, "measurement")}
     # Neither readings nor counters of a GPU: a node without one does not show them.
     assert set(measured) == {
-        "soak", "soak_seconds", "soak_stalls", "soak_step_p50", "soak_step_p99", "wrong_values",
+        "soak", "soak_elapsed", "soak_seconds", "soak_stalls", "soak_step_p50", "soak_step_p99",
+        "wrong_values",
     }  # fmt: skip
     assert measured["wrong_values"] == 0
     assert measured["soak_seconds"] >= 8

@@ -57,6 +57,22 @@ class StandInNvml:
         answer._obj.value = 0x44
         return 0
 
+    def nvmlSystemGetDriverVersion(self, text: Any, size: int) -> int:  # noqa: N802
+        text.value = b"580.159.03"[:size]
+        return 0
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device: Any, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 700_000
+        return 0
+
+    def nvmlDeviceGetMaxClockInfo(self, device: Any, kind: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 1980 if kind == 1 else 0
+        return 0
+
+    def nvmlDeviceGetApplicationsClock(self, device: Any, kind: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 2619
+        return 0 if kind == 2 else 3
+
 
 def test_what_nvml_answers(samples: ModuleType) -> None:
     first, second = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read()
@@ -66,6 +82,17 @@ def test_what_nvml_answers(samples: ModuleType) -> None:
     assert "power" not in second, "an answer that failed is not a zero"
     with pytest.raises(OSError, match="does not start"):
         samples.Nvml(["GPU-1"], StandInNvml(status=9))
+
+
+def test_what_sets_the_speed_of_a_gpu(samples: ModuleType) -> None:
+    found = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read_settings()
+    # What NVML does not answer is left out.
+    assert found == {
+        "driver": "580.159.03",
+        "power_limit": "700",
+        "highest_clock": "1980",
+        "memory_clock_set": "2619",
+    }
 
 
 def test_nothing_is_sampled_without_gpus(samples: ModuleType) -> None:

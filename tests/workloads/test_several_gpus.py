@@ -324,6 +324,61 @@ def test_factors_pairs_and_tables(root: Path, torch_python: str) -> None:
     pure(root, torch_python, PURE, str(root / "tests/data/real/nccl/b200-8gpu-all_reduce.txt"))
 
 
+HOST = """
+import itertools
+from types import SimpleNamespace as Made
+import probe_all_reduce as program
+
+agreed = lambda count, device, least, most: int(max(least, min(most, count)))
+
+
+class Machine:
+    # A host, and a GPU that does in turn what is queued; times are in seconds.
+
+    def __init__(self, host_s, gpu_s, skew_s):
+        self.host_s, self.gpu_s, self.skew_s = host_s, gpu_s, skew_s
+        self.host = self.gpu = 0.0
+
+    def queue(self, takes_s):
+        self.gpu = max(self.gpu, self.host) + takes_s
+
+    def start(self):
+        self.host += self.host_s
+        self.queue(self.gpu_s)
+        return Made(wait=lambda: None)
+
+    def meet(self, tensor):
+        self.host += self.host_s
+        self.queue(self.skew_s)
+
+    def synchronize(self):
+        self.host = max(self.host, self.gpu)
+
+    def event(self, enable_timing):
+        made = Made(at=0.0)
+        made.record = lambda: self.queue(0) or setattr(made, "at", self.gpu)
+        made.elapsed_time = lambda other: (other.at - made.at) * 1e3
+        return made
+
+
+for host_s, gpu_s, skew_s in itertools.product([1e-6, 70e-6, 2e-3], [5e-6, 48e-6, 45e-3], [0.0, 3e-3]):
+    it = Machine(host_s, gpu_s, skew_s)
+    sleep = lambda cycles: it.queue(cycles / program.CLOCK_HZ)
+    program.agreed, program.time = agreed, Made(perf_counter=lambda: it.host)
+    program.torch = Made(
+        cuda=Made(Event=it.event, synchronize=it.synchronize, _sleep=sleep),
+        distributed=Made(barrier=lambda: None, all_reduce=it.meet),
+        zeros=lambda count, device: None,
+    )
+    taken = program.samples_s(it.start, lambda: None, Made(type="cuda"), 0.5, 100)
+    assert len(taken) >= 5 and all(abs(one - gpu_s) < 1e-9 for one in taken), (host_s, gpu_s, skew_s, taken)
+"""
+
+
+def test_the_time_of_a_collective_is_the_gpus_however_slow_the_host(root: Path, torch_python: str) -> None:
+    pure(root, torch_python, HOST, rank="0")
+
+
 COMPARE = """
 import common, probe_collectives as collectives
 log = common.Log()

@@ -28,7 +28,10 @@ def parser():
 
 def work(options, rank, log):
     common.mark_start(rank, log)
-    pathlib.Path(__file__).with_name(f"pid-{{rank.index}}").write_text(str(os.getpid()))
+    mine = pathlib.Path(__file__).with_name(f"pid-{{rank.index}}")
+    # Renamed, it is whole as soon as it is there: the other rank may end this one at once.
+    mine.with_suffix(".part").write_text(str(os.getpid()))
+    mine.with_suffix(".part").rename(mine)
     if rank.index == 1:
         while not pathlib.Path(__file__).with_name("pid-0").exists():
             time.sleep(0.01)

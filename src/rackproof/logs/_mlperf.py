@@ -962,18 +962,21 @@ class Events(LogParser):
         """Record samples of GPUs and links during the run; samples of the start-up would only dilute them."""
         if self.run_start is None or not isinstance(value, dict):
             return
+        # A load that was interrupted and continued states seconds of its own, with the gaps.
+        own = number(value.get("at_s"))
+        at_s = own if own is not None and isfinite(own) and own >= 0 else self.at(time)
         for kind, label, names in _SAMPLE_KINDS:
             samples = value.get(kind)
             for sample in samples[:64] if isinstance(samples, list) else ():
                 if isinstance(sample, dict):
-                    self._take_sample(sample, label, names, time)
+                    self._take_sample(sample, label, names, at_s)
 
     def _take_sample(
         self,
         sample: Mapping[str, object],
         label: str,
         names: Mapping[str, tuple[str, str]],
-        time: float,
+        at_s: float,
     ) -> None:
         """Add a sample of one GPU or link to its curves."""
         device = text_of(sample.get(label, ""), 40)
@@ -986,7 +989,7 @@ class Events(LogParser):
             if place not in self.curves:
                 self.curves[place] = Curve(curve_name, unit, "s")
                 self.curves[place].labels = {label: device}
-            self.curves[place].add(self.at(time), figure)
+            self.curves[place].add(at_s, figure)
 
     def on_gpu_state(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int

@@ -298,8 +298,8 @@ def test_an_interpreter_that_cannot_be_used_makes_the_run_unproven(bench: Bench)
     assert status == 2
     (run,) = bench.runs()
     assert run.verdict == "unproven"
-    assert "not a Python interpreter" in run.reasons[0]
-    assert "not a Python interpreter" in output
+    assert "bench_pythons names /nonexistent/python for plain, which is not there" in run.reasons[0]
+    assert "/nonexistent/python" in output
 
 
 def test_check_mode_shows_the_plan_and_keeps_nothing(bench: Bench) -> None:
