@@ -81,7 +81,7 @@ def _no_silent_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip in CI into a failure, unless its reason is one of ``ALLOWED_SKIPS``."""
     if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
         return
-    # A scenario's checks skip what the scenario does not ask of its nodes.
+    # A scenario's checks skip properties that the scenario does not require of its nodes.
     if report.nodeid.startswith("molecule/"):
         return
     shown = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

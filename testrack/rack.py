@@ -51,7 +51,7 @@ class Rack:
         self.images = Images(HOME, CACHE, self.console, release)
 
     def up(self, nodes: int | None, also: list[str]) -> int:
-        """Bring up what is missing."""
+        """Start the missing hosts."""
         wanted = self.layout.wanted(nodes, also)
         # Debian's Python comes without the pip that fetches moto; the one of `make venv` has it.
         install_packages(self.console, () if importlib.util.find_spec("pip") else ("python3-pip",))
@@ -73,7 +73,7 @@ class Rack:
         self.nodes.wait([host for host in wanted if host.name not in silent])
         self.fill_registry()
         if todo.beyond:
-            self.console.say(f"left alone, though not asked for: {', '.join(todo.beyond)}")
+            self.console.say(f"left alone, although not requested: {', '.join(todo.beyond)}")
         if silent:
             self.console.say(f"silent by a fault that is on: {', '.join(sorted(silent))}")
         self._tell_older(found)
@@ -84,7 +84,8 @@ class Rack:
         return 0
 
     def _found(self) -> dict[str, Found]:
-        """Return this checkout's containers; what another one left is taken away, unless it is in use."""
+        """Return this checkout's containers; those of another checkout are removed, unless they are in
+        use."""
         found = self.nodes.found()
         home = str(self.nodes.state)
         foreign = foreign_hosts(found, home)
@@ -112,7 +113,7 @@ class Rack:
             )
 
     def _tell_older(self, found: dict[str, Found]) -> None:
-        """Return which nodes were made before the fakes were changed."""
+        """Return the nodes that were made before the fakes were changed."""
         image = self.images.node()
         older = sorted(
             name
@@ -147,7 +148,7 @@ class Rack:
                 in_parallel(self.console, "started", start, self.nodes.start)
 
     def build_mirror(self) -> None:
-        """Build what the services' host serves on port 80; its own builder knows what is out of date."""
+        """Build the files that the services' host serves on port 80; its own builder finds outdated parts."""
         self.images.node_tar()
         tars = [tar for tar in (CACHE / f"root-{release}.tar" for release in RELEASES) if tar.is_file()]
         # The same folder whatever releases it has: the services' host that runs has it mounted.
@@ -157,12 +158,12 @@ class Rack:
                 command += ["--rootfs", str(tar)]
             with self.console.step("mirror", "building the mirror where it is out of date"):
                 if subprocess.run(command, check=False).returncode != 0:
-                    raise RackError("the mirror cannot be built; its builder says why above")
+                    raise RackError("the mirror cannot be built; see its builder's output above")
             for name in ("mirror", "mirror.asc"):
                 cache.link(STATE / name, kept / name)
 
     def fill_registry(self) -> None:
-        """Push the fakes of NGC's images, and serve what their data scripts fetch."""
+        """Push the fakes of NGC's images, and serve the files that their data scripts fetch."""
         services = next(host.name for host in self.layout.everyone if host.kind == "services")
         with cache.folder_for(CACHE, "images", cache.tree_digest(HOME / "images")) as images:
             steps = [
@@ -173,12 +174,15 @@ class Rack:
                 for program, *words in steps:
                     command = [sys.executable, str(HOME / "images" / program), *words]
                     if subprocess.run(command, check=False).returncode != 0:
-                        raise RackError(f"the registry cannot be filled; images/{program} says why above")
+                        raise RackError(
+                            f"the registry cannot be filled; see the output of images/{program} above"
+                        )
                 cache.link(STATE / "images", images)
                 shutil.copytree(images / "downloads", self.mirror / "mlcommons", dirs_exist_ok=True)
 
     def prepare(self) -> None:
-        """Make what another release than the rack's own lacks: minutes, before the rack is locked."""
+        """Make the missing parts of another release than the rack's own: minutes, before the rack is
+        locked."""
         if self.images.release != RELEASES[0]:
             install_packages(self.console)
             self.build_mirror()
@@ -325,7 +329,7 @@ def arguments() -> argparse.ArgumentParser:
     commands.add_parser("refresh", help="put the fakes as they are now onto running hosts")
     down = commands.add_parser("down", help="remove the rack and its names from this machine")
     down.add_argument("names", nargs="*", metavar="HOST", help="only these")
-    down.add_argument("--purge", action="store_true", help="and what is kept for the next one")
+    down.add_argument("--purge", action="store_true", help="also remove the files kept for the next rack")
     status = commands.add_parser("status", help="show the hosts")
     status.add_argument("--json", action="store_true", dest="as_json")
     fault = commands.add_parser("fault", help="switch a fault on or off; without one, show those that are on")

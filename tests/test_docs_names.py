@@ -202,7 +202,7 @@ def missing_variables(text: str) -> set[str]:
 
 
 def missing_codes(text: str) -> set[str]:
-    """Return arguments of ``rackproof explain`` in small letters that are no code and no node."""
+    """Return arguments of ``rackproof explain`` in small letters that are neither a code nor a node."""
     named = {words[1] for words in commands_of(text, "rackproof") if words[0] == "explain"}
     return {
         name for name in named - PLACEHOLDERS if re.fullmatch(r"[a-z_:]+", name) and find_code(name) is None
@@ -260,7 +260,7 @@ def test_what_is_gone_is_found(find: Callable[[str], set[str]], text: str, lacki
         ("[x](docs/using/no.md)", {"docs/using/no.md"}),
         ("[x](CONTRIBUTING.md#no-such-heading)", {"CONTRIBUTING.md#no-such-heading"}),
         (
-            "[x](docs/using/drained.md#i-do-not-believe-it), [y](https://example.org/z), [z](docs/using)",
+            "[x](docs/using/drained.md#wrong-drain), [y](https://example.org/z), [z](docs/using)",
             set(),
         ),
     ],

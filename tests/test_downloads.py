@@ -318,7 +318,7 @@ def test_a_report_says_which_image_nothing_pins(container: str, pinned: bool) ->
 
 
 GUARD = r"ansible\.builtin\.match\('(sha256:[^']+)'\)|'match', '(\^sha256:[^']+)'"
-"""How a role refuses a checksum that is no digest."""
+"""How a role refuses a checksum that is not a digest."""
 
 
 @pytest.mark.parametrize("role", ["netboot", "nvidia_container", "ofed"])

@@ -83,7 +83,7 @@ def missing_argument(words: list[str]) -> str:
     except (click.MissingParameter, click.NoSuchOption) as error:
         return str(error)
     except (click.UsageError, click.exceptions.Exit):
-        pass  # a placeholder is no file, no number
+        pass  # a placeholder is not a file, no number
     return ""
 
 

@@ -1,7 +1,7 @@
 """The generated tables of the pages on the source documents: each published row, and ours beside it.
 
-Published rows are those of the package (``rackproof.analysis.mlperf.published``), with what else a document
-states in the YAML files beside them. Ours are the records in docs/results, and what
+Published rows are those of the package (``rackproof.analysis.mlperf.published``), and other statements of a
+document in the YAML files beside them. Ours are the records in docs/results, and what
 ``tools/read-source-logs`` read of public logs.
 """
 
@@ -114,7 +114,7 @@ def _table_06(value: Callable[[PublishedResult], float | None], key: str, units:
             ours = [off(read[model][key], value(by_model[model])) for model in MODELS]
             rows.append(["", f"read from one log each, `{named[system]}.log`", *ours])
     heads = [f"{model} ({unit})" for model, unit in zip(MODELS, units, strict=True)]
-    return table(["published system", "what", *heads], rows)
+    return table(["published system", "value", *heads], rows)
 
 
 def throughput_06() -> str:
@@ -273,7 +273,7 @@ def commands_ddl() -> str:
     """Return how the rows of each system of the DDL document are made again."""
     about = stated("ddl")["systems"]
     rows = [[name, entry["what"], f"`{PLAY} -l RACK {entry['command']}`"] for name, entry in about.items()]
-    return table(["rows", "what", "command"], rows)
+    return table(["rows", "content", "command"], rows)
 
 
 def experiment_ddl() -> str:
@@ -288,9 +288,7 @@ def experiment_ddl() -> str:
         ]
         for at, one in enumerate(stated("ddl")["experiment"], 1)
     ]
-    return table(
-        ["", "in the document", "in `run.json`", "column of the report", "what you say yourself"], rows
-    )
+    return table(["", "in the document", "in `run.json`", "column of the report", "variable to set"], rows)
 
 
 def program_ddl() -> str:
@@ -395,7 +393,7 @@ def rows_mxnet() -> str:
 
 
 def sweep_mxnet() -> str:
-    """Return the suite mnist-mxnet point by point: what MXNet itself measured, and why not."""
+    """Return the suite mnist-mxnet point by point: MXNet's own measurement, or the reason for its absence."""
     known = load_definitions(ROOT / "benchmarks", log_formats=FORMATS)
     rows = []
     for name in ("mnist-lenet-mxnet", "mnist-mlp-mxnet"):

@@ -65,7 +65,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Refusal(Exception):  # noqa: N818  (not every one is an error of the program)
-    """The workload cannot go on. The text says why and what to do; ``status`` is the exit status."""
+    """The workload cannot continue. The text has the reason and the remedy; ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -139,7 +139,8 @@ def spread_of(samples: Iterable[float]) -> Spread:
 def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
     """Return the spread of the speed over a run. No I/O.
 
-    Ten stretches of equally many steps are compared: single steps wait for data in turn, which is no swing.
+    Ten stretches of equally many steps are compared: single steps wait for data in turn, which is not a
+    swing.
 
     Args:
         times_s: The seconds of each step, in their order, one or more.
@@ -222,7 +223,7 @@ class _CudaUuid(ctypes.Structure):
 
 
 def gpus() -> list[Gpu]:
-    """Return the GPUs that CUDA lets this process use, asking the driver and no framework.
+    """Return the GPUs that CUDA lets this process use, read from the driver without a framework.
 
     Raises:
         Refusal: The driver is there but reports an error other than "no device".
@@ -287,7 +288,7 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
         exist = f"{len(found)} exist" if len(found) != 1 else "1 exists"
         raise Refusal(
             EXIT_NO_GPU,
-            f"{asked} asked for, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); ask for fewer, "
+            f"{asked} requested, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); request fewer, "
             "or --gpus 0 (--device cpu) to use the CPU",
         )
     return found if wanted is None else found[:wanted]
@@ -304,7 +305,7 @@ def _positive(text: str) -> float:
     """Return a number above 0.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is not a number.
         argparse.ArgumentTypeError: It is 0, below, or infinite.
     """
     value = float(text)
@@ -352,7 +353,7 @@ def add_nodes(arguments: argparse.ArgumentParser) -> None:
 
 
 def check_nodes(options: argparse.Namespace) -> None:
-    """Check what :func:`add_nodes` added.
+    """Check the arguments of :func:`add_nodes`.
 
     Raises:
         Refusal: There is no such node, or it is unknown where they meet.
@@ -467,7 +468,7 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
     state = json.loads(os.environ[_STATE])
     _die_with_parent(state["supervisor"])
     with open(int(os.environ[_GATE]), "rb") as gate:
-        # It ends when the supervisor has read what uses the GPUs before the ranks do.
+        # It ends when the supervisor has read the users of the GPUs before the ranks use them.
         gate.read()
     local = int(os.environ[_RANK])
     rank = Rank(
@@ -574,8 +575,8 @@ def _start_ranks(
     Args:
         ranks: Gets each rank as soon as it is there.
         count: The number of ranks on this node.
-        state: What each rank has to know of the run.
-        before: What must be done before any rank uses a GPU.
+        state: The facts of the run that each rank needs.
+        before: Work that must be done before any rank uses a GPU.
     """
     waiting, gate = os.pipe()
     environment = {
@@ -602,7 +603,7 @@ def _start_ranks(
 
 
 def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> None:
-    """Log what uses each GPU while no rank of this run does; without GPUs nothing is asked or logged."""
+    """Log the users of each GPU while no rank of this run uses it; without GPUs nothing is read."""
     found = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
     states = [{"moment": moment, **state} for state in found]
     for state in states:
@@ -671,7 +672,7 @@ def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """End every rank and what it started: SIGTERM first, SIGKILL to what is left."""
+    """End every rank and its children: SIGTERM first, SIGKILL to the remaining ones."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -794,7 +795,7 @@ def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
 
 
 def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any, list[Gpu]]:
-    """Log what every probe logs first; return the rank's device and all GPUs that take part."""
+    """Log the common first events of a probe; return the rank's device and all GPUs that take part."""
     import torch
 
     found = chosen_by_device(options.device, options.gpus)

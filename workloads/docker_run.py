@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run a benchmark in an image that is built on this node: sources, image, data, then their run.sub.
 
-    docker_run.py run --id=RUN_ID --spec=JSON     everything, in order; what is done already is not done again
+    docker_run.py run --id=RUN_ID --spec=JSON     everything, in order; finished steps are not repeated
     docker_run.py image --spec=JSON               sources and image alone
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
@@ -9,7 +9,7 @@ Started under Rackproof's supervisor; standard library only, Python 3.8+. On sta
 `:::RACKPROOF {JSON}` that state its progress, and the output of run.sub as it grows. With `together`, it has
 every node build the image and submits run.sub by Slurm once, as slurm_run.py does.
 
-run.sub ends with the status of its own tidying up, so what it prints decides. Its container is a child of
+run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of
 Docker's daemon: it is ended by name, also where an earlier run was killed before it could.
 
 Exit status: 0 run.sub ended; 1 it failed, hung, or was ended; 5 data; 6 sources or image; 7 config or Slurm.
@@ -63,7 +63,7 @@ TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
 #!/bin/sh
-# What nvidia-docker was: docker with NVIDIA's runtime where a container is made.
+# A replacement of nvidia-docker: docker with NVIDIA's runtime if a container is made.
 case "$1" in
   run | create) how=$1; shift
     exec docker "$how" --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES="${NV_GPU:-all}" "$@" ;;
@@ -230,7 +230,7 @@ class Docker(slurm_run.Work):
                     packed.extract(member, str(folder))
         except (tarfile.TarError, EOFError, OSError) as error:
             raise Refusal(
-                EXIT_IMAGE, f"{self.spec['sources']} is no whole archive (tar.gz): {error}"
+                EXIT_IMAGE, f"{self.spec['sources']} is not a whole archive (tar.gz): {error}"
             ) from error
 
     def compared_tree(self, folder: Path) -> str:
@@ -387,7 +387,7 @@ class Docker(slurm_run.Work):
                 note.unlink()
 
     def train(self) -> int:
-        """Start run.sub, print what it prints until it has ended; return the exit status."""
+        """Start run.sub, print its output until it has ended; return the exit status."""
         config = self.choose_config()
         environment = self.job_environment(config)
         self.nvidia_docker(environment)
@@ -479,7 +479,7 @@ class Docker(slurm_run.Work):
         return status == 0 or "No such container" in err
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """End what runs: a step at once, the training by the loop that attends to it."""
+        """End the running work: a step at once, the training by the loop that follows it."""
         self.stopping = True
         if self.training is None and not self.job:
             raise Stopped

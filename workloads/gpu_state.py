@@ -1,6 +1,6 @@
 """Read the uses of GPUs before and after a run: other processes, memory, utilisation, clocks.
 
-Standard library only. The supervisor asks nvidia-smi before its ranks start and after they ended, so that
+Standard library only. The supervisor runs nvidia-smi before its ranks start and after they ended, so that
 whatever is seen there belongs to something else. A container does not see the processes of others: there,
 memory in use and utilisation show them.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 Ask = Callable[[list[str], float], str]
-"""Runs nvidia-smi with options within seconds, and returns what it printed.
+"""Runs nvidia-smi with options within seconds, and returns its output.
 
 Raises:
     OSError: It is not there, or does not start.
@@ -86,7 +86,7 @@ def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
 
 
 def read_processes(text: str) -> list[dict[str, Any]] | None:
-    """Return the compute processes, each with its GPU, or None if a line is no process."""
+    """Return the compute processes, each with its GPU, or None if a line is not a process."""
     found = []
     for line in text.splitlines():
         # The name comes last: it may hold commas.
@@ -134,7 +134,7 @@ def read_states(
     while queries and len(readings) < READINGS:
         text = answer(queries[0])
         if text is None:
-            # The driver does not know a field's name, or the tool is missing or hangs: later it does, too.
+            # The driver has no field of this name, or the tool is missing or hangs: later calls fail, too.
             queries.pop(0)
             continue
         readings.append(read_gpu_rows(text))

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
 TAR_BUFFER = 1 << 16
-"""Bytes that tarfile reads at once; it copies what is left of them at each header, so more is slower."""
+"""Bytes that tarfile reads at once; it copies the rest of them at each header, so more is slower."""
 
 PINS: dict[str, Any] = {
     "name": "imagenet-2012",
@@ -62,7 +62,7 @@ _TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 
 class StagingError(Exception):
-    """The data cannot be staged; the text says why and what to do."""
+    """The data cannot be staged; the text has the reason and the remedy."""
 
 
 class Images:
@@ -160,11 +160,11 @@ def identity_of(path: Path) -> list[int]:
 
 
 class HashingReader:
-    """A binary stream that hashes what is read through it."""
+    """A binary stream that hashes the bytes read through it."""
 
     def __init__(self, stream: BinaryIO, report: Callable[[int], None]) -> None:
         self.stream, self.report = stream, report
-        # Python 3.8 does not know the argument; the sum is the one that was published.
+        # Python 3.8 lacks the argument; the sum is the one that was published.
         self.md5 = hashlib.md5(**_NO_SECURITY)  # noqa: S324  # nosec B324
 
     def read(self, size: int = -1) -> bytes:
@@ -175,7 +175,7 @@ class HashingReader:
         return data
 
     def drain(self) -> str:
-        """Read what is left; return the MD5 sum of all."""
+        """Read the rest; return the MD5 sum of all bytes."""
         while self.read(CHUNK):
             pass
         return self.md5.hexdigest()
@@ -213,7 +213,7 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
             continue
         match = check_name(member.name, _TRAIN_IMAGE, archive, "no image of ImageNet")
         if not member.isreg() or match[1] != wnid:
-            raise StagingError(f"{archive} holds {member.name!r}, which is no image of its class {wnid}")
+            raise StagingError(f"{archive} holds {member.name!r}, which is not an image of its class {wnid}")
         if match[0] in found:
             raise StagingError(f"{archive} holds {match[0]} twice; do not use this archive")
         found[match[0]] = (start + member.offset_data, member.size)
@@ -284,7 +284,7 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
         report: Is called with each number of bytes that were read.
 
     Raises:
-        StagingError: The archive is not the one wanted, or holds what it should not.
+        StagingError: The archive is another one, or contains an unexpected file.
     """
     found: Any = None
     problem: StagingError | None = None
@@ -297,8 +297,8 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise StagingError(f"{path} cannot be read: {error.strerror}") from error
-            problem = StagingError(f"{path} is no whole archive ({error}); fetch it again")
-        # A wrong checksum explains all else, so it is what is reported.
+            problem = StagingError(f"{path} is not a whole archive ({error}); fetch it again")
+        # A wrong checksum explains all other differences, so it is reported.
         got = reader.drain()
     if got != md5:
         raise StagingError(f"{path}: wrong MD5 sum: expected {md5}, got {got}; fetch it again")
@@ -443,7 +443,7 @@ def leaves(data: bytes, archive: str) -> dict[int, tuple[str, str]]:
         StagingError: The file is not the development kit's.
     """
     if data[126:128] != b"IM":
-        raise StagingError(f"{archive}: {_META} is no MAT-file of version 5, little endian")
+        raise StagingError(f"{archive}: {_META} is not a MAT-file of version 5, little endian")
     try:
         synsets = [value for kind, content in mat_elements(data[128:]) for value in mat_value(kind, content)]
         found = {

@@ -28,7 +28,7 @@ class BadImage(Exception):  # noqa: N818  (reads as what it is)
 
 
 class Listing(NamedTuple):
-    """The images of a data set: file and class of each, and what is recorded of them."""
+    """The images of a data set: file and class of each, and their recorded digests."""
 
     classes: tuple[str, ...]
     train: list[tuple[str, int]]
@@ -117,7 +117,7 @@ def read_ppm(path: str) -> Any:
     data = bytearray(Path(path).read_bytes())
     head = _PPM.match(data)
     if head is None or int(head[3]) != 255:
-        raise ValueError(f"{path} is no binary PPM with 8 bits a channel")
+        raise ValueError(f"{path} is not a binary PPM with 8 bits a channel")
     width, height = int(head[1]), int(head[2])
     if width * height == 0 or len(data) - head.end() != 3 * width * height:
         raise ValueError(f"{path} is cut off")
@@ -126,7 +126,7 @@ def read_ppm(path: str) -> Any:
 
 
 def decoder(listing: Listing) -> tuple[str, Callable[[str], Any]]:
-    """Return the name of what decodes the images, and a function from path to uint8 (3, H, W).
+    """Return the name of the decoder, and a function from path to uint8 (3, H, W).
 
     Raises:
         Refusal: There are images that nothing installed can read.

@@ -3,7 +3,7 @@
 
 --mode speed trains so many steps and measures (synthetic images without --data); --mode train trains
 epochs, writes a checkpoint, and evaluates that checkpoint as a second step; --mode evaluate does only that.
-Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 5 data or checkpoint
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data or checkpoint
 missing or damaged, 124 time limit, 128+N stopped by signal N.
 """
 
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
             how["help"] += "" if how.get("default") in (None, "") else " (default: %(default)s)"
         arguments.add_argument(*names, **how)
 
-    add("--network", choices=("resnet50", "vgg16"), default="resnet50", help="what is trained")
+    add("--network", choices=("resnet50", "vgg16"), default="resnet50", help="network to train")
     add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="what is done")
     add("--data", type=Path, help="folder with train/CLASS/*.jpg and val/CLASS/*.jpg; none: synthetic images")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     add("--lr", type=float, help="learning rate over all GPUs (default: fits network and batch)")
     add("--lr-schedule", choices=("step", "cosine", "constant"), default="step", help="how it falls")
     add("--lr-step-epochs", type=_epochs, default="30,60,80", help="epochs after which it falls (step)")
-    add("--lr-factor", type=float, default=0.1, help="what it is then multiplied by")
+    add("--lr-factor", type=float, default=0.1, help="factor by which it is then multiplied")
     add("--warmup-epochs", type=float, default=0.0, help="epochs in which it rises from 0")
     add("--label-smoothing", type=float, default=0.0, help="share of each label given to all classes")
     add("--checkpoint", type=Path, help="file to write (train) or read (evaluate)")
@@ -120,7 +120,7 @@ def _epochs(text: str) -> tuple[int, ...]:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Check what can be checked without PyTorch; return the number of ranks."""
+    """Check the options that need no PyTorch; return the number of ranks."""
     if options.mode != "speed" and options.data is None:
         raise Refusal(common.EXIT_DATA, f"--mode {options.mode} needs --data: accuracy is of real images")
     if options.mode == "evaluate" and (options.checkpoint is None or not options.checkpoint.is_file()):
@@ -251,7 +251,7 @@ class Trainer:
         self.step = self.prepare_step()
 
     def prepare_step(self) -> Callable[[], Any]:
-        """Return a function that trains on the images in place, compiled and captured where asked for."""
+        """Return a function that trains on the images in place, compiled and captured if requested."""
         how = self.options.compile
         if how == "auto":
             how = "default" if self.device.type == "cuda" else "off"
@@ -264,7 +264,7 @@ class Trainer:
             )
         state = {name: one.detach().clone() for name, one in self.model.state_dict().items()}
         self.lr.fill_(1e-3)
-        # Captured as the real step is: what launching costs would else count as done by the device.
+        # Captured like the real step: otherwise the launch time would count as work of the device.
         self.local = self.time_alone(self.capture(self.make_step(compiled)))
         self.close()
         model = compiled
@@ -340,9 +340,9 @@ class Trainer:
         return exchange
 
     def time_alone(self, step: Callable[[], None]) -> list[float]:
-        """Return the seconds of steps without any exchange: what this device can do by itself.
+        """Return the seconds of steps without any exchange: the speed of this device alone.
 
-        All ranks do it at once. The difference to a step with exchange is what the network costs, and a
+        All ranks do it at once. The difference to a step with exchange is the time of the network, and a
         rank that is slower here is slow by itself.
         """
         for _ in range(2):
@@ -553,7 +553,7 @@ def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do what a rank does; rank 0 logs."""
+    """Do the work of a rank; rank 0 logs."""
     on_gpu = options.gpus != 0
     if not on_gpu and options.precision == "tf32":
         options.precision = "fp32"
@@ -598,7 +598,7 @@ def used_gpus(options: argparse.Namespace) -> str:
 
 
 def log_settings(trainer: Trainer, log: Log) -> None:
-    """Log what is trained on what."""
+    """Log the network and the devices."""
     options = trainer.options
     parameters = sum(one.numel() for one in trainer.model.parameters())
     log.event(
@@ -663,7 +663,7 @@ def check_alike(trainer: Trainer) -> None:
 def log_speed(
     trainer: Trainer, log: Log | None, steps: int, took: float, startup: float, loss: float
 ) -> None:
-    """Log the rate, the steps' times, and for each rank what it waited for and can do alone."""
+    """Log the rate, the steps' times, and for each rank its waiting time and its speed alone."""
     check_alike(trainer)
     clock, device = trainer.clock, trainer.device
     median = statistics.median(clock.steps)
@@ -686,7 +686,7 @@ def log_speed(
         if not found:
             labels["device"] = "cpu"
         elif node == 0:
-            # Only its own node's GPUs does a rank know by UUID.
+            # A rank has only the UUIDs of its own node's GPUs.
             labels.update(found[place].labels)
         log.measurement("local_step_time", local, "s", LOWER, **labels)
         log.measurement("data_wait_share", wait, "fraction", LOWER, **labels)

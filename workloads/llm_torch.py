@@ -4,7 +4,7 @@
 One process per GPU. Weights and tokens come from the seed; nothing is downloaded. The first steps are
 trained twice from the same weights by kernels that give the same bits again, and each loss of the second
 time is compared with the first time's. Then speed is measured, with the fastest kernels. Exit status:
-0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 124 time limit, 128+N stopped by
+0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N stopped by
 signal N.
 """
 
@@ -93,7 +93,7 @@ def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks.
 
     Raises:
-        Refusal: The sizes do not fit the kernels, or fewer GPUs exist than asked for.
+        Refusal: The sizes do not fit the kernels, or fewer GPUs exist than requested.
     """
     complete(options)
     if options.sequence % 16:
@@ -114,7 +114,7 @@ def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
     """Return tokens that only depend on their place and the seed, small ones more often than large ones.
 
     Whole numbers alone, so that all processors make the same ones. A loss of evenly random tokens could not
-    fall; of these it falls as soon as the network knows which are frequent.
+    fall; with these it falls as soon as the network has learned which are frequent.
 
     Args:
         shape: Of the result.
@@ -182,7 +182,7 @@ class Trainer:
         self.losses = torch.zeros(total, device=device)
 
     def demand_same_bits(self, demand: bool) -> None:
-        """Allow only kernels that give the same bits again, or all; what was compiled before is forgotten."""
+        """Allow only kernels that give the same bits again, or all; earlier compiled code is dropped."""
         if self.device.type != "cuda":
             return
         torch.use_deterministic_algorithms(demand)
@@ -406,7 +406,7 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
-    """Log what this rank measured; rank 0 also what all did together."""
+    """Log the measurements of this rank; rank 0 also logs those of all together."""
     options, rank, shape = trainer.options, trainer.rank, trainer.shape
     losses = [float(one) for one in trainer.losses.tolist()]
     if not all(math.isfinite(one) for one in losses):
@@ -479,7 +479,7 @@ def log_curve(trainer: Trainer, log: Log, losses: list[float], labels: dict[str,
 
 
 def log_settings(trainer: Trainer, log: Log) -> None:
-    """Log what is trained on what."""
+    """Log the network and the devices."""
     options, shape = trainer.options, trainer.shape
     used = common.gpu_uuids(common.choose_gpus(options.gpus))
     facts = {**common.facts(), **trainer.notes, "network_parameters": str(shape.parameters), "gpus": used}
@@ -500,7 +500,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do a rank's work; if memory is too small, say what makes it fit."""
+    """Do a rank's work; if memory is too small, name the options that make it fit."""
     try:
         work_on(options, rank, log)
     except torch.cuda.OutOfMemoryError as error:
@@ -511,7 +511,7 @@ def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do what a rank does."""
+    """Do the work of a rank."""
     complete(options)
     device = torch.device("cpu")
     with contextlib.ExitStack() as stack:

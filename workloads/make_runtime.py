@@ -4,10 +4,10 @@
 A runtime is a folder beside this program:
 
     requirements.txt          pinned and complete, with hashes: nothing else is fetched
-    requirements-cuda.txt     optional, where those want more than that: CUDA's libraries, for torch
-    requirements-no-deps.txt  optional, installed last, without what these need
+    requirements-cuda.txt     optional, if those need more than that: CUDA's libraries, for torch
+    requirements-no-deps.txt  optional, installed last, without their dependencies
     runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk,
-                              and cuda_bytes more where CUDA's libraries are wanted;
+                              and cuda_bytes more if CUDA's libraries are needed;
                               libraries of the system, each with its package of Debian and Ubuntu
 
 An interpreter that the operator names is used as it is, once it has shown that it can import the modules.
@@ -125,7 +125,7 @@ def loads(library):
 
 
 def provide_libraries(libraries, runtime):
-    """Install what the system lacks, as root; else end with the line to type. Before anything is fetched.
+    """Install missing system packages, as root; else end with the command to run. This precedes downloads.
 
     Args:
         libraries: Name of a library to its package.
@@ -176,13 +176,13 @@ def clear(folder, minimum_bytes):
     os.makedirs(folder, exist_ok=True)
     strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
     if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
-        stop(f"{folder} holds {strange[0]}, so it is no virtual environment; choose another bench_home")
+        stop(f"{folder} holds {strange[0]}, so it is not a virtual environment; choose another bench_home")
     shutil.rmtree(folder)
     check_free(folder, minimum_bytes)
 
 
 def check_free(folder, minimum_bytes, what="", instead=""):
-    """End with a message unless the disk of a folder has room for what comes next."""
+    """End with a message unless the disk of a folder has room for the next step."""
     free = shutil.disk_usage(os.path.dirname(folder)).free
     if free < minimum_bytes:
         stop(
@@ -224,7 +224,7 @@ def explain(status, said, folder, runtime):
 
 
 def size_of(folder):
-    """Return the bytes of all files below a folder; what goes away meanwhile is left out."""
+    """Return the bytes of all files below a folder; files that vanish meanwhile are left out."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -240,7 +240,7 @@ def run_pip(argv, folder, whole_bytes, runtime, environment):
 
     Args:
         argv: The command.
-        folder: The folder of the environment, where pip also keeps what it fetches.
+        folder: The folder of the environment, where pip also keeps its downloads.
         whole_bytes: Its size when all is there, about; 0 if it is not known.
         runtime: Name of the runtime, for the reports.
         environment: The environment of the process.
@@ -276,7 +276,8 @@ def install(python, folder, requirements, runtime, needs):
         folder: Absolute path.
         requirements: The files of requirements.
         runtime: Name of the runtime, for messages.
-        needs: What runtime.json states: minimum_bytes, and cuda_bytes that CUDA's libraries need more.
+        needs: The content of runtime.json: minimum_bytes, and cuda_bytes, the additional bytes of CUDA's
+            libraries.
     """
     cuda_bytes, whole_bytes = needs.get("cuda_bytes", 0), needs.get("minimum_bytes", 0)
     print(f"making {folder} with {python}", flush=True)
@@ -292,7 +293,7 @@ def install(python, folder, requirements, runtime, needs):
         ):
             continue
         if path.endswith(CUDA):
-            # Known here alone: a build for the CPU wants none of them.
+            # Only this place has the choice: a build for the CPU needs none of them.
             check_free(
                 folder,
                 cuda_bytes,
@@ -303,7 +304,7 @@ def install(python, folder, requirements, runtime, needs):
         status, output = run_pip(
             [
                 *pip, "install", "--quiet", "--disable-pip-version-check", "--no-input",
-                # Wheels alone: what builds one from sources would be fetched without a hash.
+                # Wheels alone: the build tools of a source package would be fetched without a hash.
                 "--require-hashes", "--only-binary=:all:", "--no-deps", "--requirement", path,
             ],
             folder, whole_bytes, runtime, {**os.environ, "TMPDIR": scratch},

@@ -3,7 +3,7 @@
 
 Same networks, same flags, same log lines (MXNet's own, on stderr and stdout): the table of the
 multi-GPU experiment can be made again with the system that it was made with. Exit status: 0 done,
-1 error, 2 usage, 3 not finite, 4 GPU asked for but absent, 5 data missing or damaged.
+1 error, 2 usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIDE = 28
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
-    """Training cannot go on. The text says why and what to do; ``status`` is the exit status."""
+    """Training cannot continue. The text has the reason and the remedy; ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
         default=50,
         help="batches between log lines; a third of an epoch that has fewer (default: %(default)s)",
     )
-    add("--target", type=float, help="validation accuracy that is asked for; said at the end, not enforced")
+    add("--target", type=float, help="requested validation accuracy; printed at the end, not enforced")
     add("--seed", type=int, default=1, help="default: %(default)s")
     return arguments
 
@@ -125,7 +125,7 @@ def devices(mx: Any, gpus: str) -> list[Any]:
     if any(int(one) >= exist for one in indices):
         raise Stop(
             EXIT_NO_GPU,
-            f"GPUs {gpus} asked for, {exist} usable by this build of MXNet; "
+            f"GPUs {gpus} requested, {exist} usable by this build of MXNet; "
             "leave --gpus empty to use the CPU",
         )
     return [mx.gpu(int(one)) for one in indices] or [mx.cpu()]
@@ -137,7 +137,7 @@ def fit(options: argparse.Namespace) -> None:
     import numpy as np
 
     context = devices(mx, options.gpus)
-    # MXNet itself divides what does not divide evenly: 64 images on 3 GPUs are 21, 21 and 22.
+    # MXNet itself divides a batch that does not divide evenly: 64 images on 3 GPUs are 21, 21 and 22.
     if options.batch_size < len(context):
         raise Stop(
             EXIT_USAGE, f"--batch-size {options.batch_size} is less than one for each of {len(context)} GPUs"

@@ -2,7 +2,7 @@
 """Train LeNet or an MLP on MNIST with PyTorch: on the CPU, on one GPU, or with DDP on several.
 
 The networks are those of MXNet's train_mnist.py. Every epoch is validated on all 10,000 test images.
-Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 5 data missing or
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
 damaged, 6 target not reached (with --until target), 124 time limit, 128+N stopped by signal N.
 """
 
@@ -112,7 +112,7 @@ def default_lr(network: str, batch_size: int) -> float:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Check what can be checked without PyTorch; return the number of ranks."""
+    """Check the options that need no PyTorch; return the number of ranks."""
     read_manifest(options.data)
     ranks = max(1, len(common.choose_gpus(options.gpus)))
     common.check_nodes(options)
@@ -130,7 +130,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read what stage_mnist.py wrote about the data."""
+    """Read stage_mnist.py's description of the data."""
     try:
         described = json.loads((folder / "dataset.json").read_text())
         return {**described, "files": dict(described["files"])}
@@ -353,7 +353,7 @@ class Trainer:
         self.next_order = self.draw_order()
         mean = self.loss_sum * (self.share / self.steps)
         if self.rank.count > 1:
-            # Gloo knows no mean.
+            # Gloo has no mean.
             torch.distributed.all_reduce(mean)
             mean /= self.rank.count
         return float(mean.item())
@@ -429,7 +429,7 @@ def train(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def log_settings(trainer: Trainer, log: Log) -> None:
-    """Log what is trained on what."""
+    """Log the network and the devices."""
     options = trainer.options
     manifest = read_manifest(options.data)
     used = common.gpu_uuids(common.choose_gpus(options.gpus))
@@ -455,7 +455,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
-    """Train and validate until the end that was asked for; log results (``log`` is None on other ranks)."""
+    """Train and validate until the end that was requested; log results (``log`` is None on other ranks)."""
     options, rank = trainer.options, trainer.rank
     started = time.time()
     times: list[tuple[float, float]] = []

@@ -39,7 +39,7 @@ ONE_NODE = ("replicated", "independent")
 SERVED = {"parameter_server": "ps", "distributed_replicated": "ps", "distributed_all_reduce": "worker"}
 """The job whose processes serve until they are ended, where there are several nodes."""
 VARIABLE_UPDATES = ("horovod", *SERVED, *ONE_NODE)
-"""The ways that tf_cnn_benchmarks knows, without those that it cannot do."""
+"""The variable updates of tf_cnn_benchmarks, without those that do not work."""
 BROKEN_UPDATES = {
     "collective_all_reduce": "the program itself ends with an AttributeError in all of its last commits"
 }
@@ -54,7 +54,8 @@ GRACE_S = 10.0
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
-    """It cannot be started. The text says why and what to do; ``status`` is the exit status."""
+    """The program cannot be started. The text has the reason and the remedy; ``status`` is the exit
+    status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     add("--sources", default="", help=f"folder with {PROGRAM}, run by the interpreter of this program")
     add("--gpus", type=int, default=1, help="GPUs of each node; 0 means the CPU")
     add("--processes", type=int, default=1, help="workers of each node on the CPU (--gpus 0)")
-    add("--model", default="resnet50", help="what is trained")
+    add("--model", default="resnet50", help="network to train")
     add("--batch-size", type=int, default=64, help="images a step on each GPU")
     add("--num-batches", type=int, default=100, help="steps that are measured")
     add("--warmup-batches", type=int, default=0, help="steps before them; 0 leaves it to the program")
@@ -231,7 +232,7 @@ def mpirun(options: argparse.Namespace, count: int, *, bound: bool) -> list[str]
 
 
 def program(options: argparse.Namespace) -> list[str]:
-    """Return how a rank starts tf_cnn_benchmarks, with what all of its processes are given."""
+    """Return the command with which a rank starts tf_cnn_benchmarks, with the arguments of all processes."""
     words = shlex.split(options.command) or [sys.executable, os.path.join(options.sources, PROGRAM)]
     words += [
         f"--model={options.model}",
@@ -242,7 +243,7 @@ def program(options: argparse.Namespace) -> list[str]:
         f"--num_gpus={1 if options.variable_update == 'horovod' else max(1, options.gpus)}",
     ]
     if options.variable_update == "distributed_all_reduce" and "all_reduce_spec" not in options.more:
-        # The program has no default, and wants one on a single node, too.
+        # The program has no default, and needs a value on a single node, too.
         words += ["--all_reduce_spec=pscpu"]
     words += [f"--num_warmup_batches={options.warmup_batches}"] if options.warmup_batches else []
     words += ["--device=cpu", "--data_format=NHWC"] if options.gpus == 0 else []
@@ -303,7 +304,8 @@ def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
         raise Refusal(EXIT_CANNOT_LAUNCH, f"{path or start} is not there: see bench_tf_cnn_command")
     wanted = options.rank_file == "on"
     cores = [cores_of([], nodes[0])] if wanted else []
-    # Its orted is looked for, and the program: what only one node lacks mpirun reports in many words.
+    # Its orted is looked for, and the program: a program that only one node lacks gives mpirun a long,
+    # unclear message.
     look = "command -v orted >/dev/null || { echo 'Open MPI (orted) is not installed there' >&2; exit 1; }"
     if path:
         look += (
@@ -332,7 +334,7 @@ def cores_of(remote: list[str], node: str) -> int:
     said = done.stdout.strip()
     if done.returncode or not said.isdecimal() or int(said) < 1:
         raise Refusal(
-            EXIT_CANNOT_LAUNCH, f"{node}: lscpu does not say how many cores it has; take rank_file: off"
+            EXIT_CANNOT_LAUNCH, f"{node}: lscpu does not print the number of cores; take rank_file: off"
         )
     return int(said)
 

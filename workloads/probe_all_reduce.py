@@ -177,7 +177,7 @@ def samples_s(
     """Return times of one collective in seconds, by this rank's clock; as many on every rank.
 
     Args:
-        queue: Queues the collective and returns what waits for it.
+        queue: Queues the collective and returns the handle to wait for.
         prepare: Makes its buffers ready again before each sample.
         device: The device of the buffers; on a GPU times come from its own events.
         seconds: Duration of the measurement (at least five samples are taken).

@@ -57,7 +57,7 @@ STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 
 BANDWIDTH_FROM = 8 * MIB
-"""Below this a GPU's time is what launching costs: no bandwidth is logged or compared."""
+"""Below this size a GPU's time is the launch time: no bandwidth is logged or compared."""
 NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
@@ -73,7 +73,7 @@ class Collective:
         factor: Bus bandwidth over algorithm bandwidth, for so many ranks.
         split: Whether its size is that of one part for each rank.
         sends: Returns the number of parts that each rank sends, by the number of ranks.
-        sources: For a rank, and the number of ranks, what each part of its result is the sum of.
+        sources: For a rank, and the number of ranks, the summands of each part of its result.
         in_place: Whether the sent data lie where the result will.
     """
 
@@ -203,7 +203,7 @@ def plan(options: argparse.Namespace) -> int:
 class Buffers:
     """The buffers of one rank for one collective of one size.
 
-    ``size_bytes`` is what is moved: the size asked for, less what does not divide by the number of ranks.
+    ``size_bytes`` is the moved size: the requested size, rounded down to a multiple of the number of ranks.
     """
 
     def __init__(
@@ -313,11 +313,12 @@ class Sweep:
     left_out: int = 0
 
     def run(self, names: list[str], sizes: list[int], own: dict[str, str]) -> None:
-        """Measure; rank 0 logs what is of all, each rank the wrong values that itself has."""
+        """Measure; rank 0 logs the common results, each rank its own wrong values."""
         seconds = self.options.seconds / len(names) / len(sizes)
         for done, name in enumerate(names):
             wrong = sum(self.measure(name, size, seconds) for size in sizes)
-            # Each rank counts its own: where a collective is broken, nothing that it carries can be believed.
+            # Each rank counts its own: if a collective is broken, the values that it carries cannot be
+            # trusted.
             self.log.measurement("wrong_values", wrong, "1", LOWER, collective=name, **own)
             if self.rank.index == 0:
                 self.log.progress("collectives", done + 1, len(names))
@@ -352,7 +353,7 @@ class Sweep:
     def log_speed(
         self, name: str, size: int, moved: int, taken: common.Spread, slow_s: float, best_s: float
     ) -> None:
-        """Log what times of one collective of one size mean, ``moved`` being its size in bytes."""
+        """Log the rates of one collective of one size from its times; ``moved`` is its size in bytes."""
         labels = {"size_bytes": str(size), **self.labels}
         work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
         speed = taken.speeds(work)
@@ -492,7 +493,7 @@ def compare(
     labels: dict[str, str],
     medians: dict[tuple[str, int], float],
 ) -> None:
-    """Run nccl-tests on the same GPUs, and log the ratio of what was measured here to what they measure."""
+    """Run nccl-tests on the same GPUs, and log the ratio of our measurements to theirs."""
     wanted = [size for size in sizes if size >= BANDWIDTH_FROM]
     for name in names:
         program = shutil.which(f"{name}_perf")
@@ -521,7 +522,7 @@ def log_absent(name: str, program: str | None, uuids: list[str], log: Log) -> No
 
 
 def log_compared(ours: float, theirs: float, wrong: float, where: dict[str, str], log: Log) -> None:
-    """Log what nccl-tests measured at one size, and how ours relates to it."""
+    """Log the measurement of nccl-tests at one size, and the ratio of ours to it."""
     log.measurement("nccl_tests_busbw", theirs, "GB/s", HIGHER, **where)
     log.measurement("nccl_tests_wrong_values", wrong, "1", LOWER, **where)
     if theirs > 0:

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def chosen(options: argparse.Namespace) -> tuple[list[str], list[int] | None]:
-    """Return the number formats and sizes asked for.
+    """Return the requested number formats and sizes.
 
     Raises:
         Refusal: One of them does not exist.
@@ -193,7 +193,7 @@ def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float
 
 
 def log_sustained(dtype: str, device: torch.device, log: Log, labels: dict[str, str]) -> None:
-    """Log what products back to back reach, in the formats and the size of :data:`SUSTAINED`."""
+    """Log the rate of back-to-back products, in the formats and the size of :data:`SUSTAINED`."""
     size = SUSTAINED[dtype]
     labels = {"dtype": dtype, "shape": f"{size}x{size}x{size}", **labels}
     mean, slow, speeds = sustained(dtype, size, device)

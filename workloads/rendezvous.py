@@ -39,7 +39,7 @@ GRACE_S = 10.0
 
 
 class NotMet(Exception):  # noqa: N818  (reads as what it is)
-    """The nodes are not together. The text says which and what to do."""
+    """The nodes did not meet. The text names the missing nodes and the remedy."""
 
 
 class Line:
@@ -276,7 +276,7 @@ class Other:
             if answer.get("go"):
                 return str(answer["rendezvous"])
             if "measure" not in answer:
-                raise NotMet(f"{self.first['name']} is gone; its log says why")
+                raise NotMet(f"{self.first['name']} is gone; see its log for the reason")
             streams = connections_to(self.first["address"], int(str(answer["measure"])), self.own)
             self.line.say(rate=receive(streams))
             send(streams, MEASURE_S)
@@ -337,7 +337,7 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
         argv += [f"--nodes={nodes}", f"--node-rank={options.node_rank}", f"--rendezvous={rendezvous}"]
     noted["before"] = carried(str(point["interface"]))
     if options.only_first and options.node_rank > 0:
-        # The launcher on the first node starts what runs here.
+        # The launcher on the first node starts the processes here.
         return stand_by(lines, noted, point)
     program = Program(argv, environment(point))
     end_on_signals(program)
@@ -377,7 +377,7 @@ def meet_others(
 
 
 def end_on_signals(program: Program) -> None:
-    """End the program when this process is asked to end."""
+    """End the program when this process gets a signal to end."""
 
     def stop(number: int, _: object) -> None:
         program.end(f"stopped by {signal.Signals(number).name}")
@@ -414,7 +414,7 @@ def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, 
 
 
 def main() -> int:
-    """Read the command line, do it, write down what was measured."""
+    """Read the command line, meet, and write the measurements."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -424,7 +424,7 @@ def main() -> int:
     arguments.add_argument(
         "--only-first", action="store_true", help="the program is a launcher: only the first node starts it"
     )
-    arguments.add_argument("program", nargs="+", help="what is started, after --")
+    arguments.add_argument("program", nargs="+", help="program to start, after --")
     options = arguments.parse_args()
     noted: dict[str, object] = {"bandwidth": []}
     try:

@@ -23,7 +23,7 @@ _CORRECTED, _UNCORRECTED, _SINCE_BOOT = 0, 1, 0
 _MEMORY_CLOCK = 2
 _MOST_LINKS = 18
 _LINK_COUNTERS = (0, 1, 3)
-"""NVML's numbers of what an NVLink repeated, recovered from, and got with a wrong checksum."""
+"""NVML's counters of an NVLink's replays, recoveries, and checksum errors."""
 COUNTERS = ("ecc_corrected", "ecc_uncorrected", "pcie_replay", "nvlink")
 """Keys of :meth:`Nvml.read_counters` that only grow."""
 _NETWORK = Path("/sys/class/net")
@@ -144,14 +144,15 @@ class Nvml:
 
 
 class Links:
-    """Traffic of the physical network interfaces, as a share of what their links can carry."""
+    """Traffic of the physical network interfaces, as a share of their links' rates."""
 
     def __init__(self, folder: Path = _NETWORK) -> None:
         self._folder = folder
         self._before: dict[str, tuple[float, int]] = {}
 
     def read(self, now: float) -> list[dict[str, Any]]:
-        """Return for each interface with a known speed what it carried since the last call, in per cent."""
+        """Return the traffic of each interface with a known speed since the last call, in per cent of its
+        speed."""
         found = []
         try:
             interfaces = sorted(one.name for one in self._folder.iterdir() if (one / "device").exists())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run a benchmark as one Slurm job from a node of the cluster: pull, stage, configs, submit, follow.
 
-    slurm_run.py run --id=RUN_ID --spec=JSON      everything, in order; what is done already is not done again
+    slurm_run.py run --id=RUN_ID --spec=JSON      everything, in order; finished steps are not repeated
     slurm_run.py pull|configs|stage --spec=JSON   one step alone
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
@@ -170,7 +170,7 @@ NO_PLUGIN = (
         r"specified plugin name|annot find mpi plugin|Invalid MPI type",
         "its Slurm has no such plugin: install a Slurm that was built with PMIx (srun --mpi=list shows it)",
     ),
-    # A node's slurmd keeps to its own log what its plugin lacks.
+    # A node's slurmd writes the missing parts of its plugin only to its own log.
     (
         r"failed on node {host}: Unspecified error",
         "slurmd there could not start a rank, and its own log says why; where Slurm's plugin for PMIx lacks "
@@ -197,7 +197,7 @@ DEVICE_KINDS = (
     ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
 )
 SHARED_CONFIG = re.compile(r"config_(common|mounts)")
-"""Begins the names of what configs and run.sub source: no configs by themselves."""
+"""Prefix of files that configs and run.sub source; they are not configs themselves."""
 SCRIPT_GPUS = re.compile(r"(?m)^#SBATCH +--gpus-per-node=(\d{1,3})\s*$")
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
@@ -221,7 +221,7 @@ class Refusal(Exception):  # noqa: N818  (as in the other workloads)
 
 
 class Stopped(Exception):  # noqa: N818
-    """A signal asked this program to end."""
+    """A signal to end this program."""
 
 
 class Leaving(Exception):  # noqa: N818
@@ -385,7 +385,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
 
     Args:
         manifest: The registry's answer for the image's digest.
-        read_config: Returns the image's configuration by its digest; of a list it is not asked for.
+        read_config: Returns the image's configuration by its digest; not called for a list.
 
     Raises:
         ValueError: The manifest names none.
@@ -411,7 +411,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
 def has_mellanox() -> bool:
     """Return whether this node has adapters for which enroot has a hook.
 
-    Without any, asking for them hides the node's other adapters, or keeps containers from starting.
+    Without any, a request for them hides the node's other adapters, or keeps containers from starting.
     """
     if any(SYSTEM.glob("sys/bus/pci/drivers/mlx?_core/*/infiniband_verbs/*")):
         return True
@@ -433,7 +433,7 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
     """Return the devices of nodes that containers lack, a sentence for each kind of device.
 
     Args:
-        hosts: The nodes that were asked.
+        hosts: The queried nodes.
         nodes: The output of DEVICES on them.
         containers: Its output in the container on each.
     """
@@ -454,7 +454,7 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
 
 
 def read_world(text: str) -> dict[str, dict[str, list[str]]]:
-    """Return, by node and key, what the ranks printed by WORLD."""
+    """Return the ranks' output of WORLD, by node and key."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("WORLD|")
@@ -499,7 +499,7 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
 
 
 def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
-    """Return, by node, what DOMAIN printed: groups of its GPUs, digest of IMEX's list, IMEX's state."""
+    """Return the output of DOMAIN by node: groups of its GPUs, digest of IMEX's list, IMEX's state."""
     found = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DOMAIN|")
@@ -515,7 +515,7 @@ def most_common(values: list[str]) -> str:
 
 
 def domain_complaints(hosts: list[str], text: str) -> list[str]:
-    """Return why the nodes are no NVLink domain, with the remedy, or nothing if they are one.
+    """Return why the nodes are not an NVLink domain, with the remedy, or nothing if they are one.
 
     Args:
         hosts: The nodes of the job, all of an NVL72.
@@ -696,7 +696,7 @@ class Work:
             ) from error
 
     def image_file(self) -> Path:
-        """Return the file that keeps what a tag was resolved to."""
+        """Return the file that has the digest of a resolved tag."""
         return self.shared / "images" / f"{self.slug}.json"
 
     def credentials(self) -> tuple[str | None, str]:
@@ -757,7 +757,7 @@ class Work:
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refusal(
                 EXIT_IMAGE,
-                f"{url} cannot be asked from {os.uname().nodename}: {getattr(error, 'reason', error)}",
+                f"{url} cannot be reached from {os.uname().nodename}: {getattr(error, 'reason', error)}",
             ) from error
 
     def resolve(self) -> str:
@@ -828,7 +828,9 @@ class Work:
         if DIGEST.fullmatch(pinned):
             return pinned
         if "@" in tag:
-            raise Refusal(EXIT_IMAGE, f"{tag} is no tag with a digest: bench_image_tags has TAG@sha256:HEX")
+            raise Refusal(
+                EXIT_IMAGE, f"{tag} is not a tag with a digest: bench_image_tags has TAG@sha256:HEX"
+            )
         note = self.shared / "images" / "plans" / f"{self.plan_id}_{self.slug}.json"
         found = str(read_json(note).get("digest", "")) if self.plan_id else ""
         if not DIGEST.fullmatch(found):
@@ -881,7 +883,7 @@ class Work:
                 "make room, or set bench_shared to another file system",
             )
         self.prove_image(digest)
-        # Layers that were fetched are kept by enroot; only what it was writing begins again.
+        # enroot keeps fetched layers; only the unfinished file is written again.
         draft = target.with_name(f".{target.name}.part")
         if draft.exists():
             draft.unlink()
@@ -1041,7 +1043,7 @@ class Work:
             self.changed = True
 
     def stage(self) -> None:
-        """Stage what is not there yet, one step after the other."""
+        """Stage the missing data, one step after the other."""
         self.check_shared()
         self.data.mkdir(parents=True, exist_ok=True)
         with locked(self.data / ".rackproof.lock", f"the data of {self.spec['benchmark']}"):
@@ -1071,7 +1073,7 @@ class Work:
                 self.changed = True
 
     def compare_content(self, step: Mapping[str, Any]) -> None:
-        """Refuse data whose content is not what this step brought first; record it the first time.
+        """Refuse data whose content differs from this step's first download; record it the first time.
 
         A source without a pinned digest is trusted on first use: a later replacement is found; one that was
         never right is not.
@@ -1137,7 +1139,7 @@ class Work:
         return folder / chosen[0]
 
     def fitting_configs(self, there: list[str]) -> list[str]:
-        """Return the configs of this system for so many nodes and GPUs, in the precision that is wanted."""
+        """Return the configs of this system for so many nodes and GPUs, in the wanted precision."""
         spec = self.spec
         fits = re.compile(
             rf"config_{re.escape(spec['system'])}_0*{len(spec['hosts'])}x0*{spec['gpus']}x[^_]*"
@@ -1202,8 +1204,9 @@ class Work:
     def check_mpi(self, kind: str, environment: Mapping[str, str]) -> None:
         """Refuse a job whose ranks would not meet: each would be a world of its own, or die at the start.
 
-        Slurm lists a plugin that has no library to load, and containers lack what no hook of enroot's brings:
-        only ranks in the image show it. Once for a plan; where nodes are busy, the job's own output does.
+        Slurm lists a plugin that has no library to load, and containers lack files that no hook of enroot
+        brings: only ranks in the image show it. Once for a plan; where nodes are busy, the job's own output
+            does.
         """
         seen = self.shared / "mpi" / f"{self.plan_id}_{self.configs_folder().name}_{kind}"
         if self.plan_id and seen.is_file():
@@ -1213,7 +1216,7 @@ class Work:
         if not tried:
             return
         if complaints and len(hosts) > 1:
-            # One node that lacks something ends the ranks of all: each is asked by itself.
+            # One node that lacks something ends the ranks of all: each node is tested by itself.
             alone = [self.try_ranks([host], kind, environment) for host in hosts]
             found = list(dict.fromkeys(line for _tried, lines in alone for line in lines))
             if found or all(one for one, _lines in alone):
@@ -1289,7 +1292,7 @@ class Work:
             seen.write_text("")
 
     def check_domain(self) -> None:
-        """Refuse a job on nodes of an NVL72 that are no NVLink domain: it would run over network cards."""
+        """Refuse a job on nodes of an NVL72 that are not an NVLink domain: it would use network cards."""
         hosts = self.spec["hosts"]
         if len(hosts) < 2 or not str(self.spec["system"]).startswith(("GB200", "GB300")):
             return
@@ -1303,7 +1306,7 @@ class Work:
             raise Refusal(EXIT_SLURM, "; ".join(complaints))
 
     def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
-        """Refuse what run.sub would take without a word and stumble over later."""
+        """Refuse settings that run.sub would accept silently and fail with later."""
         where = config.name
         numbers: dict[str, int] = {}
         for name in ("DGXNNODES", "DGXNGPU", "WALLTIME", "WALLTIME_RUNANDTIME"):
@@ -1311,7 +1314,7 @@ class Work:
             if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
                 raise Refusal(
                     EXIT_SLURM,
-                    f"{where}: {name} is {text!r}, which is no number: run.sub would go on with junk; use "
+                    f"{where}: {name} is {text!r}, which is not a number: run.sub would go on with junk; use "
                     "another config (bench_config) or tag (bench_image_tags)",
                 )
             numbers[name] = int(text)
@@ -1419,7 +1422,7 @@ class Work:
                 f"--chdir={config.parent}",
                 "--export=ALL",
                 "--no-requeue",
-                # Not every published run.sub asks for both.
+                # Not every published run.sub requests both.
                 *WHOLE_NODE,
                 *self.options(),
                 *self.script_options(config.parent / "run.sub", environment),
@@ -1466,7 +1469,7 @@ class Work:
         if set(stated) <= {environment["DGXNGPU"]}:
             return []
         gpus = environment["DGXNGPU"]
-        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are asked for instead")
+        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are requested instead")
         return [f"--gpus-per-node={gpus}"]
 
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
@@ -1481,7 +1484,8 @@ class Work:
     def with_secrets(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for sbatch, with a file for the secret ones that only its user can read.
 
-        Slurm keeps sbatch's arguments, in its spool and, if a site wants it, in its accounts. Bash reads the
+        Slurm keeps sbatch's arguments, in its spool and, if a site configures it, in its accounts. Bash '
+        'reads the
         file that BASH_ENV names before a script; the job's own takes it away.
         """
         if not self.secrets:
@@ -1518,7 +1522,7 @@ class Work:
     def find_job(self) -> str:
         """Return the number of the job that has this run's name, if there is one.
 
-        A Slurm that does not answer, as on a node that has just booted, is no Slurm without that job.
+        A Slurm that does not answer, as on a node that has just booted, is not a Slurm without that job.
         """
         began = told = time.monotonic()
         while True:
@@ -1746,7 +1750,7 @@ class Work:
             say(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """End what runs: a step at once, the job by the loop that follows it."""
+        """End the running work: a step at once, the job by the loop that follows it."""
         self.stopping = True
         if not self.job:
             raise Stopped
@@ -1784,7 +1788,7 @@ class Tail:
         self.last = ""
 
     def copy(self) -> bool:
-        """Copy what is new; return whether there was something."""
+        """Copy new output; return whether there was any."""
         try:
             with self.path.open("rb") as stream:
                 stream.seek(self.offset)

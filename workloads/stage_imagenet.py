@@ -9,7 +9,7 @@ The archives' MD5 sums are checked; nothing is downloaded. If it is killed at an
 continues; the result is the same to the byte, regardless of interruptions and of the number of processes.
 Standard library only, Python 3.8+; TFRecords need google-crc32c and Pillow, --resize needs Pillow
 (workloads/imagenet has the pins). The last line of stdout is JSON. Exit status: 0 staged, 2 usage, 5 not
-staged (the message says what to do), 128 + N ended by signal N.
+staged (the message has the remedy), 128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STAGING = ".staging"
 INDEX = "index"
 MANIFEST = "dataset.json"
 IMAGES_A_PIECE = 256
-"""Images of a piece of a .rec file: what a killed run loses at most, for each process."""
+"""Images of a piece of a .rec file: the most that a killed run loses, for each process."""
 SEEDS = {"images": 0, "recordio": 100, "tfrecord": 12345}
 """Without --seed the order is that of im2rec.py, and that of build_imagenet_data.py."""
 SHARD_NAMES = {"train": "train", "val": "validation"}
@@ -343,7 +343,7 @@ def start_process() -> None:
     """Let this process die with the one that forked it, and leave Ctrl-C to that one."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != Shared.parent:
-        os._exit(1)  # it died before this process could ask for its own death
+        os._exit(1)  # the parent died before this process could set its own death signal
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Shared.archives = {part: os.open(Shared.plan.paths[part], os.O_RDONLY) for part in PARTS}
@@ -363,7 +363,7 @@ class Counted:
             self.flush()
 
     def flush(self) -> None:
-        """Report what was counted."""
+        """Report the counts."""
         Shared.progress.add(self.images, self.size)
         self.images = self.size = 0
 
@@ -384,7 +384,7 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
             return imagenet_records.encode_again(data, options.resize, options.quality)
     except imagenet_records.BadImage as error:
         raise StagingError(
-            f"{name} in {plan.paths[unit.part].name} is no image that can be used: {error}; fetch the "
+            f"{name} in {plan.paths[unit.part].name} is not an image that can be used: {error}; fetch the "
             "archive again"
         ) from error
     return data, facts.width, facts.height
@@ -402,7 +402,7 @@ def make_unit(unit: Unit) -> dict[str, Any]:
     """Make a unit; return its line for the journal.
 
     Raises:
-        StagingError: It cannot be made; the text says why.
+        StagingError: It cannot be made; the text has the reason.
     """
     counted = Counted()
     makers: dict[str, Callable[[Unit, Counted], dict[str, Any]]] = {
@@ -579,7 +579,7 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
 
 
 def refuse_foreign_files(folder: Path, journal: Journal) -> None:
-    """Refuse a folder with files that no journal knows.
+    """Refuse a folder with files that no journal lists.
 
     Raises:
         StagingError: It has some.
@@ -616,7 +616,7 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
 
 
 def write_manifest(path: Path, described: dict[str, Any]) -> bool:
-    """Write what a format holds; return whether it was not there yet."""
+    """Write the files of a format; return whether they were missing."""
     text = json.dumps(described, indent=1) + "\n"
     if path.is_file() and path.read_text() == text:
         return False
@@ -741,7 +741,7 @@ def make_index(plan: Plan) -> None:
     """Check the archives and list their images, in one pass over each; keep the list.
 
     Raises:
-        StagingError: They are not the ones wanted.
+        StagingError: They are other files.
     """
     before = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
     Shared.progress.begin("checking the archives", sum(one[0] for one in before.values()), 0, "bytes")
@@ -792,7 +792,7 @@ def check_space(plan: Plan, needed: int) -> None:
 
 
 def clear_drafts(plan: Plan) -> None:
-    """Take away what a run that was ended left half made; an unfinished .rec file is gone on with."""
+    """Remove half-made files of an interrupted run; an unfinished .rec file is continued."""
     for name in ("images", "tfrecord"):
         if (plan.staging / f"{name}.journal").exists():
             for left in [*(plan.data / name).glob(".tmp-*"), *(plan.data / name).glob("*/.tmp-*")]:
@@ -812,7 +812,7 @@ def check_packages(options: argparse.Namespace) -> None:
     wanted = {}
     if "tfrecord" in options.formats:
         wanted["google_crc32c"] = "google-crc32c, for the checksums of TFRecords"
-        wanted["PIL"] = "Pillow, for the 23 images of ImageNet that are no RGB JPEG"
+        wanted["PIL"] = "Pillow, for the 23 images of ImageNet that are not RGB JPEGs"
     if options.resize:
         wanted["PIL"] = "Pillow, for --resize"
     missing = [text for module, text in wanted.items() if importlib.util.find_spec(module) is None]
@@ -861,11 +861,11 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_odd_images(name: str, odd: list[str], *, encoded: bool) -> None:
-    """Print which images of a format are no RGB JPEG, and what became of them."""
+    """Print which images of a format are not RGB JPEGs, and how they were handled."""
     if odd:
         how = "encoded again as RGB JPEG" if encoded else "kept as they are"
         print(
-            f"{name}: {len(odd)} images that are no RGB JPEG were {how}: {', '.join(odd[:3])} ... "
+            f"{name}: {len(odd)} images that are not RGB JPEGs were {how}: {', '.join(odd[:3])} ... "
             f"({MANIFEST} has all)"
         )
 

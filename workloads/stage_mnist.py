@@ -79,11 +79,11 @@ copy.
 
 
 class StagingError(Exception):
-    """The data cannot be staged; the text says why and what to do."""
+    """The data cannot be staged; the text has the reason and the remedy."""
 
 
 def log(text: str) -> None:
-    """Show the operator what happens (on stderr: stdout carries only the result)."""
+    """Show the progress to the operator (on stderr: stdout has only the result)."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -175,7 +175,7 @@ def new_file(folder: Path, name: str, sha256: str) -> Iterator[Any]:
 
 
 class HashingWriter:
-    """A binary stream that hashes what passes through."""
+    """A binary stream that hashes the bytes that pass through."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -389,7 +389,7 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
 
 
 def clean(staging: Path) -> None:
-    """Remove what a killed staging left behind (the lock is held, so nothing uses it)."""
+    """Remove the files of a killed staging (the lock is held, so nothing uses them)."""
     for left in staging.glob("tmp-*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)

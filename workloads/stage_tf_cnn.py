@@ -5,7 +5,7 @@ The program is TensorFlow's own (github.com/tensorflow/benchmarks, Apache-2.0), 
 Rackproof. ``--source`` is a URL of an archive (tar.gz), such an archive, or a folder that holds
 scripts/tf_cnn_benchmarks; the checksum is of the files' names and contents below that folder, so that it
 does not depend on how they are packed. Standard library only, Python 3.8+. Prints one JSON line at the end.
-Exit status: 0 staged, 2 usage, 5 not staged (the message says what to do).
+Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ MOST_BYTES = 50_000_000
 
 
 class StagingError(Exception):
-    """The sources cannot be staged; the text says why and what to do."""
+    """The sources cannot be staged; the text has the reason and the remedy."""
 
 
 def wanted(path: str) -> str:
-    """Return the place below PART of a file's path in an archive or folder; empty for what is not wanted."""
+    """Return the place below PART of a file's path in an archive or folder; empty for files that are not
+    needed."""
     parts = PurePosixPath(path).parts
     # Archives of GitHub have one folder around everything.
     for begin in (0, 1):
@@ -57,7 +58,9 @@ def from_archive(data: bytes, name: str) -> dict[str, bytes]:
                 if stream is not None and place:
                     files[place] = stream.read(MOST_BYTES)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise StagingError(f"{name} is no archive that can be read ({error}); name another source") from error
+        raise StagingError(
+            f"{name} is not an archive that can be read ({error}); name another source"
+        ) from error
     return files
 
 

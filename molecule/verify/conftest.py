@@ -1,10 +1,10 @@
-"""What is proven of a provisioned node, whatever it is: a node of the test rack or of a real one.
+"""Checks of a provisioned node, of the test rack or of a real one.
 
 A scenario of Molecule runs these by itself. Against a rack of your own::
 
     pytest molecule/verify --hosts='ansible://gb300-rack' --ansible-inventory=inventory/hosts.yml
 
-What is expected comes from the scenario's vars.yml, else from the inventory, else from the roles' defaults.
+The expected values come from the scenario's vars.yml, else from the inventory, else from the roles' defaults.
 """
 
 from __future__ import annotations

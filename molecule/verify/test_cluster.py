@@ -33,7 +33,7 @@ def test_a_job_gets_its_gpus(host: Any, expected: Any, name: str) -> None:
 
 def test_locked_memory_is_without_limit_in_a_job(host: Any, name: str) -> None:
     assert host.check_output("systemctl show slurmd --property LimitMEMLOCK --value") == "infinity"
-    # Where root may not raise limits, as in a container, what is asked for is all that can be proven.
+    # If root may not raise limits, as in a container, only the requested limit can be proven.
     if host.run("prlimit --pid $$ --memlock=unlimited").rc == 0:
         assert host.check_output("srun -w %s -N1 -t 2 bash -c 'ulimit -l'", name) == "unlimited"
 

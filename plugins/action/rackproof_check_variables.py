@@ -1,4 +1,4 @@
-"""Refuse variables of Rackproof's prefixes that no role knows, and a missing ssh client; touches no node."""
+"""Refuse variables of Rackproof's prefixes that no role has, and a missing ssh client; touches no node."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class ActionModule(RackproofAction):
         try:
             return self.hostvars[host]["bench_environment"] if written else written
         except AnsibleError:
-            # Planning reports what cannot be evaluated; it does not concern any other job.
+            # Planning reports variables that cannot be evaluated; they do not concern any other job.
             return written

@@ -57,10 +57,10 @@ class ActionModule(NodeAction):
 
     def _record_pair(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
         """Wait for the node's half if a partner came, and keep the measurements of the two."""
-        begun, partner = options["begun"], options["partner"]
-        text = partner.get("text") or begun.get("msg") or partner.get("msg") or ""
+        started, partner = options["started"], options["partner"]
+        text = partner.get("text") or started.get("msg") or partner.get("msg") or ""
         half = acceptance.PartnerHalf(str(partner.get("partner", "")), str(text))
         wait_s = acceptance.node_limit_s(plan) if half.partner else 0
-        output, status = finish_half(self, str(begun.get("folder", "")), wait_s)
+        output, status = finish_half(self, str(started.get("folder", "")), wait_s)
         message = acceptance.record_pair(night, self.node, half, output, status)
         return {"changed": True, "message": message}

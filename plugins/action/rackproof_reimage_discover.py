@@ -61,7 +61,7 @@ class ActionModule(NodeAction):
         return {"changed": changed, **boot_reports.summarize(reports, discovered, awaited)}
 
     def _ask_host(self, command: str) -> str:
-        """Return what a command prints on the host, or nothing if the host cannot be reached."""
+        """Return the output of a command on the host, or nothing if the host cannot be reached."""
         try:
             status, output, errors = self.run_command(command)
         except AnsibleConnectionFailure as error:

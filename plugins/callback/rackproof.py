@@ -32,16 +32,17 @@ clean_display()
 DOCUMENTATION = """
 name: rackproof
 type: aggregate
-short_description: Print the runs of a playbook and their verdicts, or what it changed on which nodes
+short_description: Print the runs of a playbook and their verdicts, or its changes on each node
 description:
   - Collects the runs that C(rackproof_bench_record) recorded and prints one table of them when the playbook
     ends, whether it ends well or not, with the path of the report.
-  - Of a playbook that provisions, prints what changed on which nodes and what needs attention.
-  - Names the hosts that were asked for and that no task was run on. With such hosts a playbook does not end
+  - For a playbook that provisions, prints the changes on each node and the nodes that need attention.
+  - Names the hosts that were requested and that no task was run on. With such hosts a playbook does not end
     with status 0.
   - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
-    user, reason and playbook; keeps what provisioning did to each node in C(provisions). Not in check mode.
+    user, reason and playbook; keeps the changes that provisioning made to each node in C(provisions). Not in
+    check mode.
   - Everything else is only shown. Otherwise the exit status comes from the task that gates.
 options:
   show_table:
@@ -51,7 +52,7 @@ options:
     env: [{name: RACKPROOF_TABLE}]
     ini: [{section: callback_rackproof, key: show_table}]
   results:
-    description: Folder of the audit log and of what provisioning did; C(results) of the checkout if not set.
+    description: Folder of the audit log and of provisioning's changes; C(results) of the checkout if not set.
     type: path
     env: [{name: RACKPROOF_RESULTS}]
     ini: [{section: callback_rackproof, key: results}]
@@ -130,7 +131,7 @@ class CallbackModule(CallbackBase):
         except Exception as error:
             # Ansible would show it as a warning and end as if all hosts had been looked at.
             left_out = ["unknown"]
-            self._display.error(f"what was done on which hosts is not known: {error!r}"[:600])
+            self._display.error(f"the changes on the hosts are unknown: {error!r}"[:600])
         if left_out and not stats.failures and not stats.dark:
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
 
@@ -144,7 +145,7 @@ class CallbackModule(CallbackBase):
 
             append_acts(self._results, acts_of(nodes), self._playbook)
         except Exception as error:
-            self._display.error(f"what was done to nodes is not in the audit log: {error}"[:600])
+            self._display.error(f"the audit log lacks the acts of this playbook: {error}"[:600])
 
     def _show_tables(self) -> None:
         """Print the tables. One that cannot be made changes no exit status: the tasks have judged."""

@@ -1,4 +1,4 @@
-"""Report what a playbook does to ``rackproof bench`` and similar commands, instead of Ansible's output."""
+"""Report a playbook's events to ``rackproof bench`` and similar commands, instead of Ansible's output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ short_description: Report a playbook's steps to the command that started it
 description:
   - Writes each step of each host as a line of JSON to a descriptor, from which C(rackproof bench),
     C(provision), C(validate), C(reimage) and C(stop) make one line for each node.
-  - Prints nothing itself. What actions and other callbacks print is printed without banners.
+  - Prints nothing itself. Output of actions and other callbacks is printed without banners.
   - Chosen by these commands alone. A playbook as typed has Ansible's own output.
 options:
   descriptor:
@@ -22,7 +22,7 @@ options:
     default: -1
     env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]
   columns:
-    description: Largest width of tables; the command knows the terminal, and the playbook has only a pipe.
+    description: Largest width of tables; the command has the terminal, and the playbook has only a pipe.
     type: int
     default: 0
     env: [{name: RACKPROOF_COLUMNS}]

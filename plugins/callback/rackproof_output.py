@@ -1,4 +1,4 @@
-"""Ansible's own output, with the heading of a task that reports its progress above what it reports."""
+"""Ansible's own output, with the heading of a task above the progress that it reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ansible.plugins.callback.default import CallbackModule as DefaultCallback
 DOCUMENTATION = """
 name: rackproof_output
 type: stdout
-short_description: Ansible's own output, with headings above what tasks report while they run
+short_description: Ansible's own output, with headings above the progress of tasks
 description:
   - Where C(display_skipped_hosts) is off, Ansible prints a task's heading with its first result. The plan of
     a playbook and the progress of a job would be printed before it, under the heading of the task before.

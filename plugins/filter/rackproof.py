@@ -137,7 +137,7 @@ def packages_lacking(wanted: Any, installed: Any, hold: bool = True, exact: bool
 
 
 def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[str, Any]]:
-    """Return the files that a node does not have as they are wanted."""
+    """Return the files that a node lacks, or has with another content."""
     compared = {"files", "modes"} if modes else {"files"}
     if not isinstance(facts, Mapping) or not all(isinstance(facts.get(name), Mapping) for name in compared):
         raise AnsibleFilterError("files_lacking needs the fact rackproof_node")
@@ -205,7 +205,7 @@ def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) ->
 def imex_nodes_config(addresses: Any) -> str:
     """Return the nodes of an NVLink domain as nvidia-imex reads them."""
     if not isinstance(addresses, Mapping):
-        raise AnsibleFilterError(f"imex_nodes_config wants a dictionary, not {type(addresses).__name__}")
+        raise AnsibleFilterError(f"imex_nodes_config needs a dictionary, not {type(addresses).__name__}")
     try:
         return imex.render_nodes_config({str(node): str(wanted) for node, wanted in addresses.items()})
     except imex.ImexError as error:
@@ -218,7 +218,7 @@ def order_key_problem(path: Any) -> str:
 
 
 def order_signature_for(report: Any, order: Any, key: Any) -> str:
-    """Return the signature of an order for the boot whose ramdisk asks for it."""
+    """Return the signature of an order for the boot whose ramdisk requested it."""
     try:
         return order_signature.sign_order(str(order), str(report), Path(str(key)).expanduser())
     except order_signature.SignatureError as error:

@@ -45,7 +45,7 @@ def interrupted(folder="/var/lib/dpkg/updates"):
 
 
 def lock_holder(path="/var/lib/dpkg/lock-frontend"):
-    """Return the process that holds a lock on a file, or '' if none; asks without taking it."""
+    """Return the process that holds a lock on a file, or '' if none; the lock is not taken."""
     try:
         found = os.stat(path)
     except OSError:

@@ -37,7 +37,7 @@ UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 # slurmctld calls a node idle for minutes after it lost it; an answer needs the node's key, clock and network.
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
-# The name under which slurmd knows itself. One that was started while the node had another's name answers for
+# slurmd's own node name. One that was started while the node had another's name answers for
 # the other, and every job on two nodes waits for a prolog that ended.
 SLURMD = ["scontrol", "show", "slurmd"]
 # A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
@@ -159,7 +159,7 @@ def kernel_log(since, timeout_s):
 
 
 def with_errors(answer, argv, timeout_s):
-    """Return a log with its messages of level error or worse, without them where it cannot tell levels."""
+    """Return a log with its messages of level error or worse, without them if it has no levels."""
     errors = ask(argv, timeout_s)
     if errors["status"] == "hung":
         return errors
@@ -197,7 +197,7 @@ def booted():
 
 
 def slurm_controller(timeout_s):
-    """Return what `scontrol ping` prints; a controller that is being reconfigured does not answer for a few
+    """Return the output of `scontrol ping`; a controller that is being reconfigured does not answer for a few
     seconds.
     """
     answer = {"status": "not_asked"}
@@ -276,7 +276,7 @@ def disks(paths, timeout_s):
 
 
 def gather(options):
-    """Return the raw facts; tools that do not ask the driver run at the same time."""
+    """Return the raw facts; tools that do not query the driver run at the same time."""
     begin, timeout_s, sysfs = time.time(), options["tool_timeout_s"], options["sysfs"]
     # If the clock was set back, the kernel's newer messages must still be read.
     since = options["since"] if options["since"] <= begin else 0.0

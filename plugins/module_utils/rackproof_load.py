@@ -151,7 +151,8 @@ class LoadWatch:
         self.sums = dict.fromkeys(("seconds", "disturbed_s", "others_s", "stolen_s"), 0.0)
         self.most = {}
         self.begin, self.last = None, None
-        # Nothing of /proc may be readable: unknown values are stated as such, and are no reason to end a job.
+        # Nothing of /proc may be readable: unknown values are stated as such, and do not end a
+        # job.
         with suppress(OSError, ValueError):
             self.allowed = os.sched_getaffinity(0)
             self.begin = moment()

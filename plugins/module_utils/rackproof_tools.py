@@ -24,7 +24,7 @@ LINE_BYTES = 64 * 1024
 FILE_BYTES = 256 * 1024
 LAST_WAIT_S = 2.0
 UNHURRIED_S = 2.0
-"""A tool of the driver that takes longer is asked again: a busy machine is not a driver about to hang."""
+"""A tool of the driver that takes longer is run again: a busy machine is not a driver about to hang."""
 PATIENCE = 3
 """Factor by which the second answer may take longer."""
 EXTRA_PATH = (
@@ -155,7 +155,7 @@ def ask_again(argv, timeout_s):
 
 
 def asks(argv):
-    """Return the function that asks a tool: the driver's own again, if need be."""
+    """Return the function that runs a tool; it runs a slow tool of the driver a second time."""
     return ask_again if argv[0] == "nvidia-smi" else ask
 
 

@@ -53,7 +53,7 @@ attributes:
     description: There is nothing to show as a difference.
     support: none
   action:
-    description: This is an action plugin; asking costs the node one small shell command every few seconds.
+    description: This is an action plugin; it costs the node one small shell command every few seconds.
     support: full
 author: Rackproof developers
 """

@@ -82,7 +82,7 @@ options:
     type: dict
     default: {}
   points:
-    description: By node what M(rackproof_bench_setup) returned when it took the setting of the run away.
+    description: By node the result of M(rackproof_bench_setup) when it removed the setting of the run.
     type: dict
     default: {}
   jobs:

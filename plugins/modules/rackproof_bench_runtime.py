@@ -11,7 +11,8 @@ short_description: Find or make the Python environment of a workload on a node
 description:
   - Finds the environment by one small command on the node. Where it has to be made, C(make_runtime.py)
     makes it in a job of M(rackproof_job); how much is fetched and when it ends is shown meanwhile.
-  - Killing the controller does not touch the job. Started again, this waits for it and finds what it made.
+  - Killing the controller does not touch the job. Started again, this waits for the job and finds its
+    runtime.
 options:
   name:
     description: Name of the runtime.

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+# ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Set a node up for one point of an experiment, and take that away again (standard library only, Linux)."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ description:
   - Makes the network that a point names, and prepares its storage. V(overlay) is a VXLAN between the nodes
     of the run, over the addresses in O(nodes), with unicast entries for each of them and no learning.
     V(host) makes nothing.
-  - What was found and done is written to C(point.json) in O(folder) and returned raw. Where a job was
+  - The findings and changes are written to C(point.json) in O(folder) and returned raw. Where a job was
     started in that folder the same call only returns it, so that a job which runs keeps its network and its
     cache.
   - The overlay is taken away by O(state=absent), by the next point, and in any case after O(expires_s) by a
     timer of systemd on the node, also when the controller does not come back.
-  - Cold data are pages that the kernel gave back (C(posix_fadvise), asked for file by file; what of a
+  - Cold data are pages that the kernel gave back (C(posix_fadvise), called file by file; what of a
     sample is still in memory is measured by C(mincore)) or, with s3fs, a mount that was mounted again with
     its cache deleted.
 options:
@@ -27,7 +27,7 @@ options:
     type: path
     required: true
   state:
-    description: V(present) sets up; V(absent) returns what is there, and takes the overlay away.
+    description: V(present) sets up; V(absent) returns the present setting, and removes the overlay.
     type: str
     choices: [present, absent]
     default: present
@@ -118,15 +118,15 @@ point:
   type: dict
   contains:
     node: {description: Which node this is., type: str, returned: present}
-    network: {description: Kind asked for., type: str, returned: present}
+    network: {description: Requested kind., type: str, returned: present}
     interface: {description: Interface that leads to the other nodes., type: str, returned: present}
     address: {description: Own address on that network., type: str, returned: present}
     peers: {description: Name and address of each node on that network., type: list, returned: present}
     link: {description: Answer of C(ip -j -d link show) before the run., type: dict, returned: present}
     routes: {description: Device by which each other node is reached., type: dict, returned: present}
-    storage: {description: Mount, options, and what became of the cache., type: dict, returned: present}
+    storage: {description: Mount, options, and state of the cache., type: dict, returned: present}
     ended: {description: The same link and counters after the run., type: dict, returned: absent}
-    rendezvous: {description: What rendezvous.py noted., type: dict, returned: absent}
+    rendezvous: {description: Notes of rendezvous.py., type: dict, returned: absent}
     removed: {description: Whether the overlay is gone., type: bool, returned: absent}
 """
 
@@ -153,7 +153,7 @@ TOOL_S = 60
 
 
 class PointError(Exception):
-    """A problem that the operator has to fix; the text says what and where."""
+    """A problem that the operator must fix; the text has the problem and its place."""
 
 
 def call(*argv, timeout=TOOL_S):
@@ -495,7 +495,7 @@ def prepare_storage(options):
         return found
     if not os.path.isdir(folder):
         raise PointError(
-            f"{folder} is no folder: stage the data there, or name another one in bench_storages"
+            f"{folder} is not a folder: stage the data there, or name another one in bench_storages"
         )
     mount = mount_of(folder)
     unit, source, given = unit_of(mount.get("point", ""))
@@ -549,7 +549,7 @@ def present(options):
 
 
 def absent(options):
-    """Take the overlay away; return what there was."""
+    """Remove the overlay; return its former state."""
     point = read(os.path.join(options["folder"], "point.json")) or {}
     if point:
         point["ended"] = described(str(point.get("interface", "")))

@@ -10,7 +10,7 @@ module: rackproof_check_variables
 short_description: Refuse variables that only look like those of Rackproof's roles
 description:
   - A variable of the inventory, or one given with C(-e), whose name begins with a role's name and that no
-    role knows is a typing error, which would leave a check undone. The task fails and names the variable
+    role has is a typing error, which would leave a check undone. The task fails and names the variable
     that may be meant.
   - So does one given with C(-e) that the roles themselves find out, such as a verdict, or that is empty where
     a value is needed.

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+# ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Gather the raw state of a node in one call (standard library only, Python 3.8+, Linux)."""
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ description:
 options:
   subset:
     description:
-      - V(record) is what the record of a run has of a node, read by C(rackproof.nodes.facts).
-      - V(provision) is what the provisioning roles compare with what they want, so that a role whose work is
-        done makes no further call. Every call costs the controller 0.3 core-seconds per node. The result is
-        the fact C(rackproof_node).
-      - V(health) is what C(rackproof.nodes.snapshot) makes a snapshot of. After a tool that hangs in the
-        driver, no other asks the driver.
+      - V(record) has a node's facts for the record of a run, read by C(rackproof.nodes.facts).
+      - V(provision) has the facts that the provisioning roles compare with their wanted state, so that a role
+        whose work is done makes no further call. Every call costs the controller 0.3 core-seconds per node.
+        The result is the fact C(rackproof_node).
+      - V(health) has the facts for a snapshot of C(rackproof.nodes.snapshot). After a tool that hangs in the
+        driver, no other tool queries the driver.
     type: str
     choices: [record, provision, health]
     required: true
   tool_timeout_s:
     description:
       - Seconds that each tool may take; by default 60, for V(health) 30.
-      - nvidia-smi is asked again where it took long, and may then take three times as long; but not one that
+      - A slow nvidia-smi is run again, with three times the time limit; but not one that
         cannot be killed, which is stuck in the driver.
     type: float
   paths:
     description:
-      - Paths whose file system's size and free space are wanted. They need not exist yet. By default none for
-        V(record), C(/) and C(/var) for the others.
+      - Paths; the size and free space of their file systems are returned. They need not exist yet. By default
+        none for V(record), C(/) and C(/var) for the others.
       - For V(health) its mode, too.
     type: list
     elements: str
   pythons:
-    description: Only V(record). Interpreters to ask for packages, name to path. By default none.
+    description: Only V(record). Interpreters whose packages are listed, name to path. By default none.
     type: dict
   packages:
-    description: Only V(record). Names of packages to ask for, by name of the interpreter. By default none.
+    description: Only V(record). Names of the packages to list, by name of the interpreter. By default none.
     type: dict
   imports:
     description:
@@ -60,7 +60,7 @@ options:
     type: dict
   files:
     description:
-      - Only V(provision). Paths, or patterns as in a shell, of more files whose checksums are wanted. The
+      - Only V(provision). Paths, or patterns as in a shell, of more files whose checksums are returned. The
         configuration files of apt, systemd, sysctl, limits, Slurm, Docker, enroot and Rackproof are always
         among them.
       - A path without a pattern that is not a file gives null.
@@ -72,7 +72,7 @@ options:
     elements: str
   controller_epoch:
     description:
-      - Only V(provision). The controller's clock when it asked, in seconds since 1970; returned with the
+      - Only V(provision). The controller's clock at the query, in seconds since 1970; returned with the
         node's.
     type: float
   since:
@@ -82,7 +82,7 @@ options:
     type: float
   units:
     description:
-      - Only V(health). Units of systemd whose state is wanted; one that is not installed is not a finding.
+      - Only V(health). Units of systemd whose state is returned; one that is not installed is not a finding.
       - By default slurmd, munge, docker, nvidia-persistenced and nvidia-fabricmanager.
     type: list
     elements: str
@@ -177,7 +177,7 @@ ansible_facts:
           type: bool
           returned: always
         kernel: {description: Release of the running kernel., type: str, returned: always}
-        kernel_command_line: {description: What the kernel was started with., type: str, returned: always}
+        kernel_command_line: {description: Arguments of the kernel., type: str, returned: always}
         kernels: {description: Releases of the installed kernels., type: list, returned: always}
         boot_id: {description: Id of this boot., type: str, returned: always}
         cores: {description: Logical CPUs that are online., type: int, returned: always}
@@ -205,8 +205,8 @@ ansible_facts:
           description: Whether packages are upgraded unattended.
           type: bool
           returned: always
-        reboot_required: {description: Whether a package asked for a reboot., type: bool, returned: always}
-        reboot_required_by: {description: Packages that asked for it., type: list, returned: always}
+        reboot_required: {description: True if a package requires a reboot., type: bool, returned: always}
+        reboot_required_by: {description: Packages that require it., type: list, returned: always}
         modules:
           description: Versions of the loaded kernel modules by name; empty where the kernel has none.
           type: dict
@@ -229,7 +229,7 @@ ansible_facts:
           description:
             - By name; C(status) (V(ok), V(absent), V(failed), V(no_driver), V(hung)), C(rc), C(stdout),
               C(stderr), C(seconds), C(truncated).
-            - Always asked are C(nvidia_smi_list) (the GPUs), C(nvidia_smi_query) (index, UUID, driver and
+            - Always present are C(nvidia_smi_list) (the GPUs), C(nvidia_smi_query) (index, UUID, driver and
               persistence of each), C(nvidia_license) (of the driver's module) and C(ofed_info).
           type: dict
           returned: always
@@ -238,8 +238,8 @@ ansible_facts:
         names: {description: By name the addresses that it has for this node., type: dict, returned: always}
         clock:
           description:
-            - C(epoch), seconds since 1970; C(asked_at), the controller's clock when it asked;
-              C(timedatectl), what that tool printed.
+            - C(epoch), seconds since 1970; C(asked_at), the controller's clock at the query; C(timedatectl),
+              the output of that tool.
           type: dict
           returned: always
         tuning:
@@ -337,7 +337,7 @@ def subset_options(params):
     for name in ("files", "paths"):
         for path in options.get(name, []):
             if not os.path.isabs(path):
-                raise ValueError(f"{name}: {path!r} is no absolute path")
+                raise ValueError(f"{name}: {path!r} is not an absolute path")
     return options
 
 
@@ -347,7 +347,7 @@ def check_packages(packages, pythons):
         if not isinstance(wanted, list) or not all(isinstance(package, str) for package in wanted):
             raise ValueError(f"packages: a list of names is needed for {name!r}")
         if name not in pythons:
-            raise ValueError(f"packages: {name!r} is no interpreter named in pythons")
+            raise ValueError(f"packages: {name!r} is not an interpreter named in pythons")
 
 
 def main():

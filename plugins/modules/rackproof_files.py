@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+# ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Put small files, folders and links in place in one call (standard library only, Python 3.8+)."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ DOCUMENTATION = r"""
 module: rackproof_files
 short_description: Put small files, folders and links in place in one call
 description:
-  - Does in one call what takes C(copy), C(file) and their C(stat) one call for each file and node.
-  - Every file is replaced whole or not at all; one that is as wanted is not touched.
+  - Does in one call the work for which C(copy), C(file) and C(stat) need one call for each file and node.
+  - Every file is replaced whole or not at all; a file that already fits is not touched.
 options:
   files:
     description: Files to have.
@@ -46,7 +46,7 @@ options:
     default: []
     suboptions:
       path: {description: Where., type: path, required: true}
-      target: {description: What it leads to., type: str, required: true}
+      target: {description: Target of the link., type: str, required: true}
   absent:
     description: Files and links not to have.
     type: list
@@ -125,7 +125,7 @@ def mode_of(entry):
     try:
         return int(entry["mode"], 8)
     except ValueError:
-        raise UnusableError(f"{entry['path']}: {entry['mode']!r} is no mode in octal") from None
+        raise UnusableError(f"{entry['path']}: {entry['mode']!r} is not a mode in octal") from None
 
 
 def present(path):
@@ -155,7 +155,7 @@ def wanted(entry, before):
     if given[0] == "merge_json":
         found = parsed(before)
         if not isinstance(found, dict):
-            raise UnusableError(f"{entry['path']}: what is there is no JSON object; look at it, or remove it")
+            raise UnusableError(f"{entry['path']}: the file has no JSON object; look at it, or remove it")
         merged = merge(found, value)
         # The same object in another layout is not a change.
         return before if before and merged == found else (json.dumps(merged, indent=2) + "\n").encode()
@@ -180,13 +180,13 @@ def merge(old, new):
 
 
 def alike(path, mode, ids):
-    """Return whether permissions and owner are as wanted."""
+    """Return whether permissions and owner fit."""
     found = os.lstat(path)
     return stat.S_IMODE(found.st_mode) == mode and [found.st_uid, found.st_gid] == ids
 
 
 def put_folder(entry, check):
-    """Make a folder as wanted; returns whether that is a change."""
+    """Make the wanted folder; return whether that is a change."""
     path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
     if os.path.isdir(path) and alike(path, mode, ids):
         return False
@@ -200,7 +200,7 @@ def put_folder(entry, check):
 
 
 def put_file(entry, check):
-    """Make a file as wanted; returns whether that is a change and the difference to show."""
+    """Make the wanted file; return whether that is a change, and the difference to show."""
     path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
     if os.path.isdir(path) and not os.path.islink(path):
         raise UnusableError(f"{path}: is to be a file and is a folder; move it away")
@@ -240,7 +240,7 @@ def put_file(entry, check):
 
 
 def put_link(entry, check):
-    """Make a link as wanted; returns whether that is a change."""
+    """Make the wanted link; return whether that is a change."""
     path, target = entry["path"], entry["target"]
     if os.path.islink(path) and os.readlink(path) == target:
         return False

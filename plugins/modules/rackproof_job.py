@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+# ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Start, find or stop one supervised job on a node (standard library only, Python 3.8+, Linux)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ description:
   - The job's standard output and error go to C(log.txt) in O(folder), its state to C(state.json), what
     was started to C(job.json).
   - A job whose supervisor was killed, or whose node was rebooted, is reported as ended by
-    V(supervisor_died), which is never a success; what is left of it is killed.
+    V(supervisor_died), which is never a success; its remaining processes are killed.
 options:
   id:
     description: Run id. Letters, digits, dot, underscore and hyphen.
@@ -145,7 +145,7 @@ job:
     elapsed_s: {description: Seconds from start to end if known., type: float, returned: ended}
     log_bytes: {description: Size of the log., type: int, returned: always}
     log_sha256: {description: Digest of the log; null where it could not be read., type: str, returned: ended}
-    seal: {description: Digest of what counts of the end., type: str, returned: ended}
+    seal: {description: Digest of the judged fields of the job's end., type: str, returned: ended}
     machine:
       description:
         - Other uses of the node's processors while the job ran - seconds in all, seconds in which others
@@ -215,7 +215,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class JobError(Exception):
-    """A problem that the operator has to fix; the text says what and where."""
+    """A problem that the operator must fix; the text has the problem and its place."""
 
 
 def explain(error, path, doing):
@@ -839,7 +839,7 @@ def take_machine_lock(path):
         raise explain(error, path, "use the lock") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise JobError(f"the lock {path} is no file: remove it, or name another one (bench_machine_lock)")
+        raise JobError(f"the lock {path} is not a file: remove it, or name another one (bench_machine_lock)")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -1010,7 +1010,7 @@ def why_not_started(error, folder, options):
     if error.filename == program and error.errno == errno.EACCES:
         return f"cannot start {program}: it is not executable by user {user()}"
     if error.errno == errno.ENOEXEC:
-        return f"cannot start {program}: it is no program for this machine, or has no #! line"
+        return f"cannot start {program}: it is not a program for this machine, or has no #! line"
     return str(explain(error, error.filename or folder.path, "start the job with"))
 
 

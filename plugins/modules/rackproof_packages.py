@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+# ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Bring packages to exact versions, and refuse unrequested changes (standard library, Python 3.8+)."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ description:
   - Brings packages to exact versions in one call, where C(apt), C(debconf), C(dpkg_selections) need many.
   - The module simulates the apt run first. A new kernel, or the removal of a package that was not listed, is
     refused before anything is installed, and the kernels are compared again afterwards.
-  - Works on a bare node, where apt's Python bindings are missing. There, in check mode, what the repositories
-    hold is not known yet, and what would be installed is predicted from what is not installed.
+  - Works on a bare node, where apt's Python bindings are missing. There, in check mode, the content of the
+    repositories is not known yet, and the packages to install are predicted from those that are missing.
 options:
   present:
     description: Packages by name with their version; empty for any, or a pattern as in V(580.95.05-*).
@@ -45,7 +45,7 @@ options:
     default: false
   simulate:
     description:
-      - Only fetch the package lists, ask apt what it would do, and refuse what would be refused. No package
+      - Only fetch the package lists, simulate apt, and refuse the same changes as a real run. No package
         is changed. In check mode the existing lists are used.
     type: bool
     default: false
@@ -111,7 +111,7 @@ simulated:
   returned: in check mode
   type: bool
 reboot_required:
-  description: Whether a package has asked for a reboot.
+  description: True if a package requires a reboot.
   returned: always
   type: bool
 """
@@ -212,13 +212,13 @@ MEANINGS = (
     ),
     (
         r"Sub-process /usr/bin/dpkg returned an error|dpkg: error processing",
-        "The installation script of a package failed; what it said stands below.",
+        "The installation script of a package failed; its output stands below.",
     ),
 )
 
 
 class RefusedError(Exception):
-    """Work that is not done; the message tells an operator what to do."""
+    """Work that is not done; the message has the remedy for the operator."""
 
 
 def ask_until_unlocked(call, words, limit_s):
@@ -267,7 +267,7 @@ class Apt:
             raise RefusedError(self.meaning("The package lists could not be fetched", result))
 
     def meaning(self, what, result):
-        """Return a message: what happened, what to do, and apt's own words."""
+        """Return a message: the event, the remedy, and apt's own output."""
         text = output(result)
         if result["status"] == "absent":
             return f"{self.node}: apt-get is absent. Rackproof provisions Debian and Ubuntu."
@@ -305,11 +305,11 @@ class Apt:
         return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
 
     def exact(self, wanted):
-        """Return the wanted packages with those that they need in exactly one version, and its version.
+        """Return the wanted packages and those that they need in exactly one version, with that version.
 
         apt takes the newest version of a dependency, and then complains that it does not fit.
         """
-        # apt itself knows only patterns that end in a star.
+        # apt itself supports only patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
         found, level = dict(chosen), dict(chosen)
         while level and len(found) < LARGEST_CLOSURE:
@@ -427,7 +427,7 @@ def refuse_kernels(apt, options, changes, wanted):
             f"{apt.node}: refused before anything was installed: apt would install a kernel "
             f"({', '.join(fresh)}) "
             f"along with {', '.join(sorted(wanted))}. Pin a version that fits the running kernel "
-            f"{os.uname().release}, or renew the node's image with the kernel you want."
+            f"{os.uname().release}, or renew the node's image with another kernel."
         )
 
 
@@ -522,7 +522,7 @@ def predict(apt, options, before, wanted, removed):
     try:
         changes = refuse(apt, options, simulation, wanted, removed)
     except RefusedError:
-        # If apt knows all wanted packages, its refusal is right; otherwise it may know them after an update
+        # If apt lists all wanted packages, its refusal is right; otherwise it may list them after an update
         # of the lists.
         if simulation["status"] == "ok":
             raise
@@ -551,7 +551,7 @@ def answer_debconf(apt, answers):
 
 
 def refuse_unlike_wanted(apt, after, broken, wanted):
-    """Raise an error where apt ended well and the packages are nevertheless not as wanted."""
+    """Raise an error if apt ended well but the packages differ from the wanted ones."""
     wrong = [
         name for name, version in wanted.items() if not fits(after.get(name, {}).get("version", ""), version)
     ]

@@ -13,7 +13,7 @@ description:
     half is a job of Slurm on the partner alone, called C(rackproof-night), given at once or not at all and
     ended by Slurm's time limit. Nothing is resumed, and nothing has to be taken back.
   - Three parts, one after the other. V(begin) on the node starts its half and returns at once; V(partner) on
-    the host of Slurm's controller runs the other half; V(end) on the node keeps what they came to beside the
+    the host of Slurm's controller runs the other half; V(end) on the node stores the result beside the
     night.
 options:
   part:
@@ -29,7 +29,7 @@ options:
     description: GPUs of the partner.
     type: int
     default: 0
-  begun:
+  started:
     description: Result of the part V(begin).
     type: dict
     default: {}
@@ -49,7 +49,7 @@ EXAMPLES = r"""
 - name: Start the node's half of the pair
   rackproof_reimage_acceptance:
     part: begin
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     checkout: "{{ playbook_dir }}/.."
     python: /opt/torch/bin/python
   register: half
@@ -62,5 +62,5 @@ folder:
   type: str
 partner: {description: The partner that came; empty where none did., type: str, returned: part is partner}
 text: {description: Why no partner came, or how the half ended., type: str, returned: part is partner}
-message: {description: What the two came to., type: str, returned: part is not partner}
+message: {description: Result of the pair., type: str, returned: part is not partner}
 """

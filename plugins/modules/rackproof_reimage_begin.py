@@ -10,7 +10,7 @@ module: rackproof_reimage_begin
 short_description: Begin a run of reimage.yml
 description:
   - Claims the nodes against a second playbook, for as long as this one runs, reads from their journals where
-    each node is, and returns what is left to do and in which order.
+    each node is, and returns the remaining steps and their order.
   - A node whose journal is damaged is left out, with what to do; the others go on.
 options:
   results:
@@ -18,7 +18,7 @@ options:
     type: path
     required: true
   nodes:
-    description: The nodes asked for, each with the list of racks that it is in.
+    description: The nodes requested, each with the list of racks that it is in.
     type: dict
     required: true
   method:
@@ -59,13 +59,13 @@ options:
     default: false
   expect:
     description:
-      - By node what its BIOS and firmware have to be, as C(rackproof_reimage_record) takes it. A typing error
-        in it is reported here.
+      - By node the required BIOS settings and firmware, in the form of C(rackproof_reimage_record). A typing
+        error in it is reported here.
     type: dict
     default: {}
 attributes:
   check_mode:
-    description: Claims nothing, writes nothing, returns what would be done.
+    description: Claims nothing, writes nothing, returns the planned steps.
     support: full
 extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers
@@ -78,7 +78,7 @@ EXAMPLES = r"""
     nodes: {gb300-r01-n01: [gb300-rack], gb300-r01-n02: [gb300-rack]}
     method: rack
   run_once: true
-  register: begun
+  register: started
 """
 
 RETURN = r"""

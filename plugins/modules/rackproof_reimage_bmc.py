@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_bmc
 short_description: Control power and boot of a node through its BMC (Redfish, IPMI)
 description:
-  - Asks the BMC, and where O(boot) or O(power) is given sets what the node boots from and switches it on or
-    off. What was set is read back, and a switch is waited for.
+  - Queries the BMC, and if O(boot) or O(power) is given sets the node's boot device and switches the node on
+    or off. The setting is read back, and the module waits for the switch.
   - By Redfish the certificate of the BMC is checked. IPMI has none; its passwords are 20 characters at most.
 options:
   address:
@@ -72,7 +72,7 @@ bmc:
   type: dict
   contains:
     power: {description: State of the node., type: str, returned: always}
-    boot: {description: What the next boot is from., type: str, returned: always}
+    boot: {description: Device of the next boot., type: str, returned: always}
     boot_enabled: {description: Whether that holds (Once/Continuous/Disabled)., type: str, returned: always}
     serial: {description: Serial number of the machine; may be empty., type: str, returned: always}
 """

@@ -18,7 +18,7 @@ description:
     most 1024 are read, of each 64 KiB.
 options:
   by:
-    description: V(bmc) asks BMCs, V(boot) collects the reports of machines that booted over the network.
+    description: V(bmc) queries BMCs, V(boot) collects the reports of machines that booted over the network.
     type: str
     choices: [bmc, boot]
     default: bmc
@@ -35,7 +35,7 @@ options:
     required: true
   addresses:
     description: >-
-      By V(bmc), and required there, the BMCs to ask, each as C(reimage_bmc_address) has it, or
+      By V(bmc), and required there, the BMCs to query, each as C(reimage_bmc_address) has it, or
       C(FIRST-LAST), or a network.
     type: list
     elements: str
@@ -60,7 +60,7 @@ options:
     type: int
 attributes:
   check_mode:
-    description: By V(bmc) asks, and writes nothing; by V(boot) it is skipped.
+    description: By V(bmc) queries, and writes nothing; by V(boot) it is skipped.
     support: partial
 extends_documentation_fragment: [rackproof.bmc, rackproof.no_diff]
 author: Rackproof developers
@@ -95,6 +95,6 @@ hardware:
   description: Disks and network interfaces of each of them.
   type: list
   returned: by V(boot)
-remarks: {description: What is to be seen to and blocks nothing., type: list, returned: success}
+remarks: {description: Remarks that block nothing., type: list, returned: success}
 problems: {description: Why a machine that answered or reported has no node., type: list, returned: success}
 """

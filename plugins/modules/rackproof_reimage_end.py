@@ -18,7 +18,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Write the record
   rackproof_reimage_end:
-    run: "{{ begun.run }}"
+    run: "{{ started.run }}"
   run_once: true
   register: ended
 """

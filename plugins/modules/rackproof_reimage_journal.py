@@ -43,9 +43,9 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Begin to drain
+- name: Record the start of the drain
   rackproof_reimage_journal:
-    run: "{{ begun.run }}"
+    run: "{{ started.run }}"
     step: drain
     event: begun
 """

@@ -15,8 +15,8 @@ description:
 options:
   which:
     description:
-      - V(before) keeps what the node is before its new image, V(booted) asks only whether it was rebooted,
-        V(after) keeps what it is then and compares.
+      - V(before) stores the node's hardware before its new image, V(booted) checks only whether it was
+        rebooted, V(after) stores the hardware afterwards and compares.
     type: str
     choices: [before, booted, after]
     required: true
@@ -29,11 +29,11 @@ options:
     type: str
     default: ""
   serial:
-    description: Serial number that the inventory gives the node; empty is not said.
+    description: Serial number that the inventory gives the node; empty disables the check.
     type: str
     default: ""
   gpus:
-    description: GPUs that the model has; 0 is not said. Asked of V(after).
+    description: GPUs that the model has; 0 disables the check. For V(after).
     type: int
     default: 0
   expect:
@@ -43,7 +43,7 @@ options:
     type: dict
     default: {}
   bmc:
-    description: The node's BMC, which reports BIOS settings and firmware. Not asked where it has no address.
+    description: The node's BMC, which reports BIOS settings and firmware. Not queried if it has no address.
     type: dict
     suboptions:
       address:
@@ -85,9 +85,9 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Keep what the node is
+- name: Store the node's hardware
   rackproof_reimage_record:
-    run: "{{ begun.run }}"
+    run: "{{ started.run }}"
     which: before
     serial: "{{ reimage_serial | default('') }}"
     expect: "{{ reimage_expect | default({}) }}"
@@ -98,5 +98,5 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-remarks: {description: "What is to be reported, such as a swapped GPU.", type: list, returned: success}
+remarks: {description: "Remarks, such as a swapped GPU.", type: list, returned: success}
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+# ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Take nodes out of Slurm's service and return them; runs on the Slurm controller (standard library only)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ description:
     Works with Slurm 21.08 and newer.
   - A drain is recognized by how its reason begins. One that begins with O(prefix) is ours; every other one,
     and a node that was set down by hand, has another owner and is neither lifted nor given another reason.
-  - A node that Slurm does not know is reported as such, without an error; so is every node of a cluster that
+  - A node that is not in Slurm is reported as such, without an error; so is every node of a cluster that
     does not exist yet (no C(scontrol) or no configuration).
 options:
   nodes:
@@ -46,7 +46,7 @@ options:
     type: bool
     default: false
   timeout_s:
-    description: Seconds to wait for what O(state) promises; 0 reads once.
+    description: Seconds to wait for O(state); 0 reads once.
     type: int
     default: 0
   poll_s:
@@ -65,7 +65,7 @@ options:
     default: 60
 attributes:
   check_mode:
-    description: Reports what would be changed, does not wait.
+    description: Reports the changes, does not wait.
     support: full
   diff_mode:
     description: Shows the states before and after.
@@ -97,16 +97,17 @@ nodes:
   returned: always
   type: dict
   contains:
-    known: {description: Whether Slurm knows the node., type: bool, returned: always}
+    known: {description: True if the node is in Slurm., type: bool, returned: always}
     state_before: {description: State as Slurm has it; V(unknown) without one., type: str, returned: always}
-    state_after: {description: State at the end; in check mode what it would be., type: str, returned: always}
+    state_after: {description: State at the end; in check mode the predicted state., type: str, returned:
+        always}
     drained_by: {description: Owner of the drain (ours/other/none)., type: str, returned: always}
     reason: {description: Reason that Slurm keeps., type: str, returned: always}
     set_by: {description: User who set the reason and when., type: str, returned: always}
     jobs: {description: Ids of jobs that run on it or have not quite ended., type: list, returned: always}
     responding: {description: Whether its slurmd has registered and answers., type: bool, returned: always}
     in_service: {description: Whether it can take work., type: bool, returned: always}
-cluster: {description: Whether there is a Slurm cluster to ask., type: bool, returned: always}
+cluster: {description: True if there is a Slurm cluster., type: bool, returned: always}
 waiting: {description: Nodes for which the wait was in vain., type: list, returned: always}
 """
 
@@ -198,7 +199,7 @@ def parse_nodes(text):
     return found
 
 
-# Slurm expects no answer of these, or not soon: asking again is of no use.
+# Slurm expects no answer of these, or not soon: a second query is of no use.
 GIVEN_UP = {"DOWN", "ERROR", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED"}
 
 

@@ -23,7 +23,7 @@ options:
     required: true
 attributes:
   check_mode:
-    description: Claims nothing; what the night needs lies in a temporary folder.
+    description: Claims nothing; the night's files are in a temporary folder.
     support: full
 extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers
@@ -35,7 +35,7 @@ EXAMPLES = r"""
     results: results
     nodes: "{{ ansible_play_hosts_all }}"
   run_once: true
-  register: begun
+  register: started
 """
 
 RETURN = r"""

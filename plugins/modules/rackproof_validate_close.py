@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 module: rackproof_validate_close
 short_description: Close a night of the fleet and return its verdict
 description:
-  - Notes what was done, writes record and pages, enters the night into the history, and returns the verdict.
+  - Stores the actions, writes record and pages, enters the night into the history, and returns the verdict.
 options:
   drained:
     description: Result of the loop that drained nodes.
@@ -35,7 +35,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Close the night
   rackproof_validate_close:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
   run_once: true
   register: closed
 """
@@ -50,7 +50,7 @@ gates:
   returned: success
   type: bool
 message:
-  description: Verdict, what changed, what is wrong, what was done; line by line.
+  description: Verdict, changes, findings, actions; line by line.
   returned: success
   type: list
   elements: str

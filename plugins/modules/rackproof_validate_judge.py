@@ -73,7 +73,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Judge the night
   rackproof_validate_judge:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     snapshots: {node01: {msg: 4 GPUs}}
   run_once: true
   register: judged

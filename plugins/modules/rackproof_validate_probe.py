@@ -31,7 +31,7 @@ options:
     default: 0.25
   probes:
     description:
-      - What is measured, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
+      - Measurements to make, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
         V(fabric) (the pairs), and the optional tests V(sdc), V(soak), V(llm). Empty is all but these three.
       - Each night runs a part of the optional tests, those first that a node had longest ago, suspect nodes'
         sooner; with O(drained=true) all that are named.
@@ -61,7 +61,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Measure idle nodes
   rackproof_validate_probe:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     checkout: "{{ playbook_dir }}/.."
     minutes: 240
     python: /opt/torch/bin/python
@@ -73,7 +73,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 message:
-  description: Short summary of what was and was not measured.
+  description: Short summary of the measured and the omitted parts.
   returned: success
   type: list
   elements: str

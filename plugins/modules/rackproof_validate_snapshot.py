@@ -11,7 +11,7 @@ short_description: Take a snapshot of the health of a node
 description:
   - Calls M(rackproof_facts) on the node, compares the answer with the last snapshot, and stores it in the
     night's folder.
-  - A node's clock is off only as far as its times do not fit between the moment it was asked and the moment
+  - A node's clock is off only as far as its times do not fit between the moment of the query and the moment
     its answer was here.
 options:
   sku:
@@ -33,13 +33,13 @@ options:
   accept_identity:
     description:
       - Whether the machine and the GPUs that answer are the node's from now on. Until then a serial number or
-        UUID that earlier nights do not know is unproven.
+        UUID that earlier nights did not have is unproven.
     type: bool
     default: false
   harmless_kernel_lines:
     description:
       - Lines of the kernel's log that are declared harmless, by C(pattern), C(why) and perhaps C(until).
-        Asked only of lines that no rule knows.
+        Used only for lines that no rule covers.
     type: list
     elements: dict
     default: []
@@ -53,7 +53,7 @@ options:
     type: float
     default: 15
   paths:
-    description: Paths whose file system's size, free space and mode are wanted.
+    description: Paths; the size, free space and mode of their file systems are returned.
     type: list
     elements: str
     default: ["/", "/var"]
@@ -68,7 +68,7 @@ author: Rackproof developers
 EXAMPLES = r"""
 - name: Take a snapshot of the node
   rackproof_validate_snapshot:
-    night: "{{ begun.night }}"
+    night: "{{ started.night }}"
     sku: "{{ bench_sku }}"
     expected: {gpus: 4, nvlinks: 18}
   register: snapshot

@@ -117,7 +117,7 @@ class RackproofAction(ActionBase):
 
 
 class NodeAction(RackproofAction):
-    """An action that runs on the controller and asks the task's host."""
+    """An action that runs on the controller and queries the task's host."""
 
     _requires_connection = True
 
@@ -139,8 +139,8 @@ class NodeAction(RackproofAction):
             raise ModuleFailedError(
                 {
                     "failed": True,
-                    "msg": f"{self.node} answered {name} without what was asked for ({required_key}): is "
-                    "that its own python3? What it answers is shown by -vvv",
+                    "msg": f"{self.node} answered {name} without the requested value ({required_key}): is "
+                    "that its own python3? Run with -vvv to see its answer",
                 }
             )
         return result
@@ -173,7 +173,7 @@ class NodeAction(RackproofAction):
         """
         path = self._connection._shell.join_path(self._make_tmp_path(), "script.sh")
         self.write_file(path, script)
-        # -k: what a script starts may ignore SIGTERM, and would keep the GPUs from the next job.
+        # -k: a script's children may ignore SIGTERM, and would keep the GPUs from the next job.
         status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
         return status, output
 

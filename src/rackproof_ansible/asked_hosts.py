@@ -18,7 +18,7 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize
 
 EVERY_HOST = ("all", "*")
-"""Terms of a limit that name no host: they ask for whatever the playbook is for."""
+"""Terms of a limit that name no host: they mean all hosts of the playbook."""
 
 _SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
 """Tags that Ansible gives a meaning of its own; no task of ours has another one to be skipped by."""
@@ -37,18 +37,18 @@ def asked_hosts() -> tuple[str, ...]:
 
 
 def hosts_left_out(asked: Iterable[str], stats: Any) -> list[str]:
-    """Return the hosts of those asked for on which no task did anything.
+    """Return the requested hosts on which no task did anything.
 
     Args:
         asked: The requested hosts of the playbooks.
-        stats: Ansible's counts of what tasks did, by host; what a task skipped was not done.
+        stats: Ansible's counts of tasks, by host; a skipped task was not done.
     """
     counts = (stats.ok, stats.failures, stats.dark, stats.rescued, stats.ignored)
     return [host for host in asked if not any(count.get(host) for count in counts)]
 
 
 def check_hosts(pattern: str, groups: Mapping[str, Sequence[str]], options: Mapping[str, Any]) -> None:
-    """Check that a play does all its tasks, on every host that the command line asks for.
+    """Check that a play does all its tasks, on every host of the command line.
 
     Args:
         pattern: The hosts of the play.
@@ -86,7 +86,7 @@ def check_tasks(options: Mapping[str, Any]) -> None:
         if value:
             shown = "" if option == "--step" else f" {sanitize(value, 100)}"
             raise PartialRunError(
-                f"{option}{shown} leaves out tasks, and what was not done is not proven. This playbook does "
+                f"{option}{shown} leaves out tasks, so their results would not be proven. This playbook does "
                 "all of its tasks, and goes on by itself where it was interrupted: leave the option out"
             )
 
@@ -178,13 +178,15 @@ def _names(inventory: InventoryManager, terms: list[str]) -> list[str]:
 def _check_terms(
     inventory: InventoryManager, terms: Iterable[str], groups: Mapping[str, Sequence[str]]
 ) -> None:
-    """Check that each term of a limit names a host; what excludes or intersects may name an empty group."""
+    """Check that each term of a limit names a host; a term with ! or & may name an empty group."""
     for term in terms:
         name = term.lstrip("!&")
         hosts = _names(inventory, [name]) if name else []
         if hosts or (term[0] in "!&" and name in groups):
             continue
-        what = "is a group without hosts" if name in groups else "is no host and no group of the inventory"
+        what = (
+            "is a group without hosts" if name in groups else "is neither a host nor a group of the inventory"
+        )
         raise PartialRunError(
             f"{sanitize(name, 200) or 'an empty name'} {what}, so nothing would be done for it: correct it "
             "in -l, or leave it out"

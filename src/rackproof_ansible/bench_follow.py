@@ -192,7 +192,7 @@ class JobFollower:
         read_to = self._offset + len(answer.data)
         self._offset = next_offset(self._offset, answer, self._catch_up_polls > 0)
         if self._offset > read_to:
-            # Bytes were skipped: what follows does not belong to the last line.
+            # Bytes were skipped: the next bytes do not belong to the last line.
             self._log.feed(b"\n")
         is_behind = self._offset < answer.log_bytes
         self._catch_up_polls -= is_behind

@@ -1,4 +1,4 @@
-"""Find or make the runtime of a workload on a node, and show the progress of what is fetched for it."""
+"""Find or make the runtime of a workload on a node, and show the progress of its downloads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class BenchRuntime(NodeAction):
         Raises:
             AnsibleActionFail: It could not be made.
         """
-        # Each attempt has its own: of two at once, make_runtime.py lets the second find what the first made.
+        # Each attempt has its own: of two at once, make_runtime.py lets the second find the first one's
+        # runtime.
         job = f"runtime-{options['name']}-{secrets.token_hex(2)}"
         folder = f"{options['home']}/runs/{job}"
         limits = {"timeout_s": _LIMIT_S, "hang_s": _HANG_S}
@@ -65,7 +66,7 @@ class BenchRuntime(NodeAction):
         return self._answer(output)
 
     def _answer(self, output: str) -> dict[str, Any]:
-        """Return what make_runtime.py printed last.
+        """Return the last output of make_runtime.py.
 
         Raises:
             AnsibleActionFail: It is not whole.

@@ -34,7 +34,8 @@ def harmless(message: str) -> str:
 
 
 def clean_display() -> None:
-    """Pass all output of Ansible through :func:`harmless`; its callbacks see results, not what is printed."""
+    """Pass all output of Ansible through :func:`harmless`; its callbacks get results, not the printed
+    text."""
     if hasattr(Display.display, "__wrapped_by_rackproof__"):
         return
     original = Display.display

@@ -19,7 +19,7 @@ _OUTPUT_BYTES = 4_000_000
 # These names come from a task's registered result: nothing else may be removed on the node.
 _FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
 
-# What a killed playbook left would answer the partner, and hold the port. Another user can make a folder of
+# A half of a killed playbook would answer the partner, and hold the port. Another user can make a folder of
 # that name, with a pipe in it that is read without an end.
 _END_OLD_HALVES = """\
 for old in "${TMPDIR:-/tmp}"/NAME*; do
@@ -47,11 +47,11 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
     # rc appears by a rename: a poll never finds it there and empty.
     inner = (
         # SLURMD_NODENAME: the script chooses its part by it, and outside a job nothing sets it.
-        # TMPDIR: what a half leaves behind when it is ended goes with its folder.
+        # TMPDIR: files that a half leaves behind are removed with its folder.
         f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(action.node)} "
         f"timeout -k 10 {limit_s} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
     )
-    # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
+    # Ansible's ssh has a terminal, whose end stops processes that have not left it.
     _run(action, f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
     return folder
 

@@ -1,7 +1,7 @@
 """Report a playbook's steps as JSON lines to the command that started it: no shown text, no secret.
 
-A line is an object with ``kind``: ``task`` (a host begins a step), ``end`` (it ended it; ``once`` marks a
-failure of a task that is done once for all hosts), ``job`` (a
+A line is an object with ``kind``: ``task`` (a host starts a step), ``end`` (the host ended it; ``once`` marks
+a failure of a task that runs once for all hosts), ``job`` (a
 supervised job runs or has ended), ``note`` (a message of a task) or ``diff``. ``rackproof.cli.live_lines``
 reads them.
 """
@@ -14,24 +14,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MESSAGE_CHARACTERS = 4000
-"""The most of one message; a node may answer with megabytes."""
+"""Largest number of characters of a message; a node may answer with megabytes."""
 _WORDLESS = "non-zero return code"
 _PRINTING = ("debug", "assert")
 _SILENT_ASSERT = "All assertions passed"
 
 
 class EventWriter:
-    """Writes events to a descriptor that was inherited; without one, or when its reader is gone, to nothing.
+    """Write events to an inherited descriptor; drop them without a descriptor, or if its reader is gone.
 
     Args:
-        descriptor: Of a pipe; negative if there is none.
+        descriptor: The descriptor of a pipe; negative if there is none.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write one event. A reader that is gone ends no playbook: its nodes would be left half done."""
+        """Write one event. A missing reader does not end the playbook, because its nodes would be left half
+        done."""
         if self._descriptor < 0:
             return
         data = json.dumps({"kind": kind, **fields}, default=str).encode() + b"\n"
@@ -43,7 +44,7 @@ class EventWriter:
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
-    """Return why a task failed, of a loop its first item that did. No I/O."""
+    """Return the reason why a task failed; for a loop, that of the first failed item. No I/O."""
     items = result.get("results")
     for item in items if isinstance(items, list) else ():
         if isinstance(item, Mapping) and item.get("failed"):
@@ -60,7 +61,7 @@ def failure_text(result: Mapping[str, Any]) -> str:
 
 
 def spoken_text(action: str, result: Mapping[str, Any]) -> str:
-    """Return the message of a task that ended well; only tasks that print have one. No I/O."""
+    """Return the message of a task that ended well, or "" if it does not print. No I/O."""
     text = message_text(result.get("msg"))
     is_spoken = action.rpartition(".")[2] in _PRINTING and text != _SILENT_ASSERT
     return text[:MESSAGE_CHARACTERS] if is_spoken else ""
@@ -74,7 +75,8 @@ def message_text(message: object) -> str:
 
 
 def jobs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield of each job in a result its id, the node of a delegated task, and whether it runs. No I/O."""
+    """Yield the id of each job in a result, the node of a delegated task, and whether the job runs. No
+    I/O."""
     items = result.get("results")
     for one in (result, *(items if isinstance(items, list) else ())):
         job = one.get("job") if isinstance(one, Mapping) else None

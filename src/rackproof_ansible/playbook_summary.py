@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-# The callback is loaded by every playbook: what only the summary needs is imported when there is one to show.
+# The callback is loaded by every playbook: imports of the summary are delayed until there is one to show.
 
 
 def describe_left_out(hosts: Sequence[str]) -> str:
@@ -19,7 +19,7 @@ def describe_left_out(hosts: Sequence[str]) -> str:
     from rackproof.core.text import sanitize
 
     return sanitize(
-        f"{compress_hostlist(hosts)}: asked for, and nothing was done there; start the same command again",
+        f"{compress_hostlist(hosts)}: requested, but nothing was done there; start the same command again",
         4096,
     )
 
@@ -75,7 +75,7 @@ class ChangeTable:
         self._failed: set[str] = set()
 
     def add_result(self, host: str, task: str, result: Mapping[str, Any]) -> None:
-        """Keep what a task changed that ended well."""
+        """Keep the changes of a task that ended well."""
         if result.get("changed"):
             self._changed.setdefault(host, []).append(task)
         facts = result.get("ansible_facts")

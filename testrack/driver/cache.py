@@ -1,4 +1,5 @@
-"""Cache what outlives a checkout: root file systems, mirrors and images, in folders named by their inputs."""
+"""Cache files that outlive a checkout: root file systems, mirrors and images, in folders named by their
+inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def tree_digest(source: Path) -> str:
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
     """Give the folder of a kind and key to one process at a time; keep the newest two of the kind.
 
-    A new folder begins as a copy of the newest one (a builder renews what is out of date), or empty.
+    A new folder begins as a copy of the newest one (a builder renews outdated parts), or empty.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{kind}.lock").open("w") as lock:

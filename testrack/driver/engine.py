@@ -63,7 +63,7 @@ def docker_text(*arguments: str, check: bool = True) -> str:
 
 
 def install_packages(console: Console, extra: Sequence[str] = ()) -> None:
-    """Install what is missing on the host, with the host's own package manager."""
+    """Install missing packages on the host, with the host's own package manager."""
     missing = sorted({package for path, package in NEEDED.items() if not os.path.exists(path)} | set(extra))
     if not missing:
         return
@@ -83,7 +83,7 @@ def install_packages(console: Console, extra: Sequence[str] = ()) -> None:
 
 
 def wrapper_needed() -> bool:
-    """Return whether root here lacks the capability that runc wants for privileged containers."""
+    """Return whether root here lacks the capability that runc needs for privileged containers."""
     status = Path("/proc/self/status").read_text()
     bounding = next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd"))
     return not int(bounding, 16) >> CAP_SYS_RESOURCE & 1

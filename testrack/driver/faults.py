@@ -1,4 +1,4 @@
-"""List the faults that a host can be given, and what makes them: the fake hardware, the node, or
+"""List the faults that a host can have, and their makers: the fake hardware, the node, or
 the engine.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 from driver.engine import docker, docker_text
 from driver.layout import Host, RackError
 
-# The node's own file first: it tells of hosts without fake hardware, too.
+# The node's own file first: it also has the faults of hosts without fake hardware.
 STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, what it does, and the numbers that it takes, with their usual values."""
+    """A fault, its effect, and the numbers that it takes, with their usual values."""
 
     text: str
     settings: Mapping[str, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ MACHINE = {
 
 
 def hardware_faults(home: Path) -> dict[str, str]:
-    """Return the faults that the fake hardware knows, with what they do."""
+    """Return the faults of the fake hardware, with their effects."""
     folder = str(home / "fakes")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -49,7 +49,8 @@ def hardware_faults(home: Path) -> dict[str, str]:
 
 
 def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return which faults are on, by host; out of the containers' files: a silent host tells, too."""
+    """Return which faults are on, by host; read from the containers' files, so that silent hosts are
+    included."""
     if not names:
         return {}
     form = '{{.Name}}\t{{index .GraphDriver.Data "UpperDir"}}'

@@ -1,4 +1,4 @@
-"""The images: a root file system by mmdebstrap, cached, and what the rack puts on top of it."""
+"""The images: a root file system by mmdebstrap, cached, and the rack's files on top of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NODE_PACKAGES = (
 SERVICES_PACKAGES = (*NODE_PACKAGES, "nginx-light", "docker-registry", "apache2-utils")
 # The services' host is of this release, whatever the nodes are.
 SERVICES_RELEASE, SERVICES_PYTHON = "bookworm", "3.11"
-# Kept out of every image and of what is installed later: a node of the test rack needs no manuals.
+# Left out of every image and of later packages: a node of the test rack needs no manuals.
 DPKG_OPTIONS = (
     "force-unsafe-io",
     *("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/doc/*"),
@@ -61,7 +61,7 @@ ROOT_IMAGE, NODE_IMAGE, SERVICES_IMAGE = "rackproof-rack-root", "rackproof-rack-
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of an image; a symbolic link when `link` says where it leads, or an empty folder."""
+    """A file of an image; a symbolic link if `link` has its target, or an empty folder."""
 
     data: bytes = b""
     mode: int = 0o644
@@ -129,7 +129,7 @@ def units_overlay(enabled: Sequence[str] = ()) -> dict[str, Entry]:
 
 
 def dpkg_status(tar: Path) -> str:
-    """Return what dpkg has installed in a root file system: packages and versions."""
+    """Return the packages and versions that dpkg has installed in a root file system."""
     with tarfile.open(tar) as archive:
         for member in archive:
             if member.name.removeprefix("./") == "var/lib/dpkg/status":
@@ -139,16 +139,16 @@ def dpkg_status(tar: Path) -> str:
 
 
 class Images:
-    """Makes the images; what can be kept is kept in the cache, which `state` names."""
+    """Makes the images; reusable parts are kept in the cache, which `state` names."""
 
     def __init__(self, home: Path, state: Path, console: Console, release: str) -> None:
         self.home, self.state, self.console, self.release = home, state, console, release
 
     def root_tar(self, name: str, packages: Sequence[str], release: str) -> tuple[Path, str]:
-        """Return a root file system with these packages, and its key; made once, however many ask.
+        """Return a root file system with these packages, and its key; made once for all callers.
 
-        The key is of the versions, too: the mirror has what goes with those of this tar, and an image that
-        another checkout made weeks ago, or before Debian's last update, has others.
+        The key contains the versions, too: the mirror has the packages for those of this tar, and an image
+        that another checkout made weeks ago, or before Debian's last update, has others.
         """
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / f"{name}-{release}.lock").open("w") as lock:
@@ -227,7 +227,7 @@ class Images:
         return {
             **self.rack_overlay(),
             "/etc/machine-id": Entry(),
-            # Nodes know no package source until provisioning names one.
+            # Nodes have no package source until provisioning names one.
             "/etc/apt/sources.list": Entry(b"# The role apt_mirror names this node's package sources.\n"),
             **units_overlay(),
         }
@@ -267,7 +267,8 @@ class Images:
         return self.image(SERVICES_IMAGE, tar, key, overlay)
 
     def s3_packages(self) -> Path:
-        """Return the folder with moto and what it needs, for the Python of the services' host; made once."""
+        """Return the folder with moto and its dependencies, for the Python of the services' host; made
+        once."""
         requirements = self.home / "svc/requirements.txt"
         key = digest(requirements.read_text(), SERVICES_PYTHON)
         with folder_for(self.state, "s3-packages", key, copied=False) as folder:

@@ -1,4 +1,4 @@
-"""Describe the rack: names, addresses, what is missing. Nothing here touches a machine."""
+"""Describe the rack: names, addresses, missing hosts. Nothing here touches a machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK_END = "# rackproof rack: end"
 
 
 class RackError(Exception):
-    """An error that an operator must know; it ends the program without a traceback."""
+    """An error for the operator; it ends the program without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def expand(pattern: str) -> list[str]:
     match = re.fullmatch(r"(.*)\[(\d+):(\d+)\](.*)", pattern)
     if not match:
         if "[" in pattern:
-            raise RackError(f"inventory: {pattern!r} is no range of numbers that this program reads")
+            raise RackError(f"inventory: {pattern!r} is not a range of numbers that this program reads")
         return [pattern]
     head, first, last, tail = match.groups()
     if len(last) < len(first) or int(last) < int(first):
@@ -119,7 +119,7 @@ class Layout:
 
 
 def read_layout(inventory: str) -> Layout:
-    """Return the layout that the text of inventory/hosts.yml asks for."""
+    """Return the layout that the text of inventory/hosts.yml requires."""
     names = group_hosts(inventory, RACK_GROUP)
     if not names:
         raise RackError(f"inventory/hosts.yml names no host under {RACK_GROUP}: the rack plays that group")
@@ -161,7 +161,7 @@ class Plan:
     recreate: list[Host] = field(default_factory=list)  # never got as far as its first start
     start: list[Host] = field(default_factory=list)
     keep: list[Host] = field(default_factory=list)
-    beyond: list[str] = field(default_factory=list)  # runs, was not asked for, and is left alone
+    beyond: list[str] = field(default_factory=list)  # runs, was not requested, and is left alone
 
     @property
     def complete(self) -> bool:
@@ -170,7 +170,7 @@ class Plan:
 
 
 def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[str] = ()) -> Plan:
-    """Compare what is wanted with what is there; a host that is silent by a fault stays as it is."""
+    """Compare the wanted hosts with the present ones; a host that is silent by a fault stays as it is."""
     result = Plan()
     names = set()
     for host in wanted:

@@ -144,7 +144,7 @@ class Nodes:
     # Making and starting
 
     def make_network(self) -> None:
-        """Make the network, without a way out: what a node gets, it gets from the rack."""
+        """Make the network, without a way out: a node gets everything from the rack."""
         there = docker("network", "inspect", "--format", "{{json .IPAM.Config}}", NETWORK, check=False)
         if there.returncode == 0:
             subnets = [one.get("Subnet") for one in json.loads(there.stdout)]
@@ -205,7 +205,7 @@ class Nodes:
         if host.sku:
             arguments += ["--env", f"RACK_SKU={host.sku}"]
         if host.kind != "services":
-            # overlay2 does not lie on overlay: Docker on the node wants a file system of its own.
+            # overlay2 does not work on overlay: Docker on the node needs its own file system.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
             # A fake of the rack's parallel file system: one folder that every node sees.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
@@ -274,7 +274,8 @@ class Nodes:
     # Names on this host
 
     def publish(self) -> bool:
-        """Make the present hosts resolve and ssh know them; return whether anything was changed."""
+        """Make the present hosts resolvable, and add them to ssh's known hosts; return whether anything was
+        changed."""
         hosts = self.present()
         known = "".join(f"{host.name},{host.address} {self._public_key(host)}\n" for host in hosts)
         config = ssh_config(hosts, str(self.key), str(self.known_hosts)) if hosts else ""

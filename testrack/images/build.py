@@ -33,7 +33,7 @@ MMDEBSTRAP = "/usr/bin/mmdebstrap"
 RELEASE, PYTHON = "bookworm", "3.11"
 PACKAGES = ("python3", "python3-numpy", "python3-yaml", "curl", "ca-certificates", "libpmix2")
 LOGGING = CHECKOUT / "workloads/torch/requirements-no-deps.txt"
-# Nothing that a benchmark's container needs, and most of what Debian's packages weigh.
+# A benchmark's container needs none of these, and they are most of the size of Debian's packages.
 LEFT_OUT = (
     *("./usr/share/perl/", "./usr/lib/x86_64-linux-gnu/perl/", "./usr/lib/x86_64-linux-gnu/libperl"),
     *("./usr/share/doc/", "./usr/share/man/", "./usr/share/locale/", "./usr/share/zoneinfo/"),
@@ -150,7 +150,7 @@ def add_logging(folder: Path, target: tarfile.TarFile) -> None:
 
 
 def root_tar(folder: Path) -> Path:
-    """Return Debian's packages and mlperf-logging as a tar, without what is not needed; made once."""
+    """Return Debian's packages and mlperf-logging as a tar, without needless files; made once."""
     key = digest(
         RELEASE, PACKAGES, LEFT_OUT, LOGGING.read_text(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1
     )
@@ -244,7 +244,7 @@ def image_config(folder: str, own: dict[str, tuple[bytes, int]], *more: str) -> 
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG=C.UTF-8",
             "PYTHONDONTWRITEBYTECODE=1",
-            # As NVIDIA's: enroot gives a container GPUs only where its image or job asks for them.
+            # As NVIDIA's: enroot gives a container GPUs only if its image or job requests them.
             "NVIDIA_VISIBLE_DEVICES=all",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
             f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
@@ -278,7 +278,7 @@ def upstream_images(root: Path) -> dict[str, Image]:
         # None of our configs: the published ones are chosen.
         own = {path: entry for path, entry in own.items() if "/config_" not in path}
         own |= {f"workspace/{folder}/{name}": entry for name, entry in published.items()}
-        # As NVIDIA's, which are PyTorch's: slurm2pytorch and a hook of enroot's ask for it.
+        # As NVIDIA's, which are PyTorch's: slurm2pytorch and a hook of enroot need it.
         made[one.image] = (own, image_config(folder, own, "PYTORCH_VERSION=2.9.0a0+fake"))
     return made
 
@@ -308,10 +308,10 @@ def build(out: Path, published: Path | None = None, work: Path | None = None) ->
 
 
 def main() -> int:
-    """Build what is out of date."""
+    """Build outdated images."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--out", type=Path, required=True, help="the OCI layout; what is kept lies in it, too"
+        "--out", type=Path, required=True, help="the OCI layout; it also contains the kept parts"
     )
     parser.add_argument(
         "--upstream", type=Path, help="the folder of submitters whose run scripts are to be used"

@@ -1,4 +1,4 @@
-"""The config files of the images: the real naming, and what the real ones export."""
+"""The config files of the images: the real names, and the exports of the real files."""
 
 from __future__ import annotations
 

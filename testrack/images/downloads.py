@@ -1,4 +1,4 @@
-"""Make what MLCommons' storage offers for llama31_8b and flux1, for a web server: small data, same layout.
+"""Make the files of MLCommons' storage for llama31_8b and flux1, for a web server: small data, same layout.
 
     http://HOST/mlcommons/mlc-r2-downloader.sh
     http://HOST/mlcommons/metadata/NAME.uri        where the data set NAME lies

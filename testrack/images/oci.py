@@ -1,4 +1,4 @@
-"""An OCI image layout on disk: layers, configs, manifests, all named by what they hold."""
+"""An OCI image layout on disk: layers, configs, manifests, all named by the digest of their content."""
 
 from __future__ import annotations
 

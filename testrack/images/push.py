@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Push the images to the test rack's registry: what it does not have yet, as user $oauthtoken.
+"""Push the images to the test rack's registry: only missing layers, as user $oauthtoken.
 
     push.py --registry gb300-r01-svc:5000 --images .rackproof/rack/images [--key-file .rackproof/rack/ngc_key]
 
@@ -58,7 +58,7 @@ class Registry:
             connection.close()
         if answer.status == 401:
             raise PushError(
-                f"401 Unauthorized: {self.address} does not know user {USER} with the key in the key file"
+                f"401 Unauthorized: {self.address} has no user {USER} with the key in the key file"
             )
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
 
@@ -133,7 +133,7 @@ def push(registry: Registry, folder: Path) -> int:
 
 
 def main() -> int:
-    """Push what is missing."""
+    """Push the missing layers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--registry", required=True, help="HOST:PORT")
     parser.add_argument("--images", type=Path, required=True, help="the folder that build.py filled")

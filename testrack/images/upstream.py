@@ -4,8 +4,8 @@
 
 FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does.
 Nothing of it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and
-the tables of its mounts; what needs GPUs stays fake: the training itself, and tools of NVIDIA's images. The
-tables get the sizes of the fake data.
+the tables of its mounts; parts that need GPUs stay fakes: the training itself, and tools of NVIDIA's images.
+The tables get the sizes of the fake data.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Submission:
     folders: tuple[str, ...]
     """Below the folder of all submitters; later ones lie over earlier ones.
 
-    Lambda ran NVIDIA's images, and published what it changed.
+    Lambda ran NVIDIA's images, and published its changes.
     """
     config: str
     """The config that starts a run on two nodes of 4 GPUs."""

@@ -57,7 +57,7 @@ PEER_MEMORY_TAG = "1.0-8"
 
 
 def main() -> int:
-    """Build what is missing or out of date."""
+    """Build missing or outdated parts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the tree to serve; keys are kept beside it")
     parser.add_argument(
@@ -65,7 +65,8 @@ def main() -> int:
         type=Path,
         action="append",
         default=[],
-        help="a node's root file system as a tar: /debian gets what it lacks; without one it stays as it is",
+        help="a node's root file system as a tar: /debian gets its missing packages; without one it stays as "
+        "it is",
     )
     arguments = parser.parse_args()
     try:
@@ -107,7 +108,7 @@ def run_apt(command: list[str], environment: dict[str, str]) -> subprocess.Compl
 
 
 class Mirror:
-    """The tree, what is kept beside it, and the digests of what each part was made from."""
+    """The tree, the files kept beside it, and the digests of each part's inputs."""
 
     def __init__(self, out: Path) -> None:
         self.out = out

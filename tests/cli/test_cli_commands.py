@@ -324,7 +324,7 @@ class TestAccept:
         result = run("accept", kept)
         assert result.exit_code == 1
         assert words in output_of(result)
-        assert "is no reference" in output_of(result)
+        assert "is not a reference" in output_of(result)
 
     @pytest.mark.parametrize(
         ("runs", "status"), [(["{kept}"], 0), (["{kept}", "gone"], 0), (["gone", "lost"], 1), ([], 1)]
@@ -398,7 +398,7 @@ class TestUnfitValues:
     )
     def test_bytes_that_are_no_text(self, arguments: tuple[str, ...], run: Call) -> None:
         result = run(*arguments)
-        assert (result.exit_code, "it is no text" in output_of(result)) == (1, True)
+        assert (result.exit_code, "it is not text" in output_of(result)) == (1, True)
 
 
 class TestWithdraw:
@@ -437,8 +437,8 @@ class TestWithdraw:
         block()
         refused = run("accept", kept)
         assert refused.exit_code == 1
-        # What is no file cannot even be read for what was accepted before.
-        words = "is no file" if log.exists() else "made it a reference would not be known"
+        # What is not a file cannot even be read for what was accepted before.
+        words = "is not a file" if log.exists() else "made it a reference would not be known"
         assert words in output_of(refused)
         unblock()
         assert run("withdraw", kept).exit_code == 1  # there is nothing to take back
@@ -597,7 +597,7 @@ class TestReport:
         assert result.exit_code == status, output_of(result)
         assert ("No space left" in output_of(result)) == (minor == 7)
         assert device.is_char_device()
-        with pytest.raises(ResultsError, match="is there and is no file"):
+        with pytest.raises(ResultsError, match="is there and is not a file"):
             write_file(device, b"x")
         assert device.is_char_device()
 

@@ -266,7 +266,7 @@ def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder:
 
 @pytest.mark.parametrize(
     ("page", "said"),
-    [(b"", "no certificate"), (b"\xff\xfe", "not UTF-8"), (b"<html></html>", "no certificate")],
+    [(b"", "not a certificate"), (b"\xff\xfe", "not UTF-8"), (b"<html></html>", "not a certificate")],
 )
 def test_what_is_no_page_is_refused_in_words(run: Call, folder: Path, page: bytes, said: str) -> None:
     (folder / "c.html").write_bytes(page)

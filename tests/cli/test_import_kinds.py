@@ -1,4 +1,4 @@
-"""Compressed logs, what is no file, logs without a date, and what an import says of speed."""
+"""Compressed logs, what is not a file, logs without a date, and what an import says of speed."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_fifo_alone_is_an_error(tmp_path: Path, run: Callable[..., object]) ->
     for place in ("pipe", "/dev/null"):
         result = run("import", place)
         assert result.exit_code == 1  # type: ignore[attr-defined]
-        assert "copy what it gives into a file" in result.output  # type: ignore[attr-defined]
+        assert "copy its output into a file" in result.output  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("place", ["pipe", "socket", "/dev/zero", "/dev/null"])
@@ -186,5 +186,5 @@ def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., ob
     result = run("import", "logs")
     assert result.exit_code == 0  # type: ignore[attr-defined]
     assert result.output.rstrip().endswith(  # type: ignore[attr-defined]
-        "what the logs show: pass; speed not judged: no SKU named"
+        "verdict of the logs: pass; speed not judged: no SKU named"
     )

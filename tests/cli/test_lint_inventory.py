@@ -104,7 +104,7 @@ def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str
         (1, "float", True),
         ([], "list", True),
         ("{{ x }}", "dict", True),
-        ({}, "str", True),  # what is no text is for Ansible to say
+        ({}, "str", True),  # what is not text is for Ansible to say
         (True, "int", False),
         ("many", "int", False),
         ("1.5", "int", False),
@@ -146,8 +146,8 @@ def write(folder: Path, hosts: str, **files: str) -> Path:
         (yaml.safe_dump({"all": {"hosts": {"n1": None}}}), {"all": "bench_repeats: 2\n"}, 0, "0 mistakes"),
         ("all: {hosts: {n1: {ansible_host: a}, n2: {ansible_host: a}}}\n", {}, 2, "the same address"),
         ("all: {hosts: {n1: }}\n", {"all": "a: 1\nb: 2\na: 3\n"}, 2, "all.yml:3: a is in line 1"),
-        ("all: {hosts: {n1: }}\n", {"all": "a: [1\nb: 2\n"}, 2, "all.yml:2: it is no YAML"),
-        ("all: [n1\n", {}, 2, "hosts.yml:2: it is no YAML"),
+        ("all: {hosts: {n1: }}\n", {"all": "a: [1\nb: 2\n"}, 2, "all.yml:2: it is not YAML"),
+        ("all: [n1\n", {}, 2, "hosts.yml:2: it is not YAML"),
         ("all: {hosts: {n1: , n1: }}\n", {}, 2, "hosts.yml:1: n1 is in line 1"),
     ],
 )

@@ -160,7 +160,7 @@ def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
     assert lines == [
         "Interrupted. run-1 still runs on n[1-2].",
         "Go on where it was:    rackproof bench -l n1",
-        "End what runs:         rackproof stop -l n1,n2",
+        "End the jobs:          rackproof stop -l n1,n2",
     ]
     view.add_event({"kind": "job", "host": "n1", "id": "run-1", "on": "n1", "runs": False}, 1)
     assert view.running_jobs == {}
@@ -168,7 +168,7 @@ def test_jobs_run_until_they_are_seen_to_end(view: LiveLines) -> None:
 
 def test_an_interruption_without_jobs_names_the_nodes() -> None:
     lines = interruption_lines("provision", "rackproof provision", "rackproof stop", ("n1", "n2"), {})
-    assert lines[0] == "Interrupted. No job of it runs. What it had begun on n[1-2] is left as it is."
+    assert lines[0] == "Interrupted. No job of it runs. Its unfinished work on n[1-2] is left as it is."
     assert lines[-1].endswith("rackproof status")
 
 

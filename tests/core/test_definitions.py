@@ -57,7 +57,7 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         # What would only show after hours of running is refused before: bounds, formats, nothing to run.
         ("{{ target }}", "{{ targt }}", 1, ["result.judge", "`targt`", "`target`"]),
         ('"{{ target }}"', ".nan", 19, ["result.judge.0", "finite"]),
-        ('"{{ target }}"', "high", 1, ["result.judge", "'high' is no number"]),
+        ('"{{ target }}"', "high", 1, ["result.judge", "'high' is not a number"]),
         ("target: 0.9", 'target: ""', 1, ["result.judge", "no variable `target`"]),
         ("result:\n", "result:\n  format: mlog\n", 18, ["result.format", "mllog"]),
         ("matrix: {batch_size: [64, 128]}", "matrix: {batch_size: []}", 1, ["matrix", "batch_size", "value"]),
@@ -144,7 +144,7 @@ def test_a_bound_may_name_a_parameter(tmp_path: Path) -> None:
     reference = rule.bound("good.yml", {"target": 0.8})
     assert reference is not None
     assert (reference.value, reference.low, reference.high) == (0.8, 0.0, None)
-    with pytest.raises(DefinitionError, match="no number"):
+    with pytest.raises(DefinitionError, match="not a number"):
         rule.bound("good.yml", {"target": "high"})
 
 
@@ -185,7 +185,7 @@ result: {judge: [{metric: eval_accuracy, at_most: 0.9}]}
         ("with: slurm", "with: local, runtime: torch, program: x.py", "is for launch with slurm"),
         (", mount: /data", "", "run and mount belong together"),
         ('run: "fetch {{ bench_shared }}", mount: /data', "program: x.py", "stages by `run` and `mount`"),
-        ("creates: data", "creates: ../data", "no path below the data's folder"),
+        ("creates: data", "creates: ../data", "not a path below the data's folder"),
         ("folder: /workspace", "folder: /workspace, taggs: 2", "unknown key"),
     ],
 )

@@ -53,7 +53,7 @@ def test_harmless_evidence_may_lack_and_its_states_may_have_a_verdict_all_the_sa
 
 
 def test_what_is_there_has_no_verdict_of_lacking() -> None:
-    with pytest.raises(ValueError, match="does not lack"):
+    with pytest.raises(ValueError, match="cannot be missing"):
         _row("clock", verdicts={EvidenceState.THERE: Verdict.FAIL})
 
 

@@ -149,7 +149,7 @@ ACCURATE = measured(0.995, "accuracy", "")
 
 
 def test_a_candidate_counts_only_against_a_reference() -> None:
-    """A rule of a figure that few SKUs have a reference for; a figure that is no number always counts."""
+    """A rule of a figure that few SKUs have a reference for; a figure that is not a number always counts."""
     rule = SPEED.model_copy(update={"candidate": True})
     accurate = [QUALITY, rule], [ACCURATE, measured(96)]
     assert run(*accurate)[0] == "pass"
@@ -265,9 +265,9 @@ def test_of_several_values_of_one_name_the_worst_decides(values: tuple[float, ..
     ("bound", "parameters", "words"),
     [
         ("{{ target }}", {}, "no variable `target`"),
-        ("{{ target }}", {"target": "high"}, "'high' is no number"),
-        ("{{ target }}", {"target": "nan"}, "'nan' is no finite number"),
-        ("{{ target }}", {"target": "-inf"}, "'-inf' is no finite number"),
+        ("{{ target }}", {"target": "high"}, "'high' is not a number"),
+        ("{{ target }}", {"target": "nan"}, "'nan' is not a finite number"),
+        ("{{ target }}", {"target": "-inf"}, "'-inf' is not a finite number"),
     ],
 )
 def test_a_bound_that_is_no_number_is_unproven_and_loses_nothing(

@@ -36,16 +36,16 @@ def test_a_pattern_with_one_number_is_taken(pattern: str) -> None:
     [
         ("Triad", "0 groups"),
         (r"(\d+) (\d+)", "2 groups"),
-        ("(", "no regular expression"),
+        ("(", "not a regular expression"),
         ("(a*)", "fits every line"),
         (r"(\d*)", "fits every line"),
-        (r"((?:a+)+)b", "repeats what repeats"),
-        (r"((?:\w+\s*)+):", "repeats what repeats"),
-        (r"((?:a|b+)*)c", "repeats what repeats"),
+        (r"((?:a+)+)b", "repeats a repetition"),
+        (r"((?:\w+\s*)+):", "repeats a repetition"),
+        (r"((?:a|b+)*)c", "repeats a repetition"),
         (r"((?:aa|aab|b)*)c", "or a choice"),
         (r"^(?:time|hour\d)+: (\d)", "or a choice"),
         (r"((?:(?:ab|abab)x?)*)y", "or a choice"),
-        (r"(?P<value>(?:[0-9]+,?)+) MB", "repeats what repeats"),
+        (r"(?P<value>(?:[0-9]+,?)+) MB", "repeats a repetition"),
     ],
 )
 def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, reason: str) -> None:
@@ -166,7 +166,7 @@ result:
     [
         (("unit: MB/s", "units: MB/s"), "stream.yml:11: .*unknown key.*unit"),
         (("good_end: ^Done", "good_ends: ^Done"), "stream.yml:9: .*unknown key.*good_end"),
-        (("good_end: ^Done", "good_end: '('"), "stream.yml:9: .*no regular expression"),
+        (("good_end: ^Done", "good_end: '('"), "stream.yml:9: .*not a regular expression"),
         (("metric: triad", "metric: triadd"), "no pattern for `triadd`.*triad"),
         (("metric: triad", "unit: GB/s, metric: triad"), "`triad` is read in `MB/s`, judged in `GB/s`"),
         (("format: lines", "format: auto"), "belong together"),

@@ -1,4 +1,4 @@
-"""The spread of a speed: what it is made of, and that one that swings by a factor is no number."""
+"""The spread of a speed: what it is made of, and that one that swings by a factor is not a number."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_workloads_state_the_same_spread(common: Any) -> None:
 
 
 def test_a_run_is_compared_in_ten_stretches(common: Any) -> None:
-    # Batches come in fours: one step waits for them, three do not. That is no swing of the training.
+    # Batches come in fours: one step waits for them, three do not. That is not a swing of the training.
     even = common.spread_over_time([0.4, 0.1, 0.1, 0.1] * 20, 100.0)
     assert even.count == 10
     assert even.high / even.low < 1.1
@@ -104,7 +104,7 @@ REFERENCE = Reference(value=100, low=-0.1, high=0.2, unit="GB/s", source="sku")
         (100, SWINGS, Verdict.UNPROVEN),
         (100, Spread(count=9, low=0, median=100, high=100), Verdict.UNPROVEN),
         (100, Spread(count=9, low=-1, median=100, high=100), Verdict.UNPROVEN),
-        # Too slow stays too slow: the spread is no excuse.
+        # Too slow stays too slow: the spread is not an excuse.
         (50, SWINGS, Verdict.FAIL),
     ],
 )

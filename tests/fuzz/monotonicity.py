@@ -453,7 +453,7 @@ def _read_night_verdicts(folder: Path, prefix: str) -> Judged:
     return Judged({prefix + one.node: one.verdict for one in night.nodes})
 
 
-# Re-imaging: journals, what was asked for, and the night in which nodes were accepted.
+# Re-imaging: journals, what was requested, and the night in which nodes were accepted.
 
 
 def _reimaging(name: str, states: dict[str, str], accepted: dict[str, Verdict]) -> RecordedRun:

@@ -215,5 +215,5 @@ def test_a_journal_of_another_node_or_run_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_that_no_finding_can_show_is_refused(expected: dict[str, Any]) -> None:
-    with pytest.raises(ValidateError, match="is no text of up to 1000 characters"):
+    with pytest.raises(ValidateError, match="is not text of up to 1000 characters"):
         parse_node_expectation("n1", expected)

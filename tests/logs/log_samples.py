@@ -453,7 +453,7 @@ END_OF_PROOF: dict[str, bytes] = {
     "nvidia_smi_xml": b"</nvidia_smi_log>",
     "nvidia_smi_text": b"Processes                             : None\n",
 }
-"""What ends the proof in each of :data:`PASSING`: a log cut before the end of this is no pass.
+"""What ends the proof in each of :data:`PASSING`: a log cut before the end of this is not a pass.
 
 Snapshots without an end marker (nvidia-smi's other tables) are not here.
 """

@@ -150,7 +150,7 @@ HARMLESS = [
     "from torch.distributed.elastic.multiprocessing.errors import ChildFailedError",
     "a call of `cudaErrorLaunchFailure` is deprecated",
     "FutureWarning: 'hipErrorUnknown' is renamed",
-    "#define cudaErrorString x; cudaErrorNotReady is no error",
+    "#define cudaErrorString x; cudaErrorNotReady is not an error",
     "UserWarning: Plan failed with a cudnnException: cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
     "cublasLt heuristic: CUBLAS_STATUS_NOT_SUPPORTED, next algorithm",
     "cudnnCreate: CUDNN_STATUS_SUCCESS",

@@ -348,7 +348,7 @@ def root(version: str, gpus: int, tests: list[dict[str, Any]] | None = None) -> 
 
 
 def before(version: str, gpus: int) -> str:
-    """Return the text in front of the JSON: 0.5 to 0.7 print the devices, though JSON was asked for."""
+    """Return the text in front of the JSON: 0.5 to 0.7 print the devices, though JSON was requested."""
     if version == "v0.8":
         return ""
     listed = "".join(f"Device {at}: NVIDIA H200 (00000000:{at + 16:02x}:00)\n" for at in range(gpus))

@@ -320,7 +320,7 @@ GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
 def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
     parsed = logs.parse(io.BytesIO(text.encode()))
     assert parsed.format == "nvidia_smi_csv"
-    # An error's text in the place of a number is no number either.
+    # An error's text in the place of a number is not a number either.
     assert judged(text) == (verdict, {code} if code != "gpu_lost" else {code, "gpu_value_unknown"})
 
 
@@ -505,7 +505,7 @@ def test_a_bad_value_of_the_text(old: str, new: str, verdict: Verdict, code: str
 
 
 def test_a_line_taken_out_of_the_text_never_hides_what_it_said() -> None:
-    """Every line that a check reads: set to a fault it is none, and so it is no pass without it."""
+    """Every line that a check reads: set to a fault it is none, and so it is not a pass without it."""
     lines = NVIDIA_SMI_TEXT.decode().splitlines(keepends=True)
     judging = (
         "Pending",

@@ -152,7 +152,7 @@ ROW = row_of(394.2)
 
 
 def test_every_table_of_a_file_must_end() -> None:
-    """The rules above the next test's table are no end of the one that was killed."""
+    """The rules above the next test's table are not the end of the one that was killed."""
     whole, slow = printed(WRITE, BW, ROW), printed(WRITE, BW, row_of(12))
     killed = slow[: slow.rindex(RULE)]
     assert read(whole + slow).verdict is PASS

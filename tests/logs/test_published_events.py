@@ -1,4 +1,4 @@
-"""A log that lacks what every published log of its benchmark holds is no pass."""
+"""A log that lacks what every published log of its benchmark holds is not a pass."""
 
 from __future__ import annotations
 

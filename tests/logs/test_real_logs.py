@@ -202,7 +202,7 @@ CASES: list[tuple[str, str, Verdict, dict[str, int | None], dict[str, float]]] =
     ("tf_cnn_cpu/unknown-model.log", "tf_cnn", FAIL, {"no_total": 41, "traceback": 7}, {}),
     ("tf_cnn_cpu/no-horovod.log", "tf_cnn", FAIL, {"no_total": 39, "traceback": 7}, {}),
     ("tf_cnn_cpu/no-data.log", "tf_cnn", FAIL, {"no_total": 89, "traceback": 23}, {}),
-    # The program itself ends well; what was asked for decides (tests/jobs/bench/test_log_checks.py).
+    # The program itself ends well; what was requested decides (tests/jobs/bench/test_log_checks.py).
     ("tf_cnn_cpu/batch-0.log", "tf_cnn", PASS, {}, {"images_per_second": 538.19}),
     ("tf_cnn_cpu/no-gpu.log", "tf_cnn", PASS, {}, {"images_per_second": 0.58}),
     (

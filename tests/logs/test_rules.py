@@ -394,7 +394,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"damaged_line", "no_run_stop"},
     ),
     (
-        "time that is no number",
+        "time that is not a number",
         mllog(status=None, after=':::MLLOG {"time_ms": NaN, ' + LINE),
         UNPROVEN,
         {"damaged_line", "no_run_stop"},

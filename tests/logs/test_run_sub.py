@@ -136,7 +136,7 @@ def test_a_complaint_of_every_node_about_one_folder_is_judged_once(tmp_path: Pat
 
 
 def test_the_check_of_round_51_has_other_words_for_the_same(tmp_path: Path) -> None:
-    # As mlperf-common prints them, on every node; what no argument names is no complaint of the data.
+    # As mlperf-common prints them, on every node; what no argument names is not a complaint of the data.
     lines = [
         "mountcheck OK /data 200672375 bytes",
         "mountcheck WARNING /preproc_data num bytes mismatch! expected=85066550988 actual=85066475279",
@@ -211,7 +211,7 @@ def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
             "permission denied",
         ),
         ("Starting with 12", "Starting with 8", "wrong_ranks", "8 ranks trained, 3 nodes"),
-        ("7 3 n[1-3]", "7 3 n[1-2],m9", "wrong_nodes", "n3 took no part, m9 was not asked for"),
+        ("7 3 n[1-3]", "7 3 n[1-2],m9", "wrong_nodes", "n3 took no part, m9 was not requested"),
         ("759.67      0", "759.67    128", "nccl_preflight", "NCCL preflight"),
         (
             "# Out of bounds values : 0 OK",
@@ -396,7 +396,7 @@ def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) ->
     verdict, words = mlperf_checks.score_repeats(few, tmp_path)
     assert verdict is None
     assert "3 repeats; a publishable result needs 10" in words
-    # Ten whose logs show nothing are no result.
+    # Ten whose logs show nothing are not a result.
     all_ten = [planned(root, run_id=f"r{index}") for index in range(10)]
     for one in all_ten:
         (tmp_path / one.run_id / "logs").mkdir(parents=True)

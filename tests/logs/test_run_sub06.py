@@ -173,7 +173,7 @@ result: {judge: [{metric: m, at_least: 1}]}
         ("with: docker", "with: docker, program: x.py", "starts the image's run.sub"),
         ("with: docker", "with: local, runtime: torch, program: x.py", "`build` is for launch with docker"),
         ('run: "true"', "program: x.py", "launch with docker stages by `run`"),
-        ("folder: a/b", "folder: ../b", "no relative path"),
+        ("folder: a/b", "folder: ../b", "not a relative path"),
         ('image: "a:1"', "image: a b", "pattern"),
     ],
 )

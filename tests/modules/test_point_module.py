@@ -118,7 +118,7 @@ def test_a_point_whose_job_was_started_is_only_read(node: Namespace) -> None:
             "no interface here has the address 203.0.113.9",
         ),
         ({"node": "n9"}, "n9 is none of the run's nodes (n1, n2)"),
-        ({"storage": "local", "data": "/no/such/folder"}, "/no/such/folder is no folder"),
+        ({"storage": "local", "data": "/no/such/folder"}, "/no/such/folder is not a folder"),
         ({"folder": "relative"}, "an absolute path"),
     ],
 )

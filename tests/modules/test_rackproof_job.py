@@ -189,7 +189,7 @@ def test_a_killed_supervisor_is_no_success_and_leaves_nothing_running(jobs: Jobs
     assert not alive(lost_child)
     assert jobs("job", "true")["job"]["ended_by"] == "supervisor_died", "never started a second time"
     assert jobs("job", "true", check=True, again=True)["changed"] is True
-    assert jobs("job", "true", again=True)["changed"] is True, "but where that was asked for"
+    assert jobs("job", "true", again=True)["changed"] is True, "but where that was requested"
     assert (jobs.ended()["succeeded"], jobs.log()) == (True, "")
     assert jobs("job", "true", again=True)["changed"] is False, "and not once it has ended"
 
@@ -287,14 +287,14 @@ def test_check_mode_changes_nothing(jobs: Jobs) -> None:
     [
         pytest.param({"argv": ["no-such-program"]}, ["no-such-program", "install it"], id="program missing"),
         pytest.param({"argv": ["/"]}, ["cannot start /", "not executable"], id="not executable"),
-        pytest.param({"argv": ["PLAIN"]}, ["PLAIN", "no program"], id="no program"),
+        pytest.param({"argv": ["PLAIN"]}, ["PLAIN", "not a program"], id="no program"),
         pytest.param({"argv": ["true"], "chdir": "/no/such"}, ["/no/such", "not exist"], id="chdir missing"),
         pytest.param({"argv": []}, ["argv"], id="empty argv"),
         pytest.param({"argv": ["true"], "timeout_s": 0}, ["timeout_s", "above 0"], id="no time"),
         pytest.param({"argv": ["true"], "timeout_s": float("inf")}, ["timeout_s"], id="unbounded"),
         pytest.param({"argv": ["true"], "hang_s": -1}, ["hang_s"], id="negative"),
         pytest.param({"argv": ["true"], "folder": "here"}, ["folder", "absolute"], id="relative folder"),
-        pytest.param({"argv": ["true"], "id": "../x"}, ["id", "letters"], id="id is no path"),
+        pytest.param({"argv": ["true"], "id": "../x"}, ["id", "letters"], id="id is not a path"),
         pytest.param({"argv": ["true"], "folder": "/proc/x"}, ["/proc/x"], id="folder cannot be made"),
         pytest.param({"argv": ["true"], "folder": "/dev/null/x"}, ["/dev/null/x"], id="file in the way"),
         pytest.param({"argv": ["true"], "lock": "/proc/lock"}, ["/proc/lock"], id="lock cannot be made"),

@@ -26,7 +26,7 @@ GONE = {"status": "absent"}
         ([answered(9), answered(20)], 0, [30, 90]),
         ([HUNG, answered(60)], 1, [30, 90]),
         ([HUNG, HUNG], 1, [30, 90]),
-        # What gets worse is no mere lateness.
+        # What gets worse is not mere lateness.
         ([answered(9), HUNG], 1, [30, 90]),
         ([answered(9), answered(1, "failed")], 1, [30, 90]),
         ([STUCK], 0, [30]),

@@ -78,7 +78,7 @@ RAW: dict[str, Any] = {
                 "spectre_v2": "off",
             },
         ),
-        # The profile was asked for and the kernel has something else: the record says both.
+        # The profile was requested and the kernel has something else: the record says both.
         (
             {"tuning": '{"profile": "mlperf-0.6"}', "governor": "powersave"},
             {"profile": "mlperf-0.6", "governor": "powersave"},

@@ -102,10 +102,10 @@ def test_generic_resources_are_read(text: str, gpus: dict[str, int]) -> None:
     [
         ("", "lists no node"),
         ('{"nodes": []}', "lists no node"),
-        ("NodeName=n[1-999999] Gres=gpu:8", "no range of up to 10,000"),
+        ("NodeName=n[1-999999] Gres=gpu:8", "not a range of up to 10,000"),
         ("NodeName=n[1-200][1-200]", "more than 10,000 hosts"),
         ("NodeName=n[01-", "a bracket has no partner"),
-        ("NodeName=n1\nPartitionName=p Nodes=n[x-y]", "is no range of numbers"),
+        ("NodeName=n1\nPartitionName=p Nodes=n[x-y]", "is not a range of numbers"),
         ("".join(f"NodeName=n{at}[1-9999]\n" for at in range(2)), "more than 10,000 nodes"),
     ],
 )

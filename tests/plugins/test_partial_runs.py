@@ -70,12 +70,12 @@ def test_hosts_that_a_playbook_is_for_are_done(pattern: str, limit: str | None, 
         (PROVISION, "rack,localhost", "localhost is not in"),
         (REIMAGE, "mixed", "ctl is not in gpu_nodes"),
         (REIMAGE, "lo*", "localhost, login, lonely are not in gpu_nodes"),
-        (REIMAGE, "n1,b", "b is no host and no group"),
-        (BENCH, "n1,b", "b is no host and no group"),
-        (BENCH, "n1,n[01:03]", "n[01:03] is no host and no group"),
-        (BENCH, "n1,n9*", "n9* is no host and no group"),
-        (REIMAGE, "rack:!n11", "n11 is no host and no group"),
-        (REIMAGE, "rack:&rakc", "rakc is no host and no group"),
+        (REIMAGE, "n1,b", "b is neither a host nor a group"),
+        (BENCH, "n1,b", "b is neither a host nor a group"),
+        (BENCH, "n1,n[01:03]", "n[01:03] is neither a host nor a group"),
+        (BENCH, "n1,n9*", "n9* is neither a host nor a group"),
+        (REIMAGE, "rack:!n11", "n11 is neither a host nor a group"),
+        (REIMAGE, "rack:&rakc", "rakc is neither a host nor a group"),
         (REIMAGE, "n1,new-nodes", "new-nodes is a group without hosts"),
         (REIMAGE, "new-nodes", "new-nodes is a group without hosts"),
         (REIMAGE, "", "names no host, and would not limit anything"),
@@ -107,10 +107,10 @@ def test_a_file_of_hosts_names_each_of_its_lines(tmp_path: Path) -> None:
     limit.write_text("n1\n\nn2\n")
     assert hosts_to_do(REIMAGE, GROUPS, f"@{limit}") == ["n1", "n2"]
     for lines, named in (
-        ("n1\nb\n", "b is no host"),
+        ("n1\nb\n", "b is not a host"),
         ("", "names no host"),
         ("\n\n", "names no host"),
-        ("n1,n2\n", "n1,n2 is no host"),
+        ("n1,n2\n", "n1,n2 is not a host"),
         ("n1\nctl\n", "ctl is not in"),
     ):
         limit.write_text(lines)
@@ -343,7 +343,7 @@ def test_hosts_that_no_task_reached_are_named(broken: str, left_out: str, tmp_pa
     (tmp_path / "stops.yml").write_text(STOPS)
     done = play(tmp_path, str(tmp_path / "stops.yml"), "-l", "a*", "-e", f"{{broken: {broken}}}")
     assert done.returncode == (0 if broken == "[]" else 2), done.stdout + done.stderr
-    assert (f"{left_out}: asked for" in done.stdout) == bool(left_out)
+    assert (f"{left_out}: requested" in done.stdout) == bool(left_out)
 
 
 ENDS = """
@@ -369,7 +369,7 @@ def test_a_playbook_that_did_nothing_to_a_host_does_not_end_well(shown: str, tmp
     shown = shown.replace("runner", "true")
     done = play(tmp_path, str(tmp_path / "ends.yml"), "-l", "a*", RACKPROOF_TABLE=shown, **runner)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "a[2-4]: asked for, and nothing was done there" in done.stdout
+    assert "a[2-4]: requested, but nothing was done there" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["n1\u200b", "n\u00ad1", "\u202en1", "n1\u00a0", "n1\x07"])

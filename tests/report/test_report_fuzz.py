@@ -51,7 +51,7 @@ NASTY = st.sampled_from(
         "&amp;&#0;",
     ]
 )
-# Surrogates are no text that a record can hold.
+# Surrogates are not text that a record can hold.
 TEXT = st.one_of(NASTY, st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 NAME = TEXT.filter(lambda text: 0 < len(text) <= 200)
 LABELS = st.dictionaries(st.one_of(st.sampled_from(["size_bytes", "gpu"]), TEXT), TEXT, max_size=3)

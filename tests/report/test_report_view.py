@@ -218,7 +218,7 @@ def test_long_tables_say_what_they_leave_out() -> None:
 
 def test_nodes_asked_for_but_not_used_are_named() -> None:
     facts = dict(view.fact_pairs(example_runs.healthy(asked_nodes=("node-01", "node-02"))))
-    assert facts["Asked for, not used"].text == "node-02"
+    assert facts["Requested, not used"].text == "node-02"
 
 
 def test_the_sweep_table_has_the_columns_people_publish() -> None:

@@ -115,7 +115,7 @@ def test_a_name_that_is_like_no_other_is_refused_too(name: str) -> None:
         "bench_facts",
         "bench_run",
         "validate_snapshot",
-        "reimage_begun",
+        "reimage_started",
         "slurm_sku_cpus",
         "discover_addresses",  # no role's prefix
         "suite",
@@ -170,7 +170,7 @@ def test_the_playbooks_refuse_a_misspelt_variable_before_they_reach_a_node(
 
 
 @pytest.mark.parametrize(
-    "name", ["validate_closed", "bench_recorded", "validate_answers", "reimage_begun", "rackproof_node"]
+    "name", ["validate_closed", "bench_recorded", "validate_answers", "reimage_started", "rackproof_node"]
 )
 def test_what_tasks_find_out_cannot_be_given(name: str) -> None:
     with pytest.raises(UnknownVariableError, match=rf"given with -e.*{name}"):

@@ -1,4 +1,4 @@
-"""Logs of acts: what was written half, by a full disk, or is no file."""
+"""Logs of acts: what was written half, by a full disk, or is not a file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_no_file_is_not_taken_for_no_acts(
 ) -> None:
     assert read(tmp_path) == ([], 0)
     make(tmp_path / name)
-    with pytest.raises(ResultsError, match="is no file"):
+    with pytest.raises(ResultsError, match="is not a file"):
         read(tmp_path)
 
 

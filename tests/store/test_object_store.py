@@ -94,12 +94,12 @@ def test_a_file_has_its_place_in_the_bucket(source: str, url: str, path: str) ->
 @pytest.mark.parametrize(
     ("source", "url", "keys", "message"),
     [
-        ("", "https://s3.example", [KEY], "is no bucket"),
-        ("Results", "https://s3.example", [KEY], "is no bucket"),
-        ("/results", "https://s3.example", [KEY], "is no bucket"),
-        ("results", "s3.example", [KEY], "is no address"),
-        ("results", "ftp://s3.example", [KEY], "is no address"),
-        ("results", "https://", [KEY], "is no address"),
+        ("", "https://s3.example", [KEY], "is not a bucket"),
+        ("Results", "https://s3.example", [KEY], "is not a bucket"),
+        ("/results", "https://s3.example", [KEY], "is not a bucket"),
+        ("results", "s3.example", [KEY], "is not an address"),
+        ("results", "ftp://s3.example", [KEY], "is not an address"),
+        ("results", "https://", [KEY], "is not an address"),
         ("results", "", [], "no key for the bucket results"),
         ("results", "", [KEY | {"bucket": "data"}], "no key for the bucket results"),
     ],
@@ -256,7 +256,7 @@ def store_that(behave: Callable[[str, Answer, int], Answer]) -> Iterator[tuple[s
 
 
 def encrypting(_: str, right: Answer, __: int) -> Answer:
-    """Answer as a store that encrypts: its ETags are no MD5 of what it was given."""
+    """Answer as a store that encrypts: its ETags are not an MD5 of what it was given."""
     status, headers, body = right
     return status, headers | ({"etag": '"' + "0" * 32 + '"'} if "etag" in headers else {}), body
 
@@ -344,7 +344,7 @@ def test_without_a_store_there_is_a_message_and_nothing_else(
 ) -> None:
     monkeypatch.setattr("rackproof.store.object_store.PAUSES_S", (0.0, 0.0))
     filled(tmp_path)
-    for url, message in (("http://127.0.0.1:1", "no answer"), ("nowhere", "is no address")):
+    for url, message in (("http://127.0.0.1:1", "no answer"), ("nowhere", "is not an address")):
         outcome = upload_results(tmp_path, [RUN], source="results", url=url, region="r", credentials=[KEY])
         assert (outcome.whole, outcome.new) == (False, 0)
         assert message in outcome.message

@@ -72,7 +72,7 @@ class Machine:
         return self.folder / "data/mlperf-0.6/data/mlperf"
 
     def calls(self, word: str) -> int:
-        """Return how often Docker was asked for something."""
+        """Return the number of requests to Docker."""
         text = (self.docker / "calls").read_text() if (self.docker / "calls").exists() else ""
         return sum(line.startswith(word) for line in text.splitlines())
 

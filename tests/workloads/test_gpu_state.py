@@ -69,7 +69,7 @@ def test_a_neighbour_in_the_same_container_and_in_another(gpu_state: ModuleType)
 def test_utilisation_is_the_median_of_the_readings(gpu_state: ModuleType) -> None:
     rows = [IDLE.replace(", 0, 0,", f", 0, {used},") for used in (100, 10, 0, 12, 11)]
     assert state_of(gpu_state, FakeNvidiaSmi(list(rows)))["utilisation_percent"] == 11
-    # One reading that is missing is no reading of 0.
+    # One reading that is missing is not a reading of 0.
     rows[3] = IDLE.replace(", 0, 0,", ", 0, [N/A],")
     assert state_of(gpu_state, FakeNvidiaSmi(list(rows)))["utilisation_percent"] is None
 

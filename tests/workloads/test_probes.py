@@ -87,14 +87,14 @@ def test_a_held_load_is_logged_second_by_second(root: Path, torch_python: str) -
 @pytest.mark.parametrize(
     ("program", "arguments", "status", "message"),
     [
-        ("probe_gemm.py", ["--device", "gpu"], 4, "all GPUs asked for, 0 exist"),
+        ("probe_gemm.py", ["--device", "gpu"], 4, "all GPUs requested, 0 exist"),
         ("probe_gemm.py", ["--dtypes", "fp5"], 2, "fp5"),
         ("probe_gemm.py", ["--sizes", "100"], 2, "multiples of 16"),
         ("probe_memory_bandwidth.py", ["--size-mib", "0"], 2, "at least 1"),
         ("probe_host_device_bandwidth.py", [], 4, "0 exist"),
         ("probe_host_device_bandwidth.py", ["--device", "cpu"], 2, "needs a GPU"),
         ("probe_host_device_bandwidth.py", ["--gpus", "0"], 2, "needs a GPU"),
-        ("probe_peer_bandwidth.py", ["--gpus", "2"], 4, "2 GPUs asked for, 0 exist"),
+        ("probe_peer_bandwidth.py", ["--gpus", "2"], 4, "2 GPUs requested, 0 exist"),
         ("probe_peer_bandwidth.py", ["--device", "cpu"], 2, "needs GPUs"),
         ("probe_all_reduce.py", ["--ranks", "1"], 2, "at least 2 ranks"),
         ("probe_all_reduce.py", ["--sizes-mib", "8,x"], 2, "not positive whole numbers"),

@@ -60,7 +60,7 @@ case "$*" in
   *JobIDRaw*) true;;
   *JobID,NodeList*) echo "4711.0|n[1-2]|COMPLETED|0:0|30|1767225600";;
   *) echo -n "$(cat "$FAKE/state")|$(cat "$FAKE/code" 2>/dev/null || echo 0:0)|"
-     # As the real one: seconds where it is asked for them.
+     # As the real one: seconds if they are requested.
      if [ "$SLURM_TIME_FORMAT" = %s ]; then times="1767225600|1767225660";
      else times="2026-01-01T00:00:00|2026-01-01T00:01:00"; fi
      echo "n[1-2]|$times|60|2|$(cat "$FAKE/name" 2>/dev/null)";;
@@ -887,8 +887,8 @@ def test_another_kind_of_mpi_is_tried_as_the_operator_names_it(cluster: Cluster)
     ("line", "complaint"),
     [
         # What `: "${WALLTIME:=?WALLTIME not set}"` of llama31_8b's run.sub would set.
-        ("unset WALLTIME", "WALLTIME is '', which is no number"),
-        ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is no number"),
+        ("unset WALLTIME", "WALLTIME is '', which is not a number"),
+        ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is not a number"),
         ("unset DGXNGPU", "DGXNGPU is ''"),
         ("export DGXNGPU=8", "is for 8 GPUs a node, these nodes have 4"),
         ("export DGXNNODES=18", "is for 18 nodes, 2 are limited"),
@@ -1074,7 +1074,7 @@ def test_half_a_pin_is_refused(cluster: Cluster, tag: str) -> None:
     cluster.spec["tag"] = tag
     status, output = cluster("pull")
     assert (status, cluster.registry.asked) == (6, 0)
-    assert "is no tag with a digest" in output
+    assert "is not a tag with a digest" in output
 
 
 def test_a_digest_needs_no_registry(cluster: Cluster) -> None:

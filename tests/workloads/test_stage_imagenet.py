@@ -77,7 +77,7 @@ def staged(stage: Stage, archives: Path, tmp_path_factory: pytest.TempPathFactor
     assert answer["changed"] is True
     assert {name: one["objects"] for name, one in answer["formats"].items()} == dict.fromkeys(FORMATS, 350)
     assert "recordio · 350 of 350 images" in done.stdout
-    assert "tfrecord: 3 images that are no RGB JPEG were encoded again as RGB JPEG" in done.stdout
+    assert "tfrecord: 3 images that are not RGB JPEGs were encoded again as RGB JPEG" in done.stdout
     return data
 
 
@@ -392,8 +392,8 @@ def refused(stage: Stage, folder: Path, words: str, *options: object) -> None:
         ("missing class", "lacks class n"),
         ("traversal", "which leads outside its folder"),
         ("twice", "twice"),
-        ("no image", "is no image that can be used: it is neither a JPEG nor a PNG"),
-        ("png without pixels", "is no image that can be used: it cannot be decoded"),
+        ("no image", "is not an image that can be used: it is neither a JPEG nor a PNG"),
+        ("png without pixels", "is not an image that can be used: it cannot be decoded"),
     ],
 )
 def test_what_is_wrong_within_an_archive_is_named(

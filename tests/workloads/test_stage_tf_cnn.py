@@ -91,9 +91,9 @@ def test_other_files_are_refused_and_staged_ones_made_again(
     ("given", "why"),
     [
         ("nowhere", "is not there"),
-        ("text", "is no archive that can be read"),
+        ("text", "is not an archive that can be read"),
         ("empty", "holds no scripts/tf_cnn_benchmarks"),
-        ("cut", "is no archive that can be read"),
+        ("cut", "is not an archive that can be read"),
     ],
 )
 def test_what_is_no_source_is_named(given: str, why: str, tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ def test_damaged_data(root: Path, torch_python: str, small_data: Path, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--data", "{data}", "--gpus", "2"], 4, "2 GPUs asked for, 0 exist"),
-        (["--data", "{data}", "--gpus", "all"], 4, "all GPUs asked for, 0 exist"),
+        (["--data", "{data}", "--gpus", "2"], 4, "2 GPUs requested, 0 exist"),
+        (["--data", "{data}", "--gpus", "all"], 4, "all GPUs requested, 0 exist"),
         (["--data", "{empty}"], 5, "stage_mnist.py --data"),
         ([], 2, "--data"),
         (["--data", "{data}", "--batch-size", "0"], 2, "not positive"),
@@ -217,8 +217,8 @@ def test_mxnet_states_a_speed_of_epochs_with_few_batches(
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 asked for, 0 usable"),
-        (["--data", "{data}", "--gpu-count", "3", "--batch-size", "64"], 4, "GPUs 0,1,2 asked for, 0 usable"),
+        (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 requested, 0 usable"),
+        (["--data", "{data}", "--gpu-count", "3", "--batch-size", "64"], 4, "GPUs 0,1,2 requested, 0 usable"),
         (["--data", "{data}", "--gpu-count", "-1"], 2, "a number from 0"),
         (["--data", "{data}", "--gpu-count", "1", "--gpus", "0"], 2, "in the place of --gpus"),
         (["--data", "{data}", "--kv-store", "dist_sync"], 2, "invalid choice: 'dist_sync'"),

@@ -1,6 +1,6 @@
 """Run the gate, run suites, or show which of them are green for the present files.
 
-python -m tools.proof gate      what every change has to pass: `make test`
+python -m tools.proof gate      the tests that every change must pass: `make test`
 python -m tools.proof prove     the suites that are not green, or SUITE=NAME,NAME; FORCE=1 again: `make prove`
 python -m tools.proof suites    the state of each suite: `make suites`
 """
@@ -38,7 +38,7 @@ from driver.console import Console
 FREE_GIB = 6
 """Disk that the gate needs at most: the rack's caches and images, its containers, the environment."""
 LIMIT_FACTOR = 10
-"""A part is ended after so many times what it takes on two idle cores."""
+"""A part is ended after this multiple of its time on two idle cores."""
 LIMIT_MAX_S = 75 * 60
 RACK = ".venv/bin/python testrack/rack.py"
 
@@ -73,7 +73,7 @@ class Proof:
         }
         self.lanes = Lanes(ROOT, self.environment, self.console.say)
         if ended := end_leftovers(USER_VARIABLE):
-            self.console.say(f"ended what a killed gate or suite had left: {', '.join(ended)}")
+            self.console.say(f"ended processes of a killed gate or suite: {', '.join(ended)}")
 
     @property
     def seconds(self) -> float:
@@ -81,13 +81,13 @@ class Proof:
         return time.time() - self.began
 
     def check_disk(self) -> None:
-        """Exit if the disk is too full to finish what starts here."""
+        """Exit if the disk is too full to finish the run."""
         for path in (ROOT, Path("/var/lib")):
             free = shutil.disk_usage(path).free / 2**30
             if free < FREE_GIB:
                 sys.exit(
                     f"{free:.1f} GiB are free on the disk of {path}; the gate needs {FREE_GIB}. "
-                    "`make clean-cache` removes what is kept for racks; old clones are the usual reason"
+                    "`make clean-cache` removes the files kept for racks; old clones are the usual reason"
                 )
 
     def part(self, name: str, *commands: str, minutes: float) -> Part:
@@ -209,7 +209,7 @@ def run_suites() -> int:
         if part.state in ("green", "red"):
             keep(part.name, inputs[part.name], part.state, part.seconds, [part])
 
-    # Before the suites: apt serves one at a time, and both lanes would ask it.
+    # Before the suites: apt serves one at a time, and both lanes would call it.
     packages = proof.part("packages", "tools/install-test-packages", minutes=5)
     if not proof.lanes.run([[packages]]):
         return 1
@@ -239,7 +239,7 @@ def print_lacking(suite: Suite) -> bool:
 def show_suites() -> int:
     """Print the state of every suite; return 0."""
     row = "{:<22}{:<18}{:<27}{:>8}  {}"
-    print(row.format("suite", "state", "when", "seconds", "what it proves"))
+    print(row.format("suite", "state", "when", "seconds", "proof"))
     record = read_record("gate")
     state = record.get("result", "never")
     if state == "green" and record.get("tree") != tree_hash():

@@ -191,7 +191,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_leftovers(variable: str) -> list[str]:
-    """End what a gate or suite that was killed left running; return the names of the programs.
+    """End processes of a killed gate or suite; return the names of the programs.
 
     Args:
         variable: Environment variable with the process id of the gate or suite, which all that it starts has.

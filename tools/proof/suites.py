@@ -192,7 +192,8 @@ def write_record(name: str, record: Mapping[str, Any], records: Path = RECORDS) 
 
 
 def state_of(suite: Suite, root: Path = ROOT, records: Path = RECORDS) -> str:
-    """Return "green" for the inputs of now, "stale" for others, "red", "never", or what the suite needs."""
+    """Return "green" for the inputs of now, "stale" for others, "red", "never", or the missing requirement of
+    the suite."""
     record = read_record(suite.name, records)
     if not record:
         return f"needs {suite.lacking}" if suite.lacking else "never"

@@ -948,7 +948,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
             _MISSING: lambda: f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}",
             _PAST: lambda: (
                 f"{quantity(value, what.unit)} is {percent(off)} off the median of its own earlier nights, "
-                f"{quantity(base, what.unit)}: more than any weather"
+                f"{quantity(base, what.unit)}: more than changing conditions explain"
             ),
             _PHYSICS: lambda: _objection(fleet, int(found.row[row])),
         }[check]()
@@ -956,7 +956,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
     if check == _RACK:
         lasted = _duration_and_odds(int(found.nights[row]), odds)
         return (
-            f"its rack as a whole is {percent(off)} off what it was, beside others: "
+            f"its rack as a whole is {percent(off)} off its earlier level, relative to others: "
             f"cooling, power, switches{lasted}"
         )
     if check == _FLEET and not np.isnan(odds):

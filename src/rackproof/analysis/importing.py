@@ -4,7 +4,7 @@ This module writes no file: :mod:`rackproof.jobs.bench.import_logs` stores such 
 folder.
 
 Only the log of such a run is known, so its verdict is the log's: whether the run ended well, not
-whether it was fast. The table :data:`IMPORT_EVIDENCE` lists what a log must contain in addition to
+whether it was fast. The table :data:`IMPORT_EVIDENCE` lists the contents that a log must have in addition to
 a start and an end: two lines prove no run. Importing the same log again gives the same run.
 """
 
@@ -45,7 +45,7 @@ _COURSE_OF_A_RUN = frozenset(
 )
 """Measurements during a training, as opposed to its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""Age from which a log is no evidence about a current machine; logs of the last four rounds of
+"""Age from which a log is not evidence about a current machine; logs of the last four rounds of
 MLPerf are younger.
 """
 CLOCK_SLACK = timedelta(days=1)
@@ -81,7 +81,7 @@ _RESULT: RequiredEvidence[ParsedLog] = RequiredEvidence(
 )
 _TARGET: RequiredEvidence[ParsedLog] = RequiredEvidence(
     name="target",
-    read_from="submission_benchmark, or a target that says which side of it is good",
+    read_from="submission_benchmark, or a target that states which side of it is good",
     state=lambda log: state_of_value(log.tags.get(JUDGED_BY, "")),
     needed=lambda log: log.format in _MLPERF and log.measurement("eval_accuracy") is not None,
     code="no_target",
@@ -150,7 +150,7 @@ def find_files(
             path = Path(folder, name)
             if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
                 if skipped is not None:
-                    what = "a link; name what it leads to" if path.is_symlink() else "hidden; rename it"
+                    what = "a link; name its target" if path.is_symlink() else "hidden; rename it"
                     skipped.append(f"{sanitize(path, 300)}: {what}")
             elif not name.startswith(".") and path.is_file():
                 yield path
@@ -253,7 +253,7 @@ def _ended(log: ParsedLog) -> datetime | None:
 
 
 def _wrong_age(ended: datetime, now: datetime) -> str | None:
-    """Return a description of what is wrong with the time of a log, or None."""
+    """Return a description of the problem with the time of a log, or None."""
     if ended > now + CLOCK_SLACK:
         return f"the run ended on {ended:%Y-%m-%d}, which is still to come: that clock was wrong"
     if ended < now - MAX_AGE:

@@ -68,8 +68,9 @@ class ScalingExplanation(Record):
 class StudyRow(Record):
     """One size of a study, with its repeats.
 
-    ``rate`` is the mean of the runs that count, or None if there are none; ``scaling`` compares it
-    with the base.
+    ``rate`` is the mean throughput in ``unit`` of the runs that count, or None if there are none;
+    ``scaling`` compares it with the smallest size that counts. ``top_1`` and ``top_5`` are mean
+    accuracies between 0 and 1, ``left_out`` the reasons why runs do not count.
     """
 
     devices: int
@@ -103,7 +104,12 @@ class Study(Record):
 
 
 def rate_of(run: Run) -> Measurement | None:
-    """Return the run's throughput: the first measurement of :data:`THROUGHPUT` without labels."""
+    """Return the run's throughput, or None if it has none.
+
+    Its metric is the first name of :data:`THROUGHPUT` that the run measured. Of several measurements
+    of that metric, the first without labels is returned, or the first of all if each has labels. The
+    value is in the metric's own unit, and may be NaN or infinite.
+    """
     for name in THROUGHPUT:
         found = [one for one in run.measurements if one.name == name]
         if found:
@@ -112,7 +118,11 @@ def rate_of(run: Run) -> Measurement | None:
 
 
 def nodes_of(run: Run) -> int:
-    """Return the number of nodes that a run used."""
+    """Return the number of nodes that a run used, at least 1.
+
+    This is the parameter ``nodes`` if it is a positive integer, else the number of recorded nodes,
+    else that of requested nodes.
+    """
     stated = run.parameters.get("nodes")
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
         return stated
@@ -120,7 +130,11 @@ def nodes_of(run: Run) -> int:
 
 
 def devices_of(run: Run) -> int:
-    """Return the number of devices that a run used on all nodes: GPUs, or processes without GPUs."""
+    """Return the number of devices that a run used on all nodes.
+
+    The parameter ``gpus``, or ``processes`` if there are no GPUs, counts the devices of one node. Without
+    both, each node counts as one device.
+    """
     for name in ("gpus", "processes"):
         each = run.parameters.get(name)
         if isinstance(each, int) and not isinstance(each, bool) and each > 0:
@@ -140,11 +154,13 @@ def _point_of(run: Run) -> dict[str, str]:
 
 
 def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
-    """Return the studies among runs, in order of their start; runs without a rate or with a bad end
-    have rows, too.
+    """Return the studies among runs, in the order of each study's first run in ``runs``.
 
-    Runs of a benchmark that always used one node each are separated by node, so that a slow node is
-    not hidden by its neighbours.
+    A benchmark has studies if at least one of its runs has a throughput (:func:`rate_of`). All its
+    runs are then in a study, also those without a throughput or with a bad end. Runs are in the same
+    study if their parameters are equal, apart from the sizes (``gpus``, ``nodes``, ``processes``), the
+    seed, and ``batch_size`` if the batch per GPU is given. If no run of a benchmark used several nodes,
+    each node has its own studies, so that its neighbours do not hide a slow node.
     """
     several = {run.benchmark for run in runs if nodes_of(run) > 1}
     trainings = {run.benchmark for run in runs if rate_of(run) is not None}

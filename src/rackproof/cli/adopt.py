@@ -1,4 +1,4 @@
-"""``rackproof adopt``: an inventory out of what an existing cluster has already."""
+"""``rackproof adopt``: an inventory from the files of an existing cluster."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def adopt_command(
     checkout: Path | None,
     as_json: bool,
 ) -> None:
-    """Make an inventory of an existing cluster; no node is asked, and nothing is written on one.
+    """Make an inventory of an existing cluster; no node is queried, and nothing is written on one.
 
     Sources are Slurm, CSV, NetBox and Ansible; several describe the same nodes together. Groups are made by
-    rack, partition and SKU; the SKU is guessed from facts, with why, and what is not sure. A new folder is
-    written; of one that is there only the difference is shown, unless --write is given. What was changed
+    rack, partition and SKU; the SKU is guessed from facts, with reason and doubts. A new folder is written;
+    for an existing folder only the difference is shown, unless --write is given. Lines that were changed
     there by hand stays.
     """
     root = find_checkout("validate.yml", checkout)
@@ -114,7 +114,7 @@ def adopt_command(
     ]
     if not sources:
         raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
-    # Before they are joined: what is excluded may be what is wrong.
+    # This comes before they are joined: an excluded node may be the wrong one.
     nodes = join_sources(
         [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
     )
@@ -149,8 +149,7 @@ def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[s
 def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
     if not cluster.has_slurm:
         return [
-            "what the nodes call themselves is not known, and not checked (validate_hostname in "
-            "group_vars/all.yml)"
+            "the nodes' own host names are unknown, and not checked (validate_hostname in group_vars/all.yml)"
         ]
     if cluster.controller:
         return []
@@ -200,7 +199,7 @@ def _next(output: Path) -> str:
 
 
 def _sku_table(cluster: AdoptedCluster) -> list[str]:
-    """Return a row for each SKU and reason: its nodes, why, and what is not sure."""
+    """Return a row for each SKU and reason: its nodes, reason and doubts."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for node in cluster.nodes:
         guess = cluster.guesses[node.name]

@@ -26,10 +26,10 @@ class _Fit(click.ParamType[Any]):
         found = self.inner.convert(value, param, ctx)
         # Not `> LARGEST`, which a NaN would pass.
         if isinstance(found, float) and not abs(found) <= LARGEST:
-            self.fail(f"{value!s} is no number from -{LARGEST:g} to {LARGEST:g}.", param, ctx)
-        # Python keeps bytes that are no UTF-8 as such letters, which no database takes.
+            self.fail(f"{value!s} is not a number from -{LARGEST:g} to {LARGEST:g}.", param, ctx)
+        # Python keeps bytes that are not UTF-8 as such letters, which no database accepts.
         if isinstance(found, str) and any("\ud800" <= letter <= "\udfff" for letter in found):
-            self.fail("it is no text: not UTF-8.", param, ctx)
+            self.fail("it is not text: not UTF-8.", param, ctx)
         return found
 
 

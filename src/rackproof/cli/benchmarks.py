@@ -23,16 +23,14 @@ from rackproof.report.terminal import text_table
     show_default=True,
     help="Folder of the definitions (bench_definitions).",
 )
-@click.option("--suite", help="Only those of this suite.")
-@click.option(
-    "--unpinned", is_flag=True, help="Only those with an image that no digest names; lists the images."
-)
+@click.option("--suite", help="Only benchmarks of this suite.")
+@click.option("--unpinned", is_flag=True, help="Only benchmarks with an unpinned image; list the images.")
 @json_option
 def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_json: bool) -> None:
     """List the benchmarks and the suites that they belong to.
 
-    Pin an image with `bench_images` or `bench_image_tags`: REPOSITORY:TAG@sha256:DIGEST. One that is built on
-    the node has base images that its Dockerfile names by tag.
+    Pin an image with `bench_images` or `bench_image_tags`: REPOSITORY:TAG@sha256:DIGEST. An image that is
+    built on the node is unpinned if its Dockerfile names base images by tag.
 
     Run one with `ansible-playbook bench.yml -l HOSTS -e benchmark=NAME`, a suite with `-e suite=NAME`.
     """

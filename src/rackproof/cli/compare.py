@@ -53,7 +53,7 @@ def compare_command(
     SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
     logs or a quoted pattern, published:NAME, or a RUN: its id (or the beginning), folder, or run.json.
     Ratios are those to the first. Runs that failed enter no mean; one run has no interval. Two runs are
-    compared in full: every measurement, and what else differs; of more runs, every measurement.
+    compared in full: every measurement, and all other differences; for more runs, every measurement.
     """
     if len(names) < 2:
         raise click.UsageError("name two runs, or two or more systems")

@@ -48,5 +48,5 @@ def operator_message(error: Exception) -> str:
         return f"{place}{error.strerror or error}"
     return (
         f"unexpected {type(error).__name__}: {error}. This is a fault of Rackproof: "
-        "run the command again with `rackproof --debug …` and report what it prints"
+        "run the command again with `rackproof --debug …` and report its output"
     )

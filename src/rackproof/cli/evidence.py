@@ -43,7 +43,7 @@ class _EvidenceGroup(click.Group):
     """Commands on certificates; nodes in the place of a command make one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what is no command for the nodes of a certificate to be made."""
+        """Treat a word that is not a command as the nodes of a certificate to make."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [_MAKE, *args]
         return super().parse_args(ctx, args)
@@ -191,7 +191,7 @@ def _verification_text(found: Verification) -> str:
 @click.argument("new", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="NEW")
 @json_option
 def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
-    """Show what changed between two certificates: parts, versions, speeds, answers.
+    """Show the changes between two certificates: parts, versions, speeds, answers.
 
     OLD and NEW are pages. Verify them first: a signature is not checked here.
     """

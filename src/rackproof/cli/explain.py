@@ -30,11 +30,11 @@ from rackproof.store.night_store import DRAIN_PREFIX
 @results_option
 @json_option
 def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -> None:
-    """Explain why a node is in its present state, or what a finding code means.
+    """Explain why a node is in its present state, or the meaning of a finding code.
 
-    NODE is a name of the inventory. Read from the records of validate.yml's nights: what is wrong, against
-    what it was measured, what was tried, and the next command; and from the last record of provision.yml
-    with the node: who ran it, what it changed, and why it failed.
+    NODE is a name of the inventory. The records of validate.yml's nights give its findings, the references,
+    the actions so far, and the next command; the last record of provision.yml with the node gives its user,
+    its changes and its failure.
 
     CODE is that of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a reason as Slurm has it,
     in quotes; no results are needed.

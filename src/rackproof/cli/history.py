@@ -104,7 +104,7 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
 
 @click.command("accept")
 @click.argument("name", metavar="RUN|PLAN", required=False)
-@click.option("--list", "listed", is_flag=True, help="Show who accepted and withdrew what, and when.")
+@click.option("--list", "listed", is_flag=True, help="List every accept and withdraw with its user and time.")
 @click.option(
     "--despite",
     metavar="WHY",
@@ -119,7 +119,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
     that had no reference yet become one; later runs on that hardware are judged against it. A run is
     refused if it has a finding, if its machine was not idle, or if its record or logs were changed or
     removed. A number is refused if it is impossible for the GPU model, worse than on the run's other GPUs
-    or on other machines of the SKU, or more than 5 % from what was accepted first, unless that is
+    or on other machines of the SKU, or more than 5 % from the first accepted number, unless that is
     withdrawn with a reason; --despite accepts such numbers, and --list shows its reason. In a plan, each
     refused run is named, and the others are accepted.
     """
@@ -157,7 +157,7 @@ def _accept_plan(store: Store, plan_id: str, ids: list[str], results: Path, desp
 
 
 def _accept(store: Store, name: str, results: Path, despite: str) -> None:
-    """Accept one run, and print what the acceptance covers.
+    """Accept one run, and print the references that it gives.
 
     Raises:
         ToolError: No number of the run can be accepted, or its record is not evidence.
@@ -165,7 +165,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
     run = store.run(name)
     # A database row is not evidence: the files by which it was judged must still exist.
     if objection := record_objection(run, results / run.run_id):
-        raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
+        raise ToolError(f"run {run.run_id} is not a reference: {sanitize(objection, 600)}")
 
     def note(references: int) -> None:
         note_acceptance(results, "accept", run.run_id, references, despite)
@@ -198,8 +198,8 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
 def withdraw_command(run_id: str, reason: str, results: Path) -> None:
     """Take back the references that a run gave.
 
-    RUN is the whole id of an accepted run. Later runs are judged by what else was accepted for the
-    hardware, or wait for a reference again. With a reason, such as a part that was changed, what is accepted
+    RUN is the whole id of an accepted run. Later runs are judged by the other references of the hardware, or
+    wait for a reference again. With a reason, such as a part that was changed, numbers that are accepted
     next may differ from it; without one it may not.
     """
     reason = sanitize(reason.strip(), 400)

@@ -20,7 +20,9 @@ from rackproof.report.view import overall
 
 @click.command("import")
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--benchmark", help="Name of the benchmark; by default what each log states, or its folder.")
+@click.option(
+    "--benchmark", help="Name of the benchmark; by default the one that each log states, or its folder."
+)
 @click.option("--format", "form", default="auto", show_default=True, help="The logs' format.")
 @click.option("--old", is_flag=True, help="The logs' age is known: it is not judged.")
 @results_option
@@ -32,7 +34,7 @@ def import_command(
     """Make runs of logs that were written elsewhere.
 
     DIR is a folder of logs (with its subfolders) or one log. Each becomes a run in the results folder,
-    with a copy of the log, reports, and an entry in the history. Its verdict is what the log shows, which
+    with a copy of the log, reports, and an entry in the history. Its verdict rests on the log, which
     has to be more than a start and an end, and of the last two years; speed is not judged, as no log shows
     which SKU it is of. Compressed logs are unpacked.
     Importing the same again changes nothing.
@@ -48,7 +50,7 @@ def import_command(
         click.echo(terminal_table(runs, terminal_width(), _wants_colour()), nl=False)
         for imported in result.imported:
             click.echo(f"{'known' if imported.known else 'new'}: {imported.folder}")
-        click.echo(f"what the logs show: {overall(runs).value}; speed not judged: no SKU named")
+        click.echo(f"verdict of the logs: {overall(runs).value}; speed not judged: no SKU named")
     _print_remarks(result)
     # An unreadable file may be the log of a failure.
     ctx.exit(exit_status(worst([overall(runs), Verdict.UNPROVEN] if result.unread else [overall(runs)])))

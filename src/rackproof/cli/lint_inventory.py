@@ -1,4 +1,4 @@
-"""``rackproof lint-inventory``: what is wrong with an inventory, before any playbook."""
+"""``rackproof lint-inventory``: the errors of an inventory, before any playbook."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Checkout whose roles say which variables there are; by default the present folder.",
+    help="Checkout whose roles define the variables; by default the current directory.",
 )
 @json_option
 def lint_inventory_command(inventory: Path, checkout: Path, as_json: bool) -> None:
-    """Name what is wrong with an inventory, before any playbook; no node is asked.
+    """List the errors of an inventory, before any playbook; no node is queried.
 
-    Found are addresses and serial numbers that two hosts have, variables that no role knows, values of a
+    Found are addresses and serial numbers that two hosts have, variables that no role has, values of a
     wrong type or beyond their bounds, keys that a file has twice, files of variables without a group, racks
     without nodes, and nodes without a SKU. The exit status is 2 where anything is wrong.
     """

@@ -142,13 +142,13 @@ class LiveLines:
             return [self._no_hosts()]
         stray = _STRAY_WORD.search(shown)
         if stray:
-            return [f"rackproof: {stray[1]} is no option; hosts are named by -l {stray[1]}"]
+            return [f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"]
         if shown.startswith(_USAGE_ERROR):
             return [
                 f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; the options are those of "
                 "ansible-playbook, which `ansible-playbook --help` lists"
             ]
-        # The message after Ctrl-C lists what is still running.
+        # The message after Ctrl-C lists the jobs that are still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
 
     def _is_usage(self, shown: str) -> bool:
@@ -161,7 +161,7 @@ class LiveLines:
         what = (
             f"{', '.join(self._unknown)}: no host and no group of the inventory"
             if self._unknown
-            else "what -l names has no host: an empty group of the inventory"
+            else "-l names an empty group of the inventory"
         )
         return (
             f"rackproof: {what}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
@@ -236,7 +236,7 @@ def _cut(text: str, columns: int) -> str:
 def interruption_lines(
     playbook: str, again: str, stop: str, nodes: Sequence[str], jobs: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Describe what is still running after Ctrl-C, with the commands to enter.
+    """Describe the jobs that still run after Ctrl-C, with the commands to enter.
 
     Args:
         playbook: The name of the playbook without extension.
@@ -247,13 +247,13 @@ def interruption_lines(
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
-        left = f" What it had begun on {compress_hostlist(nodes)} is left as it is." if nodes else ""
+        left = f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
         lines = [f"Interrupted. No job of it runs.{left}"]
     lines.append(f"Go on where it was:    {again}")
     if jobs:
         # Ansible's ranges differ from Slurm's: both accept single names.
         hosts = sorted({place for places in jobs.values() for place in places})
-        lines.append(f"End what runs:         {stop} -l {','.join(hosts)}")
+        lines.append(f"End the jobs:          {stop} -l {','.join(hosts)}")
     if playbook in ("provision", "reimage"):
         program = stop.partition(" ")[0]
         lines.append(f"Nodes may be drained:  {program} status")

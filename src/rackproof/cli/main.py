@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "adopt": LazyCommand(
         "rackproof.cli.adopt:adopt_command",
-        "Make an inventory of an existing cluster; no node is asked, and nothing is written on one.",
+        "Make an inventory of an existing cluster; no node is queried, and nothing is written on one.",
     ),
     "audit": LazyCommand(
         "rackproof.cli.status:audit_command",
@@ -66,7 +66,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "explain": LazyCommand(
         "rackproof.cli.explain:explain_command",
-        "Explain why a node is in its present state, or what a finding code means.",
+        "Explain why a node is in its present state, or the meaning of a finding code.",
     ),
     "history": LazyCommand(
         "rackproof.cli.history:history_command",
@@ -78,11 +78,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "lint-inventory": LazyCommand(
         "rackproof.cli.lint_inventory:lint_inventory_command",
-        "Name what is wrong with an inventory, before any playbook; no node is asked.",
+        "List the errors of an inventory, before any playbook; no node is queried.",
     ),
     "nightly": LazyCommand(
         "rackproof.cli.nightly:nightly_command",
-        "Validate the fleet once and report what changed.",
+        "Validate the fleet once and report the changes.",
     ),
     "parse": LazyCommand(
         "rackproof.cli.parse:parse_command",
@@ -171,7 +171,7 @@ class Program(click.Group):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what it raises becomes one clear line, unless --debug asks for more."""
+        """Run a command; its error becomes one clear line, unless --debug is given."""
         with usage_errors_end_with_1():
             try:
                 return super().invoke(ctx)

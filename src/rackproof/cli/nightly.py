@@ -54,7 +54,7 @@ def nightly_command(
     smtp: str,
     results: Path,
 ) -> None:
-    """Validate the fleet once and report what changed.
+    """Validate the fleet once and report the changes.
 
     One at a time, bounded, and after an interruption simply started again. A webhook that takes Slack's
     messages is named by RACKPROOF_WEBHOOK_URL, a login to the mail server by RACKPROOF_SMTP_USER and

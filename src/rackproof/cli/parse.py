@@ -1,4 +1,4 @@
-"""``rackproof parse``: the contents of logs."""
+"""``rackproof parse``: print the measurements, findings and verdicts of logs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MOST_PROCESSES = 16
 
 
 def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    """Print the log formats and end."""
+    """Print each log format with its description and end, if the option is given."""
     if not wanted:
         return
-    # Eager, and therefore without a LOG, which is required otherwise.
+    # The option is eager, so that it works without the argument LOG.
     for name, form in logs.FORMATS.items():
         click.echo(f"{name:16} {form.description}")
     ctx.exit(EXIT_PASS)
@@ -108,7 +108,10 @@ def _read_all(
     write: Callable[[ParsedLog], str],
     declared: DeclaredLines | None,
 ) -> Iterator[tuple[Verdict, str]]:
-    """Yield verdict and text of each log, in order; large amounts of logs are read by several processes."""
+    """Yield verdict and output text of each log, in the order of the names.
+
+    Logs of 32 MiB or more in total are read by up to 16 processes, unless one of them is standard input.
+    """
     read = partial(_read_one, form=form, write=write, declared=declared)
     count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(names))
     if count < 2 or "-" in names or sum(map(_size_of, names)) < _WORTH_PROCESSES:
@@ -129,7 +132,7 @@ def _read_harmless(path: Path) -> DeclaredLines:
     except (OSError, UnicodeDecodeError) as error:
         raise ToolError(f"cannot read {path}: {error}; check the path") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise ToolError(f"{path} is no YAML: {sanitize(error, 300)}") from None
+        raise ToolError(f"{path} is not YAML: {sanitize(error, 300)}") from None
     # A file of variables of the inventory can be named as it is.
     if isinstance(raw, dict) and _VARIABLE in raw:
         raw = raw[_VARIABLE]

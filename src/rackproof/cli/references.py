@@ -75,7 +75,7 @@ def references_command(
 
 
 def _has_its_logs(run: Run, results: Path) -> bool:
-    """Return whether a run's logs are those that its record was made from; say of others why not."""
+    """Return whether a run's logs are those of its record; print the reason if not."""
     objections = log_objections(run, results / run.run_id)
     for objection in objections:
         text = sanitize(f"{run.run_id} does not count: {objection}", 400)

@@ -97,8 +97,8 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
 @reimage_group.command("plan")
 @click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--at-once", multiple=True, type=click.IntRange(1), help="Nodes at a time; may be repeated.")
-@click.option("--image-gib", default=8.0, show_default=True, help="What a node fetches of the image.")
-@click.option("--server-gbit", default=25.0, show_default=True, help="What the image server can send.")
+@click.option("--image-gib", default=8.0, show_default=True, help="Size of the image that a node fetches.")
+@click.option("--server-gbit", default=25.0, show_default=True, help="Bandwidth of the image server.")
 @click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can take and write.")
 @click.option("--idle", default=0.5, show_default=True, help="Share of nodes that run no job when drained.")
 @click.option("--job-minutes", default=60.0, show_default=True, help="How long a job may still run.")
@@ -117,7 +117,7 @@ def plan_command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Simulate how long a fleet takes at N nodes at a time, and what gives out first."""
+    """Simulate how long a fleet takes with N nodes at a time, and which resource is exhausted first."""
     try:
         assumptions = Assumptions(
             image_bytes=image_gib * GIB,

@@ -21,13 +21,13 @@ from rackproof.store.audit_log import read_acts
 
 @click.command("status")
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
-@click.option("--slurm/--no-slurm", "ask", default=True, help="Whether Slurm is asked for its state now.")
+@click.option("--slurm/--no-slurm", "ask", default=True, help="Read the present states from Slurm, or not.")
 @results_option
 @json_option
 def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
     """Show every node in one table, and the next command.
 
-    It joins Slurm's state, the last night, drains, provisioning and imaging. Slurm is asked by sinfo
+    It joins Slurm's state, the last night, drains, provisioning and imaging. Slurm's state is read by sinfo
     where this machine has it; otherwise its state is that of the last night.
     """
     if not results.is_dir():

@@ -40,7 +40,7 @@ _NEWEST_LISTED = 10_000
     "system_file",
     required=True,
     type=click.Path(path_type=Path),
-    help="What only you know of it.",
+    help="Facts about it that no log contains.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
 @click.option("--latest", type=click.IntRange(1, 1000), help="Take the newest N runs of each --benchmark.")

@@ -52,7 +52,7 @@ class Stage(Record):
 
     creates: str = Field(
         min_length=1,
-        description="What is there when it is staged: a folder below `bench_data`; below "
+        description="The result of staging: a folder below `bench_data`; below "
         "`bench_shared`/data/NAME where `run` stages it.",
     )
     program: str = Field(default="", description="Program under workloads/ that stages it.")
@@ -64,11 +64,11 @@ class Stage(Record):
         "folder.",
     )
     mount: str = Field(default="", description="Where that script finds the data's folder in the container.")
-    size_gb: float = Field(default=0, ge=0, description="What has to be free before that script runs.")
+    size_gb: float = Field(default=0, ge=0, description="Free space that the script needs.")
     recorded: bool = Field(
         default=False,
-        description="With `slurm`: whether the checksums of what came are recorded, trusted the first time, "
-        "and compared when it is staged again; for what its source does not prove. Needs `mount`.",
+        description="With `slurm`: record the checksums of the downloaded files the first time, and compare "
+        "them when it is staged again; for files that their source does not prove. Needs `mount`.",
     )
 
     @model_validator(mode="after")
@@ -76,11 +76,11 @@ class Stage(Record):
         if bool(self.program) == bool(self.run):
             raise ValueError("give one of program and run")
         if self.mount and not self.run:
-            raise ValueError("mount says where `run` finds the data: it needs run")
+            raise ValueError("mount is the place where `run` finds the data: it needs run")
         if self.recorded and not self.mount:
             raise ValueError("recorded reads the data in the container: it needs mount")
         if not _is_inside(self.creates):
-            raise ValueError(f"creates: {self.creates!r} is no path below the data's folder")
+            raise ValueError(f"creates: {self.creates!r} is not a path below the data's folder")
         return self
 
 
@@ -106,7 +106,7 @@ class Container(Record):
         "one, `bench_image_tags` another tag.",
     )
     folder: str = Field(pattern=r"^/", description="Folder in the image that holds run.sub and config_*.sh.")
-    size_gb: float = Field(default=0, ge=0, description="What has to be free before it is imported.")
+    size_gb: float = Field(default=0, ge=0, description="Free space that the import needs.")
 
 
 class Build(Record):
@@ -123,13 +123,13 @@ class Build(Record):
     data: str = Field(
         default="", description="Folder of the data below `bench_data`, which benchmarks may share."
     )
-    size_gb: float = Field(default=0, ge=0, description="What has to be free before the image is built.")
+    size_gb: float = Field(default=0, ge=0, description="Free space that the build needs.")
 
     @field_validator("folder", "data")
     @classmethod
     def _below(cls, path: str) -> str:
         if not _is_inside(path):
-            raise ValueError(f"{path!r} is no relative path without `..`")
+            raise ValueError(f"{path!r} is not a relative path without `..`")
         return path
 
 
@@ -289,10 +289,12 @@ class JudgeRule(Record):
                 value = float(text.replace("_", "?"))
             except ValueError:
                 raise DefinitionError(
-                    f"{source}: result.judge: {self.metric}: {text!r} is no number"
+                    f"{source}: result.judge: {self.metric}: {text!r} is not a number"
                 ) from None
             if not math.isfinite(value):
-                raise DefinitionError(f"{source}: result.judge: {self.metric}: {text!r} is no finite number")
+                raise DefinitionError(
+                    f"{source}: result.judge: {self.metric}: {text!r} is not a finite number"
+                )
             return Reference(value=value, low=low, high=high, unit=self.unit, source=source)
         return None
 
@@ -313,7 +315,7 @@ class Result(Record):
     repeats: int = Field(
         default=1,
         ge=1,
-        description="Runs that a publishable result needs; `bench_repeats` says how many to make.",
+        description="Runs that a publishable result needs; `bench_repeats` is the number to make.",
     )
     lacks: tuple[
         Literal[
@@ -328,7 +330,8 @@ class Result(Record):
         ...,
     ] = Field(
         default=(),
-        description="With `slurm` and `docker`: what run.sub of this benchmark does not print, by design. "
+        description="With `slurm` and `docker`: evidence that run.sub of this benchmark does not print, by "
+        "design. "
         "Whatever else a log of a run by a `ruleset` does not show is unproven.",
     )
     processes: Literal["gpu", "node"] = Field(
@@ -340,10 +343,11 @@ class Result(Record):
     )
     states_gpu_use: bool = Field(
         default=False,
-        description="True: a log that does not state (`gpu_state`) what else used each of its GPUs before "
+        description="True: a log that does not state (`gpu_state`) which other processes used each of its "
+        "GPUs before "
         "and after the run is unproven.",
     )
-    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
+    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="The measurements to judge; at least one.")
 
     @field_validator("format")
     @classmethod
@@ -381,7 +385,7 @@ class Definition(Record):
     description: Text = Field(default="", description="More, for the report.")
     needs_gpus: int = Field(default=0, ge=0, description="Left out of a suite on a node with fewer GPUs.")
     parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
-    matrix: Matrix = Field(default={}, description="Values to sweep when the benchmark is asked for by name.")
+    matrix: Matrix = Field(default={}, description="Values to sweep when you name the benchmark.")
     suites: dict[str, tuple[Matrix, ...]] = Field(
         default={}, description="Suites it is part of, each with the matrix, or list of matrices, it sweeps."
     )
@@ -688,7 +692,7 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise DefinitionError(f"{path}: more than {MOST_BYTES // 1024} KiB: this is no definition")
+            raise DefinitionError(f"{path}: more than {MOST_BYTES // 1024} KiB: this is not a definition")
         return data, yaml.compose(data, Loader=yaml.SafeLoader)
     except OSError as error:
         raise DefinitionError(f"{path}: cannot be read: {error.strerror}") from error
@@ -850,7 +854,7 @@ def _check_keys(
 
 
 def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:
-    """Format one pydantic error as ``file:line: key: what is wrong``."""
+    """Format one pydantic error as ``file:line: key: problem``."""
     place = tuple(str(part) for part in problem["loc"])
     known = place
     while known and known not in lines:

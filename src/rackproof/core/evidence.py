@@ -66,7 +66,7 @@ class RequiredEvidence(Generic[Subject]):
 
     def __post_init__(self) -> None:
         if self.verdicts.get(EvidenceState.THERE) is not None:
-            raise ValueError(f"{self.name}: what is there does not lack")
+            raise ValueError(f"{self.name}: existing evidence cannot be missing")
 
     def verdict_of(self, state: EvidenceState) -> Verdict | None:
         """Return the meaning of a state for the verdict, or None if it has none."""

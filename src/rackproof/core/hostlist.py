@@ -84,9 +84,9 @@ def hostlist_problem(text: str, most: int) -> str:
         for piece in brackets.split(","):
             low, bar, high = piece.partition("-")
             if not _HOST_NUMBER.fullmatch(low) or (bar and not _HOST_NUMBER.fullmatch(high)):
-                return f"{piece[:40]!r} in brackets is no range of numbers"
+                return f"{piece[:40]!r} in brackets is not a range of numbers"
             if bar and not 0 <= int(high) - int(low) < most:
-                return f"[{piece}] is no range of up to {most:,} hosts"
+                return f"[{piece}] is not a range of up to {most:,} hosts"
     if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", text)):
         return "a bracket has no partner"
     return "" if len(expand_hostlist(text)) <= most else f"it names more than {most:,} hosts"

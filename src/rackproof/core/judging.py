@@ -267,7 +267,7 @@ def _useless(reference: Reference, better: Direction | None) -> str:
     if not all(math.isfinite(bound) for bound in bounds):
         return "one of its bounds is not a finite number"
     if reference.value == 0 and any(bounds):
-        return "a fraction of 0 is no bound"
+        return "a fraction of 0 is not a bound"
     if _allows_too_much(reference, better):
         return "its bound allows a loss of more than half of the speed"
     low, high = reference.low, reference.high
@@ -311,7 +311,7 @@ def judge_rule(
         busy: The reason why no speed of this run counts; empty if its machine was idle.
     """
     used = parameters.get("gpus", 0)
-    # A parameter that is not a number, such as `all`, is no reason to skip the rule.
+    # A parameter that is not a number, such as `all`, is not a reason to skip the rule.
     if isinstance(used, int) and used < rule.needs_gpus:
         return []
     matching = _matching_measurements(rule, measurements)

@@ -1,4 +1,4 @@
-"""Check variables: those that Rackproof's roles know, and those of an inventory that only resemble
+"""Check variables: those of Rackproof's roles, and those of an inventory that only resemble
 one of them.
 """
 
@@ -65,14 +65,14 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""Variables that select what bench.yml runs."""
+"""Variables that select the benchmarks of bench.yml."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
 """Variables whose default in a role, an empty list or a template, means everything."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
-    """A variable of the inventory that no role knows; the message gives its name and a similar known name."""
+    """A variable of the inventory that no role has; the message gives its name and a similar known name."""
 
 
 class VariableValueError(RackproofError):
@@ -86,7 +86,7 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
 
     Args:
         given: The names of variables of hosts.
-        known: The names that roles know or define.
+        known: The names that roles accept or define.
         prefixes: The prefixes of the roles.
 
     Raises:
@@ -96,7 +96,7 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
     if unknown:
         raise UnknownVariableError(
             f"unknown variables in the inventory or given with -e: {', '.join(_with_near(unknown, known))}. "
-            "Correct or remove them; roles/ROLE/README.md lists what there is"
+            "Correct or remove them; roles/ROLE/README.md lists the variables"
         )
 
 
@@ -187,7 +187,7 @@ def check_settable(given: Iterable[str], results: Collection[str]) -> None:
     if shadowing:
         raise UnknownVariableError(
             f"given with -e, but found out by the playbook itself: {', '.join(shadowing)}. Leave them out; "
-            "roles/ROLE/README.md lists what can be set"
+            "roles/ROLE/README.md lists the variables to set"
         )
 
 
@@ -271,7 +271,7 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 
 
 def check_bounds(given: Mapping[str, Any]) -> None:
-    """Check that numeric variables are numbers within their bounds: 0 repeats are no benchmark. No
+    """Check that numeric variables are numbers within their bounds: 0 repeats are not a benchmark. No
     I/O.
 
     Args:

@@ -39,19 +39,19 @@ def _check_pattern(text: str) -> str:
         tree = parsed_pattern(text)
         fits_nothing = re.search(text, "") is not None
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{text!r:.200} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r:.200} is not a regular expression: {error}") from None
     if fits_nothing:
-        raise ValueError(f"{text!r:.200} fits every line, the empty one too: name what the line holds")
+        raise ValueError(f"{text!r:.200} fits every line, the empty one too: name a text of the line")
     if _repeats_repeats(tree, inside=False):
         raise ValueError(
-            f"{text!r:.200} repeats what repeats, as (a+)+ does, or a choice, as (a|ab)* does, which can "
+            f"{text!r:.200} repeats a repetition, as (a+)+ does, or a choice, as (a|ab)* does, which can "
             "take for ever: write it without"
         )
     if open_repeats(tree) >= len(CHARACTERS_READ):
         raise ValueError(
             f"{text!r:.200} has {open_repeats(tree)} open repeats in a row that fit the same text, as "
             f".*a.*b.* does, which can take hours on one line: use {len(CHARACTERS_READ) - 1} at most, or "
-            r"name what lies between ([^,]*, or \S+)"
+            r"name the characters between ([^,]*, or \S+)"
         )
     return text
 

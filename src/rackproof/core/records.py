@@ -88,7 +88,7 @@ class Spread(Record):
     """The distribution of the samples that a measurement was made of: repetitions, or moments of a run.
 
     The values have the measurement's unit. Of five samples or more, the lowest and the highest 5 %, at
-    least one each, lie outside of ``low`` and ``high``: a single disturbance is no spread.
+    least one each, lie outside of ``low`` and ``high``: a single disturbance is not a spread.
     """
 
     count: int = Field(ge=1)
@@ -410,7 +410,7 @@ class Run(Record):
     judgements: tuple[Judgement, ...] = ()
     verdict: Verdict = Verdict.UNPROVEN
     reasons: tuple[str, ...] = ()
-    """The reasons why the verdict is not ``pass``, or what a pass leaves open; most important first."""
+    """The reasons why the verdict is not ``pass``, or the open questions of a pass; most important first."""
     logs: tuple[LogFile, ...] = ()
     definition_sha256: str = ""
     """SHA-256 of the benchmark's definition, as it was when the run was planned."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from rackproof.core.records import Spread
 
 WIDEST_FACTOR = 2.0
-"""A speed of which the high end is more than so many times the low end is no number. Healthy GPUs of the
+"""A speed of which the high end is more than so many times the low end is not a number. Healthy GPUs of the
 corpus stay below 1.3, a neighbour that takes half of a GPU's time makes 1.8 of it."""
 _FEWEST_FOR_TAILS = 5
 _TAIL = 0.05
@@ -33,7 +33,7 @@ def spread_of(samples: Iterable[float]) -> Spread | None:
 
 
 def spread_doubt(spread: Spread | None, unit: str) -> str:
-    """Return why a speed with this spread is no number, or "" if it is one.
+    """Return why a speed with this spread is not a number, or "" if it is one.
 
     Args:
         spread: The spread of its samples, if it has one.
@@ -44,5 +44,5 @@ def spread_doubt(spread: Spread | None, unit: str) -> str:
     ends = f"{spread.low:.4g} to {spread.high:.4g} {unit}".strip()
     return (
         f"its {spread.count} samples swing by a factor, {ends} (median {spread.median:.4g}): no number; "
-        "find what else uses the machine or slows it down, then measure again"
+        "find the process that uses the machine or slows it down, then measure again"
     )

@@ -21,7 +21,7 @@ FASTER_THAN_FEW_RESULTS = 2.5
 0.75 % are faster than that by the other one of the same GPU."""
 FEW_RESULTS = 2
 MOST_OF_NODE = 72
-"""Largest number of GPUs in what a log calls a node: a whole NVL72; no other has more than 16."""
+"""Largest number of GPUs in a log's node: a whole NVL72; no other has more than 16."""
 
 
 @lru_cache

@@ -65,7 +65,7 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
     try:
         done = run(_ASK, capture_output=True, text=True, timeout=_ASK_S, check=True)  # type: ignore[operator]
     except FileNotFoundError:
-        return {}, "Slurm was not asked: this machine has no sinfo; its state is that of the last night"
+        return {}, "Slurm was not queried: this machine has no sinfo; its state is that of the last night"
     except (OSError, subprocess.SubprocessError) as error:
         return {}, f"Slurm does not answer ({sanitize(error, 200)}); its state is that of the last night"
     return read_sinfo(done.stdout), ""
@@ -147,7 +147,7 @@ def build_row(
 
     Args:
         name: The name of the node.
-        slurm: The current state, or None if Slurm was not queried or does not know the node.
+        slurm: The current state, or None if Slurm was not queried or lacks the node.
         night: The end of the last night that included it, and its findings.
         provision: The last provisioning that included it.
         imaging: The progress of its re-imaging.

@@ -110,7 +110,7 @@ def parse(
 
     Args:
         stream: The stream, open in binary mode; it need not be seekable.
-        format: A key of :data:`FORMATS`, or ``auto``.
+        format: A key of :data:`FORMATS`, or ``auto``; ignored if ``lines`` are given.
         name: The name of the file in findings and measurements.
         observers: The observers that get every line in the same pass, so that a log with other
             lines than its format's own is read only once.
@@ -118,7 +118,8 @@ def parse(
         declared: The kernel log lines that an operator has declared harmless.
 
     Returns:
-        The record. No content raises an error: unreadable content is ``unproven`` with a reason.
+        Measurements, findings and verdict. No content raises an error: a log that cannot be understood
+        is ``unproven``, with a finding that has the reason.
 
     Raises:
         ValueError: The format is unknown; the message suggests similar names.
@@ -172,7 +173,7 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
 def _find_other_tools(log: Log, own: str, block: bytes) -> None:
     """Record output of tools other than the one whose format the log has."""
     for name, at in other_tools(block, own).items():
-        message = f"judged as {own}; what {name} printed is not: give each tool's output as a file of its own"
+        message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
         log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
 
 
@@ -248,8 +249,8 @@ def read_log_file(
     observers: Sequence[LineObserver] = (),
     lines: LineRules | None = None,
 ) -> tuple[ParsedLog, LogFile]:
-    """Return a parsed log, and its entry in a run's record, with digest and size of the
-    uncompressed content.
+    """Return a parsed log and its entry in a run's record. Digest (SHA-256) and size (bytes) of the
+    entry are those of the uncompressed content.
 
     Args:
         path: The path of the log.

@@ -286,7 +286,7 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         payload: The bytes from the opening brace on, including any further text of the line.
 
     Returns:
-        The value, and a description of what was wrong with it ("" for numbers that only Python's
+        The value, and a description of its problem ("" for numbers that only Python's
             JSON accepts).
 
     Raises:
@@ -589,9 +589,7 @@ class Events(LogParser):
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
         if key in self.course.watched and key not in _PARTS:
-            self.course.logged.add(
-                key
-            )  # the line is there, and what is damaged of it has a finding of its own
+            self.course.logged.add(key)  # the line is there, and its damage has its own finding
         # This also applies if the rest is damaged: a NaN loss is recognized in any notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
@@ -1000,7 +998,7 @@ class Events(LogParser):
         line, rank = self.place(position)
         state = read_gpu_state(value)
         if state is None:
-            message = "a state of a GPU does not say of which GPU or moment it is"
+            message = "a state of a GPU does not state its GPU or its moment"
             self.log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
             return
         where = f"GPU {state.gpu} {MOMENTS[state.moment]}"
@@ -1026,7 +1024,7 @@ class Events(LogParser):
     def on_unproven(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record what a Rackproof workload reports as not proven, with the reason."""
+        """Record a part that a Rackproof workload reports as not proven, with the reason."""
         line, rank = self.place(position)
         stated = value if isinstance(value, dict) else {}
         what, why = text_of(stated.get("what") or "something", 200), text_of(stated.get("why") or "no reason")
@@ -1078,7 +1076,7 @@ class Events(LogParser):
             return
         early = [mark for mark in marks.kept if mark.line < before]
         for mark in early:
-            message = "a task ended with an error before the training began: it was no rank of it"
+            message = "a task ended with an error before the training began: it was not a rank of it"
             self.log.find("task_failed", message, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
         marks.kept = [mark for mark in marks.kept if mark.line >= before]
         marks.count -= len(early)
@@ -1116,7 +1114,7 @@ class Events(LogParser):
         # An empty status proves neither success nor failure.
         bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
         for status, line in bad[:5]:
-            self.log.find("aborted", f"run_stop says {status!r}", Verdict.FAIL, line=line)
+            self.log.find("aborted", f"run_stop has the status {status!r}", Verdict.FAIL, line=line)
         return bool(bad)
 
     def _stopped_well(self) -> bool:
@@ -1138,7 +1136,7 @@ class Events(LogParser):
         elif not has_status:
             log.find(
                 "no_status",
-                "run_stop does not say how the run ended",
+                "run_stop does not state how the run ended",
                 Verdict.UNPROVEN,
                 line=self.run_stop_line,
             )
@@ -1155,7 +1153,7 @@ class Events(LogParser):
         if wall < seconds - 2:
             self.log.find(
                 "result_mismatch",
-                f"the RESULT line says {wall:.0f} s, run_start to run_stop takes {seconds:.0f} s",
+                f"the RESULT line has {wall:.0f} s, run_start to run_stop takes {seconds:.0f} s",
                 Verdict.UNPROVEN,
                 line=line,
             )
@@ -1184,7 +1182,7 @@ class Events(LogParser):
             self._judge_target(target, last_is_lost=bool(lost))
 
     def _note_judged_by(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Store as a tag what the result was judged by, unless the log itself has a tag of this name."""
+        """Store the basis of the judgement as a tag, unless the log itself has a tag of this name."""
         tags = self.log.tags
         tags.pop(JUDGED_BY, None)
         if len(tags) >= MAX_TAGS:

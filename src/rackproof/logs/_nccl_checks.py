@@ -107,7 +107,7 @@ class Figures:
             # The same sizes may be measured several times.
             if sizes and rows % sizes:
                 named = " ".join(one for one in kind if one)
-                return f"{rows} rows of {named}, and {sizes} sizes were asked for"
+                return f"{rows} rows of {named}, and {sizes} sizes were requested"
         return ""
 
 

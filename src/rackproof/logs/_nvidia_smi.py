@@ -86,7 +86,7 @@ def find_remark(log: Log, at: int, text: str) -> bool:
     if _WARNING.match(text):
         log.find(
             "tool_warning",
-            "nvidia-smi warns of something that no check knows: look it up",
+            "nvidia-smi prints an unknown warning: look it up",
             Verdict.UNPROVEN,
             line=at,
             excerpt=text,

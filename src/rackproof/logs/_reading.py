@@ -554,7 +554,7 @@ class Log:
         return Source(file=self.name or None, line=line, rank=rank)
 
     def mark(self, code: str, position: int) -> None:
-        """Record the text of a failure; the parser decides at the end what it means."""
+        """Record the text of a failure; the parser decides at the end about its meaning."""
         marks = self.marks.get(code)
         if marks is None:
             marks = self.marks[code] = Marks()

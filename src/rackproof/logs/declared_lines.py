@@ -80,7 +80,9 @@ def _entry(raw: object, where: str) -> DeclaredLine:
         raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
     pattern, why = raw["pattern"], raw["why"]
     if not isinstance(why, str) or len(why.strip()) < 3:
-        raise DeclaredLinesError(f"{where}: why has to say why the line is harmless, best with a link")
+        raise DeclaredLinesError(
+            f"{where}: why must give the reason why the line is harmless, best with a link"
+        )
     if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST_PATTERN:
         raise DeclaredLinesError(f"{where}: pattern has to be a text of 1 to {LONGEST_PATTERN} characters")
     if problem := _why_unusable(pattern):
@@ -109,7 +111,7 @@ def _why_unusable(pattern: str) -> str:
         compiled = re.compile(pattern)
         parsed = parsed_pattern(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a regular expression: {error}"
     if compiled.match(""):
         return "fits every line: begin it with the words of the message"
     if (letters := _letters(parsed)) < FEWEST_LETTERS:

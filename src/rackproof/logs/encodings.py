@@ -1,4 +1,4 @@
-"""Recognise logs that are not plain text by their first bytes, and say how to convert them."""
+"""Recognise logs that are not plain text by their first bytes, with the command that converts them."""
 
 from __future__ import annotations
 

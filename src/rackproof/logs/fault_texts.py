@@ -25,7 +25,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # Slurm gives a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1,
     # 4.1, 5.0 and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
-    # If a rank died before a good end, no log shows what the other ranks computed afterwards.
+    # If a rank died before a good end, no log proves the other ranks' later results.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
     "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
     "job_aborted": ("a program or its launcher aborted the whole job", Verdict.FAIL, Verdict.FAIL),
@@ -50,10 +50,10 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "io_unclear": ("a file system or a device went away", Verdict.FAIL, Verdict.UNPROVEN),
     "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
     "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
-    "xid_unknown": ("an XID that no table knows", Verdict.UNPROVEN, Verdict.UNPROVEN),
-    "xid_reset": ("an XID that asks for a reset or more", Verdict.FAIL, Verdict.FAIL),
+    "xid_unknown": ("an unknown XID", Verdict.UNPROVEN, Verdict.UNPROVEN),
+    "xid_reset": ("an XID that requires a reset or more", Verdict.FAIL, Verdict.FAIL),
     "kernel_fault": ("the kernel reports a hardware fault", Verdict.FAIL, Verdict.FAIL),
-    "kernel_fault_unclear": ("the kernel reports what may be a fault", Verdict.UNPROVEN, Verdict.UNPROVEN),
+    "kernel_fault_unclear": ("the kernel reports a possible fault", Verdict.UNPROVEN, Verdict.UNPROVEN),
     "kernel_fault_mild": ("the kernel reports an error it corrected", Verdict.DEGRADED, Verdict.DEGRADED),
 }
 FAULT_TEXTS = frozenset(MEANING)
@@ -255,7 +255,7 @@ _RULES = (
         b"Stale |No such device|endpoint",
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
-        # It is not a fault if a program asks for the peer of a connection that is already closed.
+        # It is not a fault if a program reads the peer of a connection that is already closed.
         rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected",
         rb"after transport endpoint shutdown",
     ),
@@ -283,7 +283,7 @@ _NO_XID = re.compile(
     rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
 )
 _OWN_WORDS = ("program_crashed", "out_of_memory", "task_hung", "cpu_throttled", "damaged_line", "xid")
-"""Kinds of kernel lines that have rules of their own here, or that are no fault of a run."""
+"""Kinds of kernel lines that have rules of their own here, or that are not faults of a run."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU"
 )

@@ -67,7 +67,7 @@ class GpuBurnParser(LogParser):
         """Read one line."""
         if progress := _PROGRESS.match(text):
             if self.tested is not None:
-                # Another test starts in the same file: what it does not finish with is unknown.
+                # Another test starts in the same file: its missing end is unknown.
                 self.tested, self.results, self.speeds = None, {}, {}
             self.done = number(progress[1]) or 0.0
             self.progress(at, text)

@@ -18,7 +18,7 @@ BUSY_PERCENT = 5.0
 """Utilisation from which a GPU is in use by others: an idle GPU shows 0 %, and another program that
 takes a tenth of the time shows 10 %."""
 FOREIGN_MEMORY_MIB = 256.0
-"""Memory above which a GPU is in use by others, without what the driver reserves: an idle H100 or
+"""Memory above which a GPU is in use by others, without the driver's reserve: an idle H100 or
 H200 shows 0 MiB, another program's context 714 to 723 MiB."""
 _EVIDENCE = {
     "processes": "its compute processes",

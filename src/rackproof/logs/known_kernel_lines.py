@@ -75,7 +75,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^ipmi_si \S{1,40}: Error clearing flags: ",
-        "drivers/char/ipmi/ipmi_si_intf.c: a management controller that does not know the command",
+        "drivers/char/ipmi/ipmi_si_intf.c: a management controller that lacks the command",
     ),
     (
         r"^hpet_acpi_add: no address or irqs in _CRS",
@@ -153,7 +153,8 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"mlx5_cmd_out_err:.{0,40}ACCESS_REG\(0x805\) .{0,40}failed, status bad (?:operation|parameter)",
-        "github.com/leptonai/gpud/issues/1164: ConnectX-7 of an HGX B200, asked for what it does not have",
+        "github.com/leptonai/gpud/issues/1164: ConnectX-7 of an HGX B200, after a request for an absent "
+        "feature",
     ),
     (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
     # Faults that programs cause to themselves, and lines that only follow another line.

@@ -120,7 +120,7 @@ class Mll06Parser(Events):
         self.event(head[2].decode("ascii"), body.get("value"), body.get("metadata"), time, position)
 
     def _decode_body(self, payload: bytes, position: int) -> object:
-        """Return an event's JSON; record what is wrong with it.
+        """Return an event's JSON; record its problem.
 
         Raises:
             ValueError: The JSON cannot be decoded.
@@ -147,7 +147,7 @@ class Mll06Parser(Events):
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
                 "impossible_value",
-                "a throughput that is no positive number",
+                "a throughput that is not a positive number",
                 Verdict.UNPROVEN,
                 line=line,
                 excerpt=found[0],
@@ -226,7 +226,7 @@ class Mll06Parser(Events):
         if beyond > LONG_STARTUP_S:
             self.log.find(
                 "long_result",
-                f"the RESULT line says {beyond:.0f} s more than run_start to run_stop",
+                f"the RESULT line has {beyond:.0f} s more than run_start to run_stop",
                 line=line,
             )
 

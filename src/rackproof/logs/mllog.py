@@ -67,7 +67,7 @@ class MllogParser(Events):
         self.block_done()
 
     def lenient(self, payload: bytes, position: int) -> None:
-        """Read an event that is not strict JSON of the usual shape; record what is wrong with it."""
+        """Read an event that is not strict JSON of the usual shape; record its problem."""
         start = payload.find(b"{")
         if start < 0:
             self.unreadable(payload, position)
@@ -81,7 +81,7 @@ class MllogParser(Events):
             self.unreadable(payload, position)
             return
         if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
-            self.unreadable(payload, position, "is no event")
+            self.unreadable(payload, position, "is not an event")
             return
         time_ms = _milliseconds(entry)
         if time_ms is not None and (not math.isfinite(time_ms) or not 0 < time_ms < 1e15):

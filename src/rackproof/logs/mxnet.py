@@ -92,7 +92,7 @@ class MxnetParser(LogParser):
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
                 "impossible_value",
-                "an epoch time that is no positive number",
+                "an epoch time that is not a positive number",
                 Verdict.UNPROVEN,
                 line=at,
                 excerpt=text,
@@ -108,7 +108,7 @@ class MxnetParser(LogParser):
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
                 "impossible_value",
-                "a speed that is no positive number",
+                "a speed that is not a positive number",
                 Verdict.UNPROVEN,
                 line=at,
                 excerpt=text,
@@ -128,7 +128,7 @@ class MxnetParser(LogParser):
         value = number(raw)
         if value is None:
             self.log.find(
-                "damaged_line", f"{kind}-{name} is no number", Verdict.UNPROVEN, line=at, excerpt=text
+                "damaged_line", f"{kind}-{name} is not a number", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
         if not math.isfinite(value):

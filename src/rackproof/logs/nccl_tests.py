@@ -351,7 +351,7 @@ class NcclTestsParser(LogParser):
             table.candidates = self.named
         self._judge_devices(at, stream.devices)
         if not stream.most_bytes:
-            message = "the line with the sizes asked for (# nThread …) is missing: rows may be, too"
+            message = "the line with the requested sizes (# nThread …) is missing: rows may be, too"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
         if not stream.devices.ranks:
             message = "no list of the ranks' devices above the table"
@@ -385,7 +385,7 @@ class NcclTestsParser(LogParser):
     def _judge_last_size(self, at: int, stream: LabelledLines, table: BandwidthTable) -> None:
         """Record a table that ends before the largest requested size; sizes are rounded down slightly."""
         if stream.factor > 1 and 0 < table.largest * stream.factor <= 0.9 * stream.most_bytes:
-            message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were asked for"
+            message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were requested"
             self.log.find("cut_off", message, Verdict.UNPROVEN, line=at)
 
     def _judge_sizes(self, at: int | None, sizes: int, table: BandwidthTable) -> None:
@@ -705,7 +705,7 @@ class NcclTestsParser(LogParser):
             message = "a row whose count is not its size by the bytes of its type"
             self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=table.off_count)
         if table.validates is False and table.checked:
-            message = "wrong values are counted, though the program was asked for no validation"
+            message = "wrong values are counted, although the program was started without validation"
             self.log.find("not_checked", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:

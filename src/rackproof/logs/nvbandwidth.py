@@ -174,7 +174,7 @@ class NvbandwidthParser(LogParser):
             self.cell(at, self.test, name, column, value)
 
     def close(self) -> None:
-        """Record what the current test lacks when the next one starts."""
+        """Record the missing parts of the current test when the next one starts."""
         if not self.test:
             return
         if not self._matrix_without_sum() and not self.parts:
@@ -339,7 +339,7 @@ class NvbandwidthParser(LogParser):
         passed = 0
         for test in tests[:500]:
             if not isinstance(test, dict):
-                self.log.find("damaged_json", "a test case that is no object", Verdict.UNPROVEN)
+                self.log.find("damaged_json", "a test case that is not an object", Verdict.UNPROVEN)
                 continue
             passed += self.test_case(test)
         return passed > 0
@@ -455,7 +455,7 @@ class NvbandwidthParser(LogParser):
 
 
 def _by_process(text: str) -> Iterator[str]:
-    """Yield what each process printed, without a launcher's labels; all of it, where lines have none."""
+    """Yield each process's output, without a launcher's labels; the whole text if lines have no labels."""
     processes: dict[str, list[str]] = {}
     first = split_label(text.partition("\n")[0])[0]
     if not first:

@@ -243,7 +243,7 @@ WELL = frozenset(
         "Requested functionality has been deprecated",
     }
 )
-"""Words that state by themselves that nothing is wrong, accepted in readings that no check knows."""
+"""Words that mean that nothing is wrong; they are accepted in unknown readings."""
 _SCANNED = (
     "ecc_errors",
     "remapped_rows",
@@ -418,7 +418,7 @@ class NvidiaSmiXmlParser(_Whole):
         self._recovery(gpu, element)
         self._fabric(gpu, element)
         for unknown in _unknown_values(element):
-            message = f"GPU {gpu.index} {gpu.uuid}: a value that no check knows: {unknown}"
+            message = f"GPU {gpu.index} {gpu.uuid}: an unknown value: {unknown}"
             log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=element.line)
         for path in _SLOWED:
             if element.get(path) == "Active":
@@ -432,7 +432,7 @@ class NvidiaSmiXmlParser(_Whole):
         self._instances(gpu, element)
 
     def _slowdowns(self, gpu: Gpu, element: _Element) -> None:
-        """Find slowdowns that are longer than a day; the report does not say since when they are counted."""
+        """Find slowdowns that are longer than a day; the report does not state the start of the count."""
         for reason, slowed_s in _slowdown_counters(element):
             if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
                 since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
@@ -454,7 +454,7 @@ class NvidiaSmiXmlParser(_Whole):
                         "ecc_uncorrected", f"{name}: {tag} ({text:.20})", Verdict.FAIL, line=instance.line
                     )
                 elif (count is None and text not in WELL) or (count or 0) < 0:
-                    message = f"{name}: a value that no check knows: {tag}: {text:.60}"
+                    message = f"{name}: an unknown value: {tag}: {text:.60}"
                     self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=instance.line)
 
     def _recovery(self, gpu: Gpu, element: _Element) -> None:
@@ -462,7 +462,7 @@ class NvidiaSmiXmlParser(_Whole):
         wanted = element.find("gpu_recovery_action")
         action = element.get("gpu_recovery_action")
         if wanted is not None and (verdict := recovery_verdict(action)):
-            message = f"GPU {gpu.index} {gpu.uuid}: the driver asks for: {action}"
+            message = f"GPU {gpu.index} {gpu.uuid}: the driver requires: {action}"
             self.log.find("recovery_action", message, verdict, line=wanted.line)
 
     def _impossible(self, gpu: Gpu, element: _Element) -> None:
@@ -502,7 +502,7 @@ def _contradictions(gpu: Gpu, element: _Element) -> Iterator[str]:
 def _address_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
     bus_id = element.get("pci/pci_bus_id") or element.get("pci/bus_id")
     if bus_id and bus_id.lower() != gpu.bus_id.lower():
-        yield f"it is at {gpu.bus_id:.20}, and its PCI section says {bus_id:.20}"
+        yield f"it is at {gpu.bus_id:.20}, and its PCI section has {bus_id:.20}"
 
 
 def _draw_faults(gpu: Gpu, element: _Element) -> Iterator[str]:

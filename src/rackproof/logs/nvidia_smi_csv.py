@@ -168,9 +168,7 @@ class NvidiaSmiCsvParser(LogParser):
             self._take_header(cells)
         elif not self.is_headless and _HEADLESS.match(line):
             self.is_headless = True
-            message = (
-                "no header line above the table, so that nothing states what its columns are: ask again "
-            )
+            message = "no header line above the table, so that its columns are unknown: run it again "
             message += "with --format=csv, without noheader"
             self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
@@ -218,7 +216,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.readings.setdefault(_lasting(readings), at)
 
     def _count(self, values: Mapping[str, str]) -> None:
-        """Count the GPUs in rows, and record what the rows show of their state."""
+        """Count the GPUs in rows, and record their states."""
         named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
@@ -279,7 +277,7 @@ class NvidiaSmiCsvParser(LogParser):
             return
         bits = _bits(reason, cell)
         if bits is None or unknown_bits(bits):
-            message = f"GPU {gpu}: reasons for low clocks that no check knows: {reason} is {cell:.60}"
+            message = f"GPU {gpu}: unknown reasons for low clocks: {reason} is {cell:.60}"
             self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         elif slowdowns := slowdowns_of(bits):
             shown = ", ".join(one.words for one in slowdowns)
@@ -294,12 +292,12 @@ class NvidiaSmiCsvParser(LogParser):
             if cell in _YES:
                 log.find(code, f"GPU {gpu}: {fault}", Verdict.FAIL, line=at)
             elif cell not in _NO and not _NOTHING.fullmatch(cell):
-                message = f"GPU {gpu}: a value that no check knows: {column} is {cell:.60}"
+                message = f"GPU {gpu}: an unknown value: {column} is {cell:.60}"
                 log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         self._judge_fabric_health(at, gpu, values)
         action = values.get("gpu_recovery_action", "")
         if not _NOTHING.fullmatch(action) and (verdict := recovery_verdict(action)):
-            log.find("recovery_action", f"GPU {gpu}: the driver asks for: {action:.60}", verdict, line=at)
+            log.find("recovery_action", f"GPU {gpu}: the driver requires: {action:.60}", verdict, line=at)
         if values.get("inforom.checksum_validation", "") == "invalid":
             message = f"GPU {gpu}: its infoROM is corrupted: {INFOROM_REMEDY}"
             log.find("inforom_corrupted", message, Verdict.FAIL, line=at)
@@ -313,7 +311,7 @@ class NvidiaSmiCsvParser(LogParser):
             return
         for column in values.keys() - {"fabric.health.summary"}:
             if column.startswith("fabric.health.") and (cell := _word(values, column)) not in WELL:
-                message = f"GPU {gpu}: a value that no check knows: {column} is {cell:.60}"
+                message = f"GPU {gpu}: an unknown value: {column} is {cell:.60}"
                 self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
 
     def _find_lacking(self) -> None:
@@ -344,7 +342,7 @@ class NvidiaSmiCsvParser(LogParser):
     def _judge_content(self) -> None:
         """Record rows that identify no GPU, show nothing of its state, or are fewer than the GPUs."""
         if not self.gpus:
-            message = "no column names a GPU: ask for uuid or index, too"
+            message = "no column names a GPU: add uuid or index"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         elif any(count != len(self.gpus) for count in self.counted):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
@@ -359,9 +357,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         find_missing_indexes(self.log, "the table", self.indexes)
         if not self.shows_health:
-            message = (
-                "no value shows anything of the GPUs' state: ask for temperature.gpu and ecc.errors.…, too"
-            )
+            message = "no value shows anything of the GPUs' state: add temperature.gpu and ecc.errors.…"
             self.log.find("no_rows", message, Verdict.UNPROVEN)
 
 

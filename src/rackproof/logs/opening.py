@@ -1,4 +1,4 @@
-"""Opens logs, also compressed ones (gzip, xz, bzip2), and names what cannot be read as a log.
+"""Open logs, also compressed ones (gzip, xz, bzip2), and name files that cannot be read as a log.
 
 The first bytes of a file show its type, whatever its name. Unpacking is bounded: a few bytes may expand to
 terabytes.
@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict, worst
 
 MOST_UNPACKED = 8 << 30
-"""Bytes that are read of a compressed log: sixteen times what a training of a week writes."""
+"""Bytes that are read of a compressed log: sixteen times the log of a week's training."""
 _HEAD = 512
 _UNPACK: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast("BinaryIO", gzip.GzipFile(fileobj=raw)),
@@ -91,7 +91,7 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
     """Open a log for reading.
 
     Raises:
-        OSError: It cannot be read, or is no plain file: a device may have no end, a FIFO no writer.
+        OSError: It cannot be read, or is not a plain file: a device may have no end, a FIFO no writer.
     """
     if special := special_file(Path(path)):
         raise OSError(errno.EINVAL, f"it is {special}, not a file", str(path))
@@ -100,7 +100,7 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
 
 
 def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
-    """Return a log with what kept it from being read whole, if anything did: it is unproven, then."""
+    """Return a log with the reason if it could not be read whole: it is then unproven."""
     if not problem:
         return log
     finding = Finding(
@@ -120,7 +120,7 @@ def why_no_log(path: Path) -> str:
         OSError: It cannot be read.
     """
     if special := special_file(path):
-        return f"{special}, not a file: copy what it gives into a file, or pipe it in and name the file -"
+        return f"{special}, not a file: copy its output into a file, or pipe it in and name the file -"
     with path.open("rb") as raw:
         head = raw.read(_HEAD)
         if any(head.startswith(magic) for magic in _UNPACK):

@@ -191,7 +191,7 @@ class PerftestParser(LogParser):
             return []
         if "t_avg" not in results:
             message = (
-                "perftest's JSON does not say whether its bandwidth is in MiB/s or Gbit/s: "
+                "perftest's JSON does not state whether its bandwidth is in MiB/s or Gbit/s: "
                 "give the text that the program prints"
             )
             self.log.find("unit_unknown", message, Verdict.UNPROVEN)
@@ -200,7 +200,7 @@ class PerftestParser(LogParser):
         for key in _JSON_LATENCIES:
             value = number(results[key]) if key in results else 0.0
             if value is None or not 0 <= value < math.inf or (value == 0 and key == "t_avg"):
-                message = "a latency that is no positive number"
+                message = "a latency that is not a positive number"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN)
             elif key in results:
                 name = f"ib_{verb}_lat{'' if key == 't_avg' else key[1:]}"
@@ -324,7 +324,7 @@ class PerftestParser(LogParser):
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
         what = "latency" if column.direction is _LOWER else "bandwidth"
-        message = f"a {what} that is no positive number"
+        message = f"a {what} that is not a positive number"
         self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _keep(
@@ -399,7 +399,7 @@ class PerftestParser(LogParser):
     def _tables_ended(self) -> bool:
         """Return whether there is a table and each one is complete; record missing parts."""
         if self.tables > self.titles:
-            message = "a table without the heading that says which test it is of"
+            message = "a table without the heading that names its test"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
         if self.titles > self.tables > 0:
             self.log.find("cut_off", "a test without its table", Verdict.UNPROVEN)

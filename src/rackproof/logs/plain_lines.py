@@ -71,7 +71,7 @@ class PlainLinesParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False: only a definition knows the format of its program's output."""
+        """Return False: only a definition states the format of its program's output."""
         return False
 
     def __init__(self, log: Log, rules: LineRules) -> None:
@@ -108,7 +108,7 @@ class PlainLinesParser(LogParser):
         """
         value = number(shown)
         if value is None or not math.isfinite(value) or value < reading.rule.at_least:
-            message = f"{name}: {shown!r:.60} is no possible value"
+            message = f"{name}: {shown!r:.60} is not a possible value"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
             return
         reading.take(at, value)
@@ -133,7 +133,7 @@ class PlainLinesParser(LogParser):
             self.log.find("metric_missing", message, Verdict.UNPROVEN)
             return None
         if reading.rule.take == "only" and reading.count > 1:
-            message = f"{name}: {reading.count} lines fit its pattern; say with `take` which one counts"
+            message = f"{name}: {reading.count} lines fit its pattern; name the one that counts with `take`"
             self.log.find("several_values", message, Verdict.UNPROVEN, line=reading.line)
             return None
         if reading.samples and reading.count > MOST_REPETITIONS:

@@ -247,7 +247,7 @@ class Follower:
         if known:
             self._now = replace(self._now, **known)
 
-    # -- what follows from it ---------------------------------------------------------------------
+    # -- conclusions -------------------------------------------------------------------------
 
     def _fraction(self) -> float | None:
         now = self._now

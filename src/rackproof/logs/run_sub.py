@@ -368,7 +368,7 @@ def _mpi_findings(output: RunSubOutput) -> list[Finding]:
     if not output.mpi_errors:
         return []
     message = (
-        f"Slurm could not start ranks with the MPI that run.sub asks for: {output.mpi_errors[0]}; "
+        f"Slurm could not start ranks with the MPI that run.sub requests: {output.mpi_errors[0]}; "
         "install its library on all nodes, or name another kind with "
         "bench_environment: {SLURM_MPI_TYPE: ...}"
     )
@@ -437,7 +437,7 @@ def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     """Compare the requested nodes with the nodes in the log and in the training step."""
     findings = wrong_nodes("the log", set(output.node_list), set(nodes)) if output.node_list else []
     if output.node_count not in (None, len(nodes)):
-        message = f"the log is of {output.node_count} nodes, {len(nodes)} were asked for"
+        message = f"the log is of {output.node_count} nodes, {len(nodes)} were requested"
         findings.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
     findings += _job_number_findings(output)
     unmarked = "start_marker" in script.lacks and START not in output.times
@@ -468,9 +468,9 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     fitting = {"gpu": len(nodes) * gpus, "node": len(nodes)}
     if output.ranks in ([fitting[script.processes]] if script.processes else fitting.values()):
         return []
-    message = f"{output.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were asked for"
+    message = f"{output.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were requested"
     if output.ranks == len(nodes):
-        message += "; where one process a node is meant, the definition has to say processes: node"
+        message += "; where one process a node is meant, the definition needs processes: node"
     return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
 
 
@@ -536,7 +536,7 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
     odd = [f"{sanitize(host, 100)} has {count} ranks" for host, count in ranks.items() if count != gpus]
     # A host's own name may differ from Slurm's: then none of the names is one of Slurm's.
     if asked & ranks.keys():
-        odd += [f"{sanitize(host, 100)} was not asked for" for host in ranks if host not in asked]
+        odd += [f"{sanitize(host, 100)} was not requested" for host in ranks if host not in asked]
         odd += [f"{sanitize(node, 100)} has none" for node in sorted(asked - ranks.keys())]
     if not odd:
         return []
@@ -653,9 +653,8 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
 
 
 # -- Slurm's own record of a job ------------------------------------------------------------------------
-#
-# What a log says of itself may be another run's, or cut off; where and when the job ran, and how it ended,
-# Slurm knows. The report is text from a node all the same: anything in it may be missing or of another type.
+# A log's statements may be another run's, or cut off; Slurm has the place, the time and the end of the job.
+# Its report is text from a node, too: anything in it may be missing or of another type.
 
 
 class JobTimes(NamedTuple):
@@ -768,7 +767,7 @@ def _record_node_findings(end: Mapping[str, Any], nodes: Sequence[str]) -> list[
     findings = wrong_nodes("Slurm", {str(node) for node in used}, set(nodes))
     count = sanitize(end.get("node_count") or "", 20)
     if count and count != str(len(nodes)) and not findings:
-        message = f"{_job(end)} had {count} nodes by Slurm, {len(nodes)} were asked for"
+        message = f"{_job(end)} had {count} nodes by Slurm, {len(nodes)} were requested"
         findings.append(_unproven("wrong_nodes", message))
     return findings
 
@@ -782,10 +781,10 @@ def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
         asked: The requested nodes.
     """
     words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - used)]
-    words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(used - asked)]
+    words += [f"{sanitize(name, 100)} was not requested" for name in sorted(used - asked)]
     if not words:
         return []
-    return [_unproven("wrong_nodes", f"other nodes than asked for, by {origin}: {', '.join(words)}")]
+    return [_unproven("wrong_nodes", f"other nodes than requested, by {origin}: {', '.join(words)}")]
 
 
 def _unproven(code: str, message: str) -> Finding:

@@ -209,7 +209,7 @@ class TfCnnParser(LogParser):
         value = number(raw)
         if value is None:
             self.log.find(
-                "damaged_line", "a total that is no number", Verdict.UNPROVEN, line=at, excerpt=text
+                "damaged_line", "a total that is not a number", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
         message = f"total images/sec is {raw}"
@@ -351,7 +351,7 @@ class TfCnnParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
         asked, last = number(self.log.tags.get("num_batches")), self.steps.last
         if asked is not None and last is not None and not last <= asked < last + max(1.0, self.steps.usual):
-            message = f"the last step is {last:g}, and {asked:g} batches were asked for"
+            message = f"the last step is {last:g}, and {asked:g} batches were requested"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _compare_with_steps(self, total: float, at: int) -> None:

@@ -35,7 +35,7 @@ have no year."""
 _OF_KERNEL = re.compile(
     rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
 )
-"""Pattern of the kernel's own messages; messages about a node's programs are no fault of the node."""
+"""Pattern of the kernel's own messages; messages about a node's programs are not faults of the node."""
 _LOST_LINES = re.compile(
     r"systemd-journald\[\d{1,9}\]: (?:Missed \d{1,12} kernel messages|/dev/kmsg buffer overrun)"
 )
@@ -54,7 +54,7 @@ _MESSAGES = {
     "out_of_memory": "the node ran out of memory, and a program was killed",
     "cpu_throttled": "a processor was too hot and was slowed down",
     "program_crashed": "a program that the node's work rests on has crashed",
-    "unknown_kernel_error": "an error of the kernel that no rule knows",
+    "unknown_kernel_error": "an unknown error of the kernel",
     "declared_harmless": "a line that is declared harmless",
     "damaged_line": "an XID line that cannot be read",
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SEAL = "seal"
-# Bytes that are not text come as lone surrogates, which what lies between may replace.
+# Bytes that are not text come as lone surrogates, which the connection may replace.
 _NOT_TEXT = re.compile(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)")
 
 

@@ -12,7 +12,7 @@ _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 def clock_offset(asked: float, answered: float, begin: object, end: object) -> float | None:
     """Return how far a node's clock is off for certain, in seconds: 0 while its times fit between ours.
 
-    The time that a busy controller takes to ask is not a fault of the node's clock.
+    The delay of a busy controller's query is not a fault of the node's clock.
 
     Args:
         asked: The moment of the query, by the controller's clock.

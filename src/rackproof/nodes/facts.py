@@ -68,7 +68,7 @@ def _machine_id(files: Mapping[str, Any]) -> str:
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    # lscpu knows the names of Arm's cores; their /proc/cpuinfo has only numbers.
+    # lscpu prints the names of Arm's cores; their /proc/cpuinfo has only numbers.
     by_lscpu = _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")).get("model name")
     return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
@@ -87,7 +87,7 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
     """Return findings from the facts of a node: tools that hang or fail, a driver that does not answer.
 
-    An absent ``nvidia-smi`` is no finding if no GPUs are expected: not every node has them.
+    An absent ``nvidia-smi`` is not a finding if no GPUs are expected: not every node has them.
 
     Args:
         name: The name of the node.
@@ -153,7 +153,7 @@ def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
     """Yield the warnings of nvidia-smi above and below its answer."""
     for _at, remark in lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ():
         if inforom_address(remark) is None:
-            text = f"{name}: nvidia-smi warns of what no check knows; look it up"
+            text = f"{name}: nvidia-smi prints an unknown warning; look it up"
             yield _finding("tool_warning", text, Verdict.UNPROVEN, sanitize(remark, 300), source)
         else:
             text = f"{name}: the infoROM of a GPU is corrupted: {INFOROM_REMEDY}"

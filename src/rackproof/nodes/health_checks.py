@@ -382,7 +382,7 @@ def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
     for remark in node.snapshot.smi_remarks:
         address = inforom_address(remark)
         if address is None:
-            evidence = f"nvidia-smi warns of what no check knows: {remark}"
+            evidence = f"nvidia-smi prints an unknown warning: {remark}"
             yield node.finding("tool_warning", Verdict.UNPROVEN, "watch", evidence, "hint")
             continue
         gpu = by_bus.get(normalize_bus_id(address))
@@ -419,7 +419,7 @@ def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _unknown_values(subject: GpuSubject) -> Iterator[HealthFinding]:
     if unknown := subject.gpu.unknown_values:
-        evidence = f"values that no check knows: {', '.join(unknown)}"
+        evidence = f"unknown values: {', '.join(unknown)}"
         yield subject.finding("gpu_value_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
@@ -506,7 +506,7 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
     requested = subject.gpu.recovery_action
     if verdict := recovery_verdict(requested):
         action: Action = "reboot" if "reboot" in requested.lower() else "reset"
-        evidence = f"the driver asks for: {sanitize(requested, 60)}"
+        evidence = f"the driver requires: {sanitize(requested, 60)}"
         known = verdict is Verdict.FAIL
         yield subject.finding(
             "recovery_needed", verdict, action if known else "watch", evidence, "certain" if known else "hint"
@@ -890,7 +890,7 @@ def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
             yield _hardware_finding(node, event)
     if unknown:
         more = f"; and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
-        evidence = f"errors of the kernel that no rule knows: {'; '.join(unknown[:_UNKNOWN_SHOWN])}{more}"
+        evidence = f"unknown errors of the kernel: {'; '.join(unknown[:_UNKNOWN_SHOWN])}{more}"
         yield node.finding("unknown_kernel_error", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
@@ -1066,7 +1066,7 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
         evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
         if node.snapshot.asked_as_root is False:
             # A user's limit in a login is not that of a job.
-            evidence += "; this is the limit of the user that asked, without root"
+            evidence += "; this is the limit of the user of the query, without root"
             yield node.finding("memlock", Verdict.UNPROVEN, "configure", evidence, "hint")
         else:
             yield node.finding("memlock", Verdict.FAIL, "configure", evidence)

@@ -116,7 +116,7 @@ class Expectation:
         fabric: Whether the GPUs must be members of an NVLink fabric.
         nvlink_domain: Whether that fabric must span several nodes (NVL72).
         mig: Whether the GPUs may be divided (MIG).
-        slurm: Whether Slurm, if there is a cluster of it, must know the node.
+        slurm: Whether Slurm, if there is a cluster of it, must have the node.
         services: The services that must run: ``a|b`` is either of the two, and ``a?`` must run only
             if it is installed. A ``skeleton`` is a SKU that was not completed yet: no node of
     it passes.

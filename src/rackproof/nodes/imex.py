@@ -1,4 +1,4 @@
-"""The nodes of an NVLink domain, as nvidia-imex wants them: one file, the same on all of them."""
+"""The nodes of an NVLink domain, in the format of nvidia-imex: one file, the same on all of them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 _SMI = "nvidia-smi -q -x"
 _LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
 _SYSFS_PORT = "/sys/class/infiniband"
-_ASK_AGAIN = "ask by hand, then let the node be judged again"
+_ASK_AGAIN = "run it by hand, then validate the node again"
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
 """Tools that query the driver: if one hangs in it, it cannot be killed, and only a reboot ends it."""
@@ -235,7 +235,7 @@ def _statfs_state(node: NodeSubject) -> EvidenceState:
 
 
 def _kept(name: str) -> RequiredEvidence[NodeSubject]:
-    return _row(name, "earlier nights", harmless="it is kept of earlier nights, and a first night has none")
+    return _row(name, "earlier nights", harmless="it comes from earlier nights, and a first night has none")
 
 
 def _row(
@@ -261,7 +261,7 @@ def _row(
     )
 
 
-_BY_TOOL = "whether it is known, and whether the tool answered, is the row of tool {}"
+_BY_TOOL = "the row of tool {} covers its value and the tool's answer"
 
 
 def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
@@ -269,9 +269,9 @@ def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
 
 
 NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
-    _row("node", "the inventory", harmless="it is no answer of the node"),
+    _row("node", "the inventory", harmless="it is not an answer of the node"),
     _row("sku", "the inventory", harmless="a node without one has a finding of its own (no_sku)"),
-    _row("hardware_key", "serial and UUIDs", harmless="what it is made of has rows of its own"),
+    _row("hardware_key", "serial and UUIDs", harmless="its parts have their own rows"),
     _row("hostname", "uname", "hostname_unknown", needed=_needs_hostname),
     _row(
         "serial",
@@ -281,18 +281,18 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _kept("identity_serial"),
     _kept("identity_gpus"),
-    _row("identity_accepted", "the command", harmless="it is no answer of the node"),
-    _row("foreign_parts", "other nodes", harmless="empty is well, and what it is of has rows of its own"),
+    _row("identity_accepted", "the command", harmless="it is not an answer of the node"),
+    _row("foreign_parts", "other nodes", harmless="it may be empty, and its parts have their own rows"),
     _row("epoch", "the node's clock"),
-    _row("booted", "/proc/1/stat", harmless="without it no boot counts as having mended anything"),
+    _row("booted", "/proc/1/stat", harmless="without it no fault counts as repaired by a boot"),
     _row("boot_id", "/proc/sys/kernel/random/boot_id", needed=_knew_boot),
     _row("loaded", "the gatherer", harmless="a link at rest may be slow, under load it may not"),
     _row("asked_as_root", "the gatherer", harmless="without it the answer counts as root's"),
-    _row("container", "/run/systemd/container", harmless="a node that is none has to prove more"),
+    _row("container", "/run/systemd/container", harmless="a node that is not a container must prove more"),
     _row("gpus", _SMI, "gpus_unknown", needed=_smi_answers),
     _row("attached_gpus", _SMI, needed=lambda node: _is_judged(node) and bool(node.snapshot.gpus)),
     _row("unlisted_gpus", _LINK_STATUS, harmless=_BY_TOOL.format("nvlink_status")),
-    _row("smi_remarks", "nvidia-smi, beside its answers", harmless="empty is well, each line is a finding"),
+    _row("smi_remarks", "nvidia-smi, beside its answers", harmless="it may be empty, each line is a finding"),
     _row("ports", _SYSFS_PORT, harmless="how many there are is compared with the SKU and earlier nights"),
     _kept("gone_gpus"),
     _kept("gone_ports"),
@@ -304,7 +304,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _row("xids", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
     _row("hardware_events", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
-    _row("declared_lines", "the kernel's log", harmless="what an operator declared is only shown"),
+    _row("declared_lines", "the kernel's log", harmless="an operator's declarations are only shown"),
     _kept("reboots"),
     _row("versions", "the driver and its tools", state=_versions_state, needed=_needs_versions),
     _row("tools", "the gatherer", harmless="each tool has a row of its own"),
@@ -314,7 +314,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         state=_seconds_state,
         needed=lambda node: _is_judged(node) and _smi_answers(node),
     ),
-    _row("truncated", "the gatherer", harmless="empty is well, each entry is a finding (answer_cut)"),
+    _row("truncated", "the gatherer", harmless="it may be empty, each entry is a finding (answer_cut)"),
     _row(
         "mounts",
         "/proc/self/mountinfo",
@@ -597,9 +597,9 @@ _EMPTY_IS_WELL = "empty is well, each entry is a finding"
 GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("uuid", needed=_always_of_gpu),
     _gpu_row("serial"),
-    _gpu_row("index", harmless="it only says where the GPU stands in a list"),
+    _gpu_row("index", harmless="it is only the GPU's place in a list"),
     _gpu_row("bus_id", needed=lambda subject: bool(subject.node.expected.gpus)),
-    _gpu_row("module", harmless="it only says where the GPU sits"),
+    _gpu_row("module", harmless="it is only the GPU's place in the machine"),
     _gpu_row(
         "name", harmless="GPUs without a product name are a finding where the SKU has one (sku_differs)"
     ),
@@ -681,7 +681,7 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("device", "name", harmless="a port under another name is missing, and another one is new"),
     _port_row("port", "name", harmless="a port under another name is missing, and another one is new"),
     _port_row("state", "state"),
-    _port_row("physical", "phys_state", harmless="it only says more of a port that is down"),
+    _port_row("physical", "phys_state", harmless="it only describes a port that is down"),
     _port_row("rate_gbps", "rate", needed=lambda subject: subject.port.state in ("", "active")),
     _port_row("usual_gbps", "earlier nights", harmless="it is kept of earlier nights"),
     _port_row("layer", "link_layer", harmless="no check reads it"),

@@ -161,12 +161,12 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":
-        return MethodChoice("none", "asked for", {})
+        return MethodChoice("none", "requested", {})
     if not version_numbers(node.driver):
         return MethodChoice("", "the node has no NVIDIA driver", {})
     unmet = _unmet_by_method(node, dmabuf_kernel)
     if method != "auto":
-        return MethodChoice(method, "asked for", unmet)
+        return MethodChoice(method, "requested", unmet)
     for row in METHODS:
         if row.method not in unmet:
             driver = f"driver {node.driver}{' (open)' if node.open_module else ''}"
@@ -183,7 +183,7 @@ def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> No
     if node.ofed not in OFED_NAMES:
         raise ValueError(f"unknown OFED {node.ofed!r}: {', '.join(OFED_NAMES)}")
     if dmabuf_kernel and not version_numbers(dmabuf_kernel):
-        raise ValueError(f"{dmabuf_kernel!r} is no version of a kernel")
+        raise ValueError(f"{dmabuf_kernel!r} is not a version of a kernel")
 
 
 def _unmet_by_method(node: PeerMemoryNode, dmabuf_kernel: str) -> dict[str, tuple[str, ...]]:

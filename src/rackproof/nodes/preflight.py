@@ -165,7 +165,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
             "lock of dpkg",
             "free",
             f"held by {sanitize(node['dpkg_locked_by'])}",
-            "Provisioning waits for it; if that takes long, look at what it does.",
+            "Provisioning waits for it; if that takes long, look at its output.",
             fatal=False,
         )
     if node["unattended_upgrades"]:
@@ -213,7 +213,7 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
         "reboot",
         "pending reboot",
         "none",
-        f"asked for by {packages or 'a package'}",
+        f"required by {packages or 'a package'}",
         "Reboot the node at the next occasion.",
         fatal=False,
     )

@@ -2,7 +2,7 @@
 
 Never more than the allowed share of a partition is used at once, and a job is started only if its
 maximum duration still fits into the night's GPU-minutes. A job contains its programs and needs no
-shared storage; Slurm allocates its nodes at once or refuses, ends it in time, and knows all jobs by
+shared storage; Slurm allocates its nodes at once or refuses, ends it in time, and lists all jobs by
 one name, so an interrupted night leaves none behind. Requests to Slurm's host go through a
 function: this module does not use ssh.
 """

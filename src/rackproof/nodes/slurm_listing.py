@@ -33,12 +33,12 @@ _DEFAULT = "default"
 
 
 class SlurmListingError(RackproofError):
-    """The text is no list of Slurm's nodes; the message has its place and what is wrong."""
+    """The text is not a list of Slurm's nodes; the message has the place and the problem."""
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node as Slurm describes it; what is not known is empty.
+    """A node as Slurm describes it; unknown fields are empty.
 
     Args:
         name: NodeName.
@@ -63,7 +63,7 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class SlurmListing:
-    """All nodes of a text, the host of slurmctld ("" is not known), and what was not read of it."""
+    """All nodes of a text, the host of slurmctld ("" is not known), and its unread lines."""
 
     nodes: tuple[SlurmNode, ...]
     controller: str = ""
@@ -174,12 +174,12 @@ class _Reader:
             return ()
         if problem := hostlist_problem(text, MOST_NODES):
             raise SlurmListingError(
-                f"{self._place}: {sanitize(text, 80)} is no list of hosts: {problem}; correct it there"
+                f"{self._place}: {sanitize(text, 80)} is not a list of hosts: {problem}; correct it there"
             )
         return expand_hostlist(text)
 
     def listing(self, includes: Iterable[str]) -> SlurmListing:
-        """Return what was read.
+        """Return the parsed nodes.
 
         Raises:
             SlurmListingError: The text lists no nodes.

@@ -33,8 +33,8 @@ _FAILED = {
     "ERROR": "it takes no job",
     "FAIL": "it is about to fail, and takes no job",
     "FAILING": "it is about to fail, and takes no new job",
-    "INVAL": "what it registered with is not what slurm.conf has",
-    "INVALID_REG": "what it registered with is not what slurm.conf has",
+    "INVAL": "it registered with other values than slurm.conf has",
+    "INVALID_REG": "it registered with other values than slurm.conf has",
 }
 """States in which Slurm considers a node broken, the most informative first."""
 _BASES = frozenset(
@@ -107,9 +107,7 @@ def check_slurm_state(
     """
     if not known:
         if member:
-            evidence = (
-                "Slurm does not know a node of this name; is it in slurm.conf? (validate_expect: slurm)"
-            )
+            evidence = "Slurm has no node of this name; is it in slurm.conf? (validate_expect: slurm)"
             yield _finding(node, "slurm_node_unknown", Verdict.UNPROVEN, "configure", evidence)
         return
     words = state_words(state)

@@ -3,16 +3,16 @@ next. No I/O.
 
 The gathered data is a mapping of three parts, each of which may be absent:
 
-``facts``   what ``rackproof_facts`` returns, subset ``record``;
+``facts``   the result of ``rackproof_facts``, subset ``record``;
 ``node``    ``container``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
-``health``  what the modules above do not gather:
+``health``  facts that the modules above do not gather:
 
     ``epoch``     seconds since 1970, when it was gathered; ``since`` the moment that the log begins at;
     ``booted``    the same, when the system began (its first process: a container's kernel is older);
     ``loaded``    whether a load ran on the GPUs meanwhile (PCIe links and clocks rest without one);
     ``tools``     by name an answer as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
                   _TRANSPORT=kernel --since=@LAST_SNAPSHOT``, earlier boots too; else ``dmesg``;
-                  ``errors`` are its lines of level error or worse, absent where it cannot tell),
+                  ``errors`` are its lines of level error or worse, absent if it has no levels),
                   ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
                   ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
                   (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``);
@@ -208,7 +208,7 @@ class NodeSnapshot(Record):
     boot_id: str = ""
     loaded: bool = False
     asked_as_root: bool | None = None
-    """False if another user asked, for whom the kernel's log and serial numbers may be hidden."""
+    """False if the query ran as another user, who may not see the kernel's log and serial numbers."""
     container: bool = False
     """True if the node is a container: its clock and services may belong to its host."""
     gpus: tuple[GpuSnapshot, ...] = ()

@@ -125,7 +125,7 @@ def write_plan_reports(
         link: Returns the relative link from this page to a run's own.
         missing: Texts about requested runs that the plan did not get, which make the whole
             unproven.
-        left_out: Texts about benchmarks that its nodes cannot run, which is no fault.
+        left_out: Texts about benchmarks that its nodes cannot run, which is not a fault.
 
     Returns:
         The paths of the files by form: ``html``, ``md``, ``junit``.

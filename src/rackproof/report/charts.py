@@ -124,7 +124,7 @@ def _number(value: float) -> bool:
 def thin(line: Line, points: int = MAX_POINTS) -> Line:
     """Thin a curve to at most about ``points`` points; the extremes of each section remain.
 
-    A mean would hide a single slow step, which is what matters.
+    A mean would hide a single slow step.
     """
     if len(line.x) <= points:
         return line
@@ -384,7 +384,7 @@ def _line_label(run: Run, varying: frozenset[str]) -> str:
 
 
 def describe(chart: Chart) -> str:
-    """Describe in words what a chart shows, for readers who cannot see it."""
+    """Describe a chart in words, for readers who cannot see it."""
     sentences = "; ".join(filter(None, map(_describe_line, chart.lines)))
     unit = f" in {chart.y_label}" if chart.y_label else ""
     level = f" Bound: {chart.level_label}." if chart.level is not None else ""
@@ -519,7 +519,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
 
 
 def describe_ratios(chart: Ratios) -> str:
-    """Describe in words what a chart of ratios shows."""
+    """Describe a chart of ratios in words."""
     sentences = []
     for name, points in chart.lines:
         for label, (value, low, high) in zip(chart.labels, points, strict=True):

@@ -50,7 +50,7 @@ def verdict(comparison: SystemComparison) -> Verdict | None:
 
 
 def lead(comparison: SystemComparison) -> str:
-    """Describe in one sentence what was judged."""
+    """Describe the judgement in one sentence."""
     judged = comparison.judgements
     if not judged:
         return "Nothing here was judged: no system has a published counterpart."
@@ -348,7 +348,7 @@ def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
 def comparison_page(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
-    """Return the HTML page; ``runs`` adds what else differs between two single runs, ``several`` every
+    """Return the HTML page; ``runs`` adds the other differences of two single runs, ``several`` every
     measurement of more than two.
     """
     # Importing Jinja2 takes a tenth of a second, and a terminal does not need it.

@@ -69,7 +69,7 @@ def junit_document(name: str, suites: Sequence[ElementTree.Element]) -> bytes:
 
 
 def _add_outcome(element: ElementTree.Element, case: Case) -> str:
-    """Add what became of a case to its element; return the total that it raises, empty for a pass."""
+    """Add the outcome of a case to its element; return the total that it raises, empty for a pass."""
     if case.verdict in (Verdict.PASS, Verdict.DEGRADED):
         if case.output:
             ElementTree.SubElement(element, "system-out").text = case.output

@@ -14,7 +14,8 @@ _LONGEST = 1000
 
 
 def step_after_run(run: Run) -> tuple[str, str]:
-    """Return words and the command to type after a run; both "" after a pass, and of what did not run here.
+    """Return words and the command to type after a run; both "" after a pass, and for a run that was not made
+    here.
 
     The command repeats the run's point: other runs of its plan may be good.
     """

@@ -61,7 +61,7 @@ def _row(one: MeasurementOfRuns) -> Iterator[Cell]:
 
 
 def _difference(value: float, base: float | None) -> str:
-    """Return by what share a value differs from the first, or "" where that has no meaning."""
+    """Return the share by which a value differs from the first, or "" if that has no meaning."""
     if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
         return ""
     return percent((value - base) / abs(base))

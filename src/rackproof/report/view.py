@@ -415,7 +415,7 @@ def log_table(run: Run) -> Table:
         for log in run.logs
     ]
     return table(
-        "Raw logs, kept beside this report", ("Log", "Format", "Alone says", "Size", "SHA-256"), rows
+        "Raw logs, kept beside this report", ("Log", "Format", "Own verdict", "Size", "SHA-256"), rows
     )
 
 
@@ -468,7 +468,7 @@ def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
     asked = [name for name in run.asked_nodes if name not in names]
     return (
         ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
-        ("Asked for, not used", _text(", ".join(asked), 600)),
+        ("Requested, not used", _text(", ".join(asked), 600)),
     )
 
 
@@ -575,7 +575,7 @@ class Headline:
 
     @property
     def brief(self) -> str:
-        """Name and value on one line, without saying the same twice (``samples per second 5 samples/s``)."""
+        """Name and value on one line, without a repetition (``samples per second 5 samples/s``)."""
         if self.name in (self.unit, self.unit.replace("/", " per ").replace(" per s", " per second")):
             return self.value
         return f"{self.name} {self.value}"

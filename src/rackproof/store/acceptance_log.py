@@ -93,4 +93,4 @@ def read_acceptances(results: Path) -> tuple[list[Acceptance], int]:
     Raises:
         ResultsError: The log exists but cannot be read.
     """
-    return read_log_of_acts(results / LOG_NAME, Acceptance, "what was accepted")
+    return read_log_of_acts(results / LOG_NAME, Acceptance, "the list of accepted runs")

@@ -71,7 +71,7 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
     try:
         # A device in place of the log may have no end.
         if path.exists() and not path.is_file():
-            raise ResultsError(f"{path} is no file, so {lost} is not known: move it away")
+            raise ResultsError(f"{path} is not a file, so {lost} is not known: move it away")
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return [], 0

@@ -110,7 +110,7 @@ def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
     Raises:
         ResultsError: The log exists but cannot be read.
     """
-    return read_log_of_acts(results / LOG_NAME, AuditEntry, "what was done to nodes")
+    return read_log_of_acts(results / LOG_NAME, AuditEntry, "the list of acts")
 
 
 def write_provision(

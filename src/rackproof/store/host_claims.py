@@ -49,7 +49,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     since = claim.get("since", "some time")
                     raise HostClaimedError(
                         f"{host} is being {doing} by another playbook (pid {claim['pid']}, since {since})"
-                        "; wait for it, or end it and start again: what it did is kept"
+                        "; wait for it, or end it and start again: its work is kept"
                     )
                 claims[host] = {
                     "pid": owner_pid,

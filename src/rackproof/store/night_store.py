@@ -125,8 +125,8 @@ class NodeNight(Record):
     completed action.
 
     ``measured`` means that there are numbers of the last 24 hours. For a node that nights hold
-    drained, ``read_again`` names what was measured since the night before: metrics, and programs
-    that found no fault; with ``fleet:`` and ``drift:``, what a metric was compared with; and, with
+    drained, ``read_again`` names the measurements since the night before: metrics, and programs that found no
+    fault; with ``fleet:`` and ``drift:``, the comparisons of a metric; and, with
     ``health:``, the parts of its health that were read tonight.
     """
 
@@ -171,7 +171,7 @@ class NightRecord(Record):
     nodes: tuple[NodeNight, ...] = ()
     between: tuple[NightReason, ...] = Field(default=(), description="Findings on pairs and groups.")
     remarks: tuple[str, ...] = ()
-    acts: tuple[str, ...] = Field(default=(), description="What was allowed: drain, return.")
+    acts: tuple[str, ...] = Field(default=(), description="The allowed acts: drain, return.")
     closed: bool = Field(default=False, description="Whether acting was over when this was written.")
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 

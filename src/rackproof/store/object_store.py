@@ -81,10 +81,10 @@ class Bucket:
         name, _, prefix = source.partition(":")
         url = url or f"https://s3.{region}.amazonaws.com"
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", name):
-            raise ObjectStoreError(f"{source!r} is no bucket: it is BUCKET or BUCKET:/PREFIX")
+            raise ObjectStoreError(f"{source!r} is not a bucket: it is BUCKET or BUCKET:/PREFIX")
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise ObjectStoreError(
-                f"{url!r} is no address of an object store: it begins with https:// or http://"
+                f"{url!r} is not an address of an object store: it begins with https:// or http://"
             )
         by_bucket = {str(one.get("bucket") or ""): one for one in credentials}
         key = by_bucket.get(name) or by_bucket.get("")

@@ -38,12 +38,12 @@ class ProbeNight(Record):
 
     Attributes:
         asked, spent: The budget in GPU-minutes, and the minutes used, without drained nodes.
-        left_out: By node, the reason why it was not measured; this is no finding.
-        digests: The bits that most agreed on, by what must be alike.
+        left_out: By node, the reason why it was not measured; this is not a finding.
+        digests: The bits that most agreed on, by the properties that must be alike.
         sound: By node, the programs that ended well and found no fault, with ``job`` if all did.
         tests: By node, the optional tests that it had, whatever their result.
-        again: What was measured a second time because of suspect numbers.
-        unconfirmed: What should have been measured again but was not: its speed fails nothing.
+        again: The second measurements, made because of suspect numbers.
+        unconfirmed: Parts that should have been measured again but were not: their speeds fail nothing.
         suspected: The suspicions that no second measurement withdrew.
     """
 

@@ -238,7 +238,7 @@ def read_file(path: Path, limit: int) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         state = os.fstat(stream.fileno())
         if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
         if state.st_size > limit:
             raise OSError(errno.EFBIG, f"it has {state.st_size} bytes, more than {limit}", str(path))
         return stream.read(limit)
@@ -261,7 +261,7 @@ def write_file(path: Path, data: bytes) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             # A rename would replace a device by a file, for every user of this machine.
-            raise ResultsError(f"{path} is there and is no file: name another one")
+            raise ResultsError(f"{path} is there and is not a file: name another one")
         try:
             with open(draft, "xb") as stream:
                 stream.write(data)

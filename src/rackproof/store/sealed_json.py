@@ -1,4 +1,4 @@
-"""JSON files that know whether they are whole: their first key is a digest of all that follows it. No I/O.
+"""JSON files with a seal: the first key is a digest of all that follows it. No I/O.
 
 An entry that is not there reads like one that never was: a snapshot without XIDs, a plan without a rule.
 A file without a digest may lack entries: it is an earlier version's, or the digest was removed.

@@ -1,4 +1,4 @@
-"""The fake's own command: make the hardware, switch faults, do what a boot does."""
+"""The fake's own command: make the hardware, switch faults, simulate a boot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .faults import FAULTS, clear_fault, set_fault
 from .skus import SKUS
 from .state import at, changing, load, make, save, state_path
 
-# The distribution's own ones ask a device itself. (ibstat and ibstatus read /sys, and that is laid over.)
+# The distribution's own tools access a device. (ibstat and ibstatus read /sys, which has an overlay.)
 REAL_TOOLS = ("ibv_devinfo", "ibv_devices")
 
 
@@ -37,16 +37,16 @@ def hardware(argv: list[str]) -> int:
     what.add_argument("--fault", metavar="NAME", help="switch a fault on, or off with --off")
     what.add_argument("--faults", action="store_true", help="list the faults, those that are on marked")
     what.add_argument("--show", action="store_true", help="print the state")
-    what.add_argument("--boot", action="store_true", help="do what a boot does (rack-hardware.service)")
-    what.add_argument("--load-modules", action="store_true", help="load what /etc/modules-load.d names")
+    what.add_argument("--boot", action="store_true", help="simulate a boot (rack-hardware.service)")
+    what.add_argument("--load-modules", action="store_true", help="load the modules of /etc/modules-load.d")
     what.add_argument("--link-tools", action="store_true", help="stand before InfiniBand's real tools")
-    parser.add_argument("--seed", help="what UUIDs and serials come from: the same gives the same")
+    parser.add_argument("--seed", help="seed of UUIDs and serials: the same seed gives the same ones")
     parser.add_argument("--node-name", default="", help="the node's name, where it is not the seed")
     parser.add_argument("--gpu", type=int, metavar="I", help="the GPU that a fault hits (default 0)")
     parser.add_argument("--hca", type=int, metavar="I", help="the network card that a fault hits (default 0)")
     parser.add_argument("--number", type=int, help="which XID")
     parser.add_argument(
-        "--component", choices=("driver", "fabricmanager"), default="", help="what mismatches"
+        "--component", choices=("driver", "fabricmanager"), default="", help="component with another version"
     )
     parser.add_argument("--off", action="store_true", help="switch the fault off")
     options = parser.parse_args(argv)

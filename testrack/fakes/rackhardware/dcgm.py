@@ -7,7 +7,7 @@ import re
 import textwrap
 
 from . import kernel, smi_report
-from .nvidia_smi import driver_trouble
+from .nvidia_smi import driver_problem
 from .services import hang_if_told, unit_runs
 from .state import State, at, changing, load, running
 
@@ -33,7 +33,7 @@ TESTS = {
 
 
 def version() -> str:
-    """Return the version of the installed package, as dpkg knows it, or "" if it is not installed."""
+    """Return the version of the installed package by dpkg, or "" if it is not installed."""
     try:
         with open(at("/var/lib/dpkg/status"), encoding="utf-8", errors="replace") as stream:
             entries = stream.read()
@@ -69,7 +69,7 @@ def dcgmi(argv: list[str]) -> int:
 
 
 def _seen(state: State) -> list[dict]:
-    return [] if driver_trouble(state)[1] else smi_report.views(state, kernel.driver())
+    return [] if driver_problem(state)[1] else smi_report.views(state, kernel.driver())
 
 
 def _plural(count: int, what: str) -> str:
@@ -113,7 +113,7 @@ def _discovery(argv: list[str], state: State) -> int:
 
 
 def _incidents(state: State) -> list[tuple[int, str, str, str]]:
-    """Return (GPU, system, Warning or Failure, words) of what is wrong."""
+    """Return (GPU, system, Warning or Failure, text) of each fault."""
     found = []
     for see in _seen(state):
         index = see["index"]
@@ -215,7 +215,7 @@ def _health_json(found: list, overall: str) -> dict:
 
 
 def _deployment(state: State, see: dict) -> list[tuple[int, int, int, str]]:
-    """Return (error, category, severity, words) of what the test of the deployment has against a GPU."""
+    """Return (error, category, severity, text) of each fault that the deployment test finds on a GPU."""
     index, found = see["index"], []
     if see["persistence"] != "Enabled":
         words = (

@@ -1,10 +1,10 @@
-"""The faults that can be switched on, and what the kernel logs of them."""
+"""The faults that can be switched on, and their lines in the kernel's log."""
 
 from __future__ import annotations
 
 from .state import HardwareError, State, log_to_kernel
 
-# Name: what it does, and whether it hits "gpu", "hca" or the "node".
+# Name: its effect, and whether it hits "gpu", "hca" or the "node".
 FAULTS = {
     "missing-gpu": ("gpu", "a GPU is not on the PCI bus: no tool lists it, its device node is gone"),
     "ecc-uncorrectable": ("gpu", "a GPU counts an uncorrectable ECC error in SRAM; XID 95"),
@@ -12,7 +12,7 @@ FAULTS = {
         "gpu",
         "a row of a GPU's memory waits for a reset or reboot, which ends it; XIDs 48, 63",
     ),
-    "xid": ("gpu", "an XID in the kernel's log; --number says which (default 79, fallen off the bus)"),
+    "xid": ("gpu", "an XID in the kernel's log; --number sets which (default 79, fallen off the bus)"),
     "link-trained-down": ("gpu", "a GPU's PCIe link has half its lanes at a lower speed"),
     "nvlink-down": ("gpu", "one NVLink of a GPU is inactive; XID 74"),
     "hca-port-down": ("hca", "the port of a network card is down"),
@@ -25,7 +25,7 @@ FAULTS = {
         "an NVL72's switches have no place for the node: its fabric is complete without resources, clique 0",
     ),
     "throttling": ("gpu", "a GPU is too hot and clocks down"),
-    "hung-nvidia-smi": ("node", "whatever asks the driver never answers and only dies of SIGKILL"),
+    "hung-nvidia-smi": ("node", "every tool that queries the driver hangs, and only SIGKILL ends it"),
 }
 
 XIDS = {
@@ -124,7 +124,7 @@ def set_fault(state: State, name: str, device: int | None, number: int | None, c
 
 
 def reset(state: State, minor: int) -> None:
-    """Do what the reset of a GPU, or a reboot, does to its faults: a pending remapping is carried out."""
+    """Apply the reset of a GPU, or a reboot, to its faults: a pending remapping is carried out."""
     if minor in state.faulty("row-remap-pending"):
         clear_fault(state, "row-remap-pending", minor)
 

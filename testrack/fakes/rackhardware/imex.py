@@ -32,7 +32,7 @@ def own_addresses() -> list[str]:
 
 
 def daemon(argv: list[str]) -> int:
-    """Act as ``nvidia-imex``: say the version, or run as the daemon (it forks, as the unit expects)."""
+    """Act as ``nvidia-imex``: print the version, or run as the daemon (it forks, as the unit expects)."""
     own, driver = version(), kernel.driver()
     if "-v" in argv or "--version" in argv:
         print(f"IMEX version is: {own}")
@@ -51,7 +51,7 @@ def daemon(argv: list[str]) -> int:
 
 
 def control(argv: list[str]) -> int:
-    """Act as ``nvidia-imex-ctl``: ``-q`` says how the daemon of this node is."""
+    """Act as ``nvidia-imex-ctl``: ``-q`` prints the state of this node's daemon."""
     if "-q" not in argv:
         complain("nvidia-imex-ctl (fake): -q alone is answered")
         return 1

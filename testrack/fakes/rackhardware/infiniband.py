@@ -257,7 +257,7 @@ def ibv_devinfo(argv: list[str]) -> int:
 
 
 def ofed_info(argv: list[str]) -> int:
-    """Act as ``ofed_info``: what the packages say that brought it."""
+    """Act as ``ofed_info``: print the text of the installed package."""
     path = at(OFED)
     try:
         with open(path, encoding="utf-8") as stream:

@@ -196,7 +196,7 @@ def unload_module(name: str, with_unused: bool = False) -> None:
 
 
 def _loaded(new: list[str], modules: dict) -> None:
-    """Do what loading does besides: device nodes, lines in the kernel's log."""
+    """Make the side effects of loading: device nodes, lines in the kernel's log."""
     if "nvidia" in new:
         keep_imex_option()
     if "nvidia" in new and os.path.exists(state_path()):
@@ -209,7 +209,7 @@ def _loaded(new: list[str], modules: dict) -> None:
 
 
 def keep_imex_option() -> None:
-    """Keep what the driver was loaded with: it reads its option then, and at no other time."""
+    """Store the driver's options: it reads them only when it is loaded."""
     texts = []
     for path in sorted(glob.glob(at("/etc/modprobe.d/*.conf"))):
         with open(path, encoding="utf-8") as stream:
@@ -417,7 +417,7 @@ def lsmod(argv: list[str]) -> int:
 
 
 def modinfo(argv: list[str]) -> int:
-    """Act as ``modinfo``: what the installed file says, loaded or not."""
+    """Act as ``modinfo``: print the values of the installed file, loaded or not."""
     field, names, rest = "", [], list(argv)
     while rest:
         one = rest.pop(0)
@@ -460,7 +460,7 @@ def modinfo(argv: list[str]) -> int:
 
 
 def boot() -> int:
-    """Do what a boot does: no modules, an empty kernel log, the drivers of what is there."""
+    """Simulate a boot: no modules, an empty kernel log, the drivers of the present devices."""
     with suppress(OSError):
         os.unlink(at(LOADED))
     os.makedirs(at("/run/rack"), exist_ok=True)
@@ -491,7 +491,7 @@ def booted() -> bool:
 
 
 def load_configured() -> int:
-    """Load what /etc/modules-load.d names.
+    """Load the modules of /etc/modules-load.d.
 
     Returns:
         0, or 1 when one of them does not exist, as systemd-modules-load does.
@@ -530,7 +530,7 @@ LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 def dmesg(argv: list[str]) -> int:
-    """Act as ``dmesg`` for what the fake kernel has logged since the boot."""
+    """Act as ``dmesg`` for the fake kernel's log since the boot."""
     human = decode = clear = show = False
     levels = None
     rest = list(argv)
@@ -600,7 +600,7 @@ def journalctl(argv: list[str]) -> int:
     if words == argv:
         sys.stdout.flush()
         os.execv(real, [real, *words])
-    # The journal knows which process wrote; the real kernel's messages have no process.
+    # The journal records the process that wrote; the real kernel's messages have no process.
     with subprocess.Popen([real, *words], stdout=subprocess.PIPE, text=True, errors="replace") as child:
         for line in child.stdout or ():
             sys.stdout.write(re.sub(r" kernel\[\d+\]: ", " kernel: ", line, count=1))

@@ -66,7 +66,7 @@ def _mount(command: list[str], place: str) -> None:
 
 
 def write(state: State) -> None:
-    """Write what the hardware shows now, and remove what is gone."""
+    """Write the files of the present hardware, and remove those of absent hardware."""
     places = [place for place in (*OVERLAYS, DRIVER) if root() or os.path.ismount(place)]
     wanted = {path: text for path, text in files(state).items() if path.startswith(tuple(places))}
     try:

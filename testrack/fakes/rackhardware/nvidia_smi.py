@@ -93,7 +93,7 @@ def nvidia_smi(argv: list[str]) -> int:
     if options.get("help"):
         print(f"NVIDIA System Management Interface -- v{userland()}\n")
         print("nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...\n")
-        print(f"Options that this fake knows: {', '.join(sorted({*VALUED, *FLAGS}))}")
+        print(f"Options of this fake: {', '.join(sorted({*VALUED, *FLAGS}))}")
         return 0
     if options.get("help_query_gpu"):
         print('List of valid properties to query for the switch "--query-gpu":\n')
@@ -144,7 +144,7 @@ def nvml(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def driver_trouble(state: State) -> tuple[str, int]:
+def driver_problem(state: State) -> tuple[str, int]:
     """Return the tools' message when they do not reach the driver, and their exit status; else '' and 0."""
     there = kernel.driver()
     if not there:
@@ -173,7 +173,7 @@ def _with_driver(tool) -> int:
     state = load()
     if kernel.driver():
         hang_if_told()
-    said, status = driver_trouble(state)
+    said, status = driver_problem(state)
     if status:
         print(said)
         return status
@@ -267,7 +267,7 @@ _INITIAL = {"persistence_mode": "Disabled", "ecc_config": "Enabled", "accounting
 
 
 def _change(changes: dict, chosen: list[dict]) -> int:
-    """Carry out the options that change a GPU; what has no effect here is answered as done."""
+    """Carry out the options that change a GPU; options without effect here report success."""
     if os.geteuid() != 0:
         print(
             f"Unable to change GPU {chosen[0]['gpu']['bus_id']}: Insufficient Permissions\n"

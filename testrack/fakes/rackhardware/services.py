@@ -112,7 +112,8 @@ def persistence_daemon(argv: list[str]) -> int:
 
 
 def fabric_manager(argv: list[str]) -> int:
-    """Act as ``nv-fabricmanager``: say the version, or run as the daemon (it forks, as the unit expects)."""
+    """Act as ``nv-fabricmanager``: print the version, or run as the daemon (it forks, as the unit
+    expects)."""
     version = fabric_manager_version()
     if "-v" in argv or "--version" in argv:
         print(f"Fabric Manager version is : {version}")
@@ -138,7 +139,7 @@ def fabric_manager(argv: list[str]) -> int:
 
 
 def host_engine(argv: list[str]) -> int:
-    """Act as ``nv-hostengine``: say the version, or run in the foreground (``-n``) or behind."""
+    """Act as ``nv-hostengine``: print the version, or run in the foreground (``-n``) or behind."""
     from .dcgm import version as dcgm_version
 
     if "--version" in argv or "-v" in argv:

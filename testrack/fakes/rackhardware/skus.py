@@ -1,4 +1,4 @@
-"""The one table of what each node model consists of.
+"""The one table of the parts of each node model.
 
 GPU values are those of real machines: ``nvidia-smi -q -x`` of an idle GPU of that model.
 """

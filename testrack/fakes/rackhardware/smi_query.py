@@ -275,7 +275,7 @@ def query(kind: str, wanted: str, form: str | None, state: State, chosen: list[d
         wanted: The fields, comma separated.
         form: The value of ``--format``.
         state: The node's hardware.
-        chosen: The GPUs to tell of.
+        chosen: The GPUs to list.
     """
     modifiers = [one.strip() for one in (form or "csv").split(",") if one.strip()]
     if set(modifiers) - {"csv", "noheader", "nounits"}:

@@ -1,4 +1,4 @@
-"""Write what ``nvidia-smi -q`` shows of a GPU: one list of rows, as text or as XML."""
+"""Write the answer of ``nvidia-smi -q`` for a GPU: one list of rows, as text or as XML."""
 
 from __future__ import annotations
 

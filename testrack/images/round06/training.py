@@ -121,7 +121,7 @@ class Training:
         self.spoke = time.monotonic()
 
     def check_data(self) -> None:
-        """Read what was staged: an image without its data is to fail as the real ones do."""
+        """Read the staged data: an image without its data must fail as the real ones do."""
         if self.model.data and not (self.data / self.model.data).stat().st_size:
             raise SystemExit(f"{self.data / self.model.data} is empty")
 
@@ -262,7 +262,7 @@ def submission(model: Model) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Do one of the three jobs that run.sub asks the container for."""
+    """Do one of the three jobs that run.sub starts in the container."""
     model, what = MODELS[sys.argv[1]], sys.argv[2]
     if what == "submission":
         for key, value in submission(model):

@@ -1,4 +1,4 @@
-"""The distribution's own packages in the mirror: what the roles install, with what it needs."""
+"""The distribution's own packages in the mirror: those that the roles install, with dependencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class DebianError(Exception):
-    """The distribution's packages are not available; the message says why and what to do."""
+    """The distribution's packages are not available; the message has the reason and the remedy."""
 
 
 def package_names(text: str, codename: str) -> list[str]:
@@ -29,7 +29,7 @@ def package_names(text: str, codename: str) -> list[str]:
 
 
 def read_rootfs(archive: Path) -> tuple[str, str]:
-    """Return the codename of a node's root file system and what dpkg knows to be installed in it."""
+    """Return the codename of a node's root file system and the packages that dpkg has installed in it."""
     if not archive.is_file():
         raise DebianError(f"{archive} is missing: `make rack` makes the nodes' root file system first")
     found: dict[str, str] = {}
@@ -44,7 +44,7 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
     codename = re.search(r"^VERSION_CODENAME=(\w+)", found.get("usr/lib/os-release", ""), re.MULTILINE)
     if len(found) < 2 or not codename:
         raise DebianError(
-            f"{archive} is no root file system of Debian: remove it, and `make rack` makes it anew"
+            f"{archive} is not a root file system of Debian: remove it, and `make rack` makes it again"
         )
     return codename[1], found["var/lib/dpkg/status"]
 

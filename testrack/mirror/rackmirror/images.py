@@ -14,7 +14,7 @@ APPLETS = ("cat", "ls", "sh")
 
 
 class ImageError(Exception):
-    """An image cannot be made; the message says what is missing."""
+    """An image cannot be made; the message names the missing part."""
 
 
 def shell(pool: Path, folder: Path) -> Path:

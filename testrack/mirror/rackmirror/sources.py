@@ -28,7 +28,7 @@ def publish(source: Path, tag: str, bare: Path) -> str:
     _git(bare, "update-ref", "refs/heads/master", commit)
     _git(bare, "tag", tag)
     _git(bare, "repack", "--quiet", "-a", "-d")
-    # Without a git server, clients read what this writes.
+    # Without a git server, clients read the files that this writes.
     _git(bare, "update-server-info")
     (bare / "index").unlink(missing_ok=True)
     return commit

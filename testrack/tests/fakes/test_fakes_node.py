@@ -206,7 +206,7 @@ def test_modinfo_shows_the_installed_file_and_not_the_loaded_one(bare: Callable,
 
 
 @pytest.mark.parametrize(
-    ("version", "given", "license_told", "title"),
+    ("version", "given", "license_reported", "title"),
     [
         ("580.95.05", None, "Dual MIT/GPL", "NVIDIA UNIX Open Kernel Module for "),
         ("418.87.01", None, "NVIDIA", f"NVIDIA UNIX {os.uname().machine} Kernel Module  418.87.01"),
@@ -214,7 +214,7 @@ def test_modinfo_shows_the_installed_file_and_not_the_loaded_one(bare: Callable,
     ],
 )
 def test_open_and_proprietary_drivers_call_themselves_otherwise(
-    version: str, given: str | None, license_told: str, title: str, bare: Callable, kernel_tells: bool
+    version: str, given: str | None, license_reported: str, title: str, bare: Callable, kernel_tells: bool
 ) -> None:
     node = bare.init()
     node.install("nvidia", version)
@@ -222,7 +222,7 @@ def test_open_and_proprietary_drivers_call_themselves_otherwise(
         path = node.root / "usr/lib/rack/modules/nvidia.json"
         path.write_text(json.dumps({"version": version, "license": given}))
     node.ok("modprobe nvidia")
-    assert node.ok("modinfo -F license nvidia") == f"{license_told}\n"
+    assert node.ok("modinfo -F license nvidia") == f"{license_reported}\n"
     assert f"NVRM version: {title}" in (node.root / "proc/driver/nvidia/version").read_text()
     assert f"NVRM: loading {title}" in node.ok("dmesg")
 

@@ -1,4 +1,4 @@
-"""run.sub and the training: clean runs are what the rules want, misbehaviour looks as in reality."""
+"""run.sub and the training: clean runs are what the rules require, misbehaviour looks as in reality."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_smaller_rack_is_not_made_by_asking_for_less(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert life.up(1, []) == 0
-    assert "left alone, though not asked for: gb300-r01-n02" in capsys.readouterr().out
+    assert "left alone, although not requested: gb300-r01-n02" in capsys.readouterr().out
     everyone_answers(life)
 
 

@@ -226,7 +226,7 @@ def test_a_missing_root_file_system_is_reported(tmp_path: Path) -> None:
         debian.read_rootfs(tmp_path / "none.tar")
     (tmp_path / "empty").mkdir()
     subprocess.run(["tar", "-C", tmp_path, "-cf", tmp_path / "some.tar", "empty"], check=True)
-    with pytest.raises(debian.DebianError, match="no root file system of Debian"):
+    with pytest.raises(debian.DebianError, match="not a root file system of Debian"):
         debian.read_rootfs(tmp_path / "some.tar")
 
 

@@ -82,7 +82,7 @@ def answer(
         # A run whose node never answered counts, unless it would be a pass.
         ((run(2), run(1, "unproven", nodes=(node(serial="", gpus=()),))), "unproven", "is unproven"),
         ((run(2), run(1, "fail", nodes=(node(serial="", gpus=()),))), "fail", "is fail"),
-        # Whatever is said against a piece, it is no pass.
+        # Whatever is said against a piece, it is not a pass.
         ((run(objections=("its log was changed",)),), "unproven", "its log was changed"),
         ((run(verdict="fail", objections=("its log was changed",)),), "fail", "its log was changed"),
         ((run(judgements=(Judgement(metric="x", verdict=Verdict.FAIL, reason="y"),)),), "fail", "is fail"),
@@ -186,7 +186,7 @@ XIDS = {"night": True, "codes": ("xid_*", "gpu_lost"), "reads": ("kernel_log", "
         (XIDS, (night(reads={"n1": {"kernel_log": "there"}}),), "unproven"),
         (XIDS, (night(reads={"n1": {"kernel_log": "failed", "nvidia_smi_xml": "there"}}),), "unproven"),
         (XIDS, (night(objections=("its snapshot was changed",)),), "unproven"),
-        # Both are asked for.
+        # Both are requested.
         (XIDS | {"benchmarks": ("gemm",)}, (night(),), "unproven"),
         (XIDS | {"benchmarks": ("gemm",)}, (night(), run()), "pass"),
     ],

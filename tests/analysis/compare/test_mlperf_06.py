@@ -200,4 +200,4 @@ def test_score_by_the_rules_of_0_6(
     # The same minutes as the tables', by another reader.
     assert score.minutes == pytest.approx(minutes + statistics.fmean(moves[1:-1]), abs=1e-3)
     assert score.scaling_factor == 1
-    assert "the rules 0.6.0 know no reference points" in " ".join(score.reasons)
+    assert "the rules 0.6.0 have no reference points" in " ".join(score.reasons)

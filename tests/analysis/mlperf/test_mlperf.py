@@ -85,7 +85,7 @@ def run(number: int, **changes: object) -> RunScore:
 PASSED = RcpResult(applies=True, passed=True, message="RCP found", scaling_factor=1.1)
 REJECTED = RcpResult(applies=True, passed=False, message="Missing RCP, please submit RCP with BS = 7")
 CRASHED = RcpResult(applies=True, message="the RCP checker crashed: KeyError")
-UNASKED = RcpResult(applies=False, message="the rules 0.7.0 know no reference points")
+UNASKED = RcpResult(applies=False, message="the rules 0.7.0 have no reference points")
 
 
 def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, ...]:
@@ -97,7 +97,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
     ("runs", "rcp", "verdict", "minutes", "reason"),
     [
         pytest.param(changed(), PASSED, "pass", 14.5 * 1.1, "", id="ten good runs"),
-        pytest.param(changed(), UNASKED, "pass", 14.5, "know no reference points", id="rules without RCP"),
+        pytest.param(changed(), UNASKED, "pass", 14.5, "have no reference points", id="rules without RCP"),
         pytest.param(changed(), REJECTED, "fail", 14.5, "Missing RCP", id="RCP rejected"),
         pytest.param(changed(), CRASHED, "unproven", 14.5, "crashed", id="RCP crashed"),
         pytest.param(
@@ -121,7 +121,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
             PASSED,
             "pass",
             (12 + 13 + 14 + 15 + 16 + 17 + 18 + 19) / 8 * 1.1,
-            "result_1.txt has no duration that can be true",
+            "result_1.txt has no possible duration",
             id="one run without a duration",
         ),
         pytest.param(
@@ -132,9 +132,13 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
             "2 runs failed, at most 1 may",
             id="two failed runs",
         ),
-        pytest.param(changed(9), CRASHED, "unproven", None, "9 runs where the rules ask", id="one missing"),
-        pytest.param(changed(11), PASSED, "unproven", None, "11 runs where the rules ask", id="one too many"),
-        pytest.param(changed(1), PASSED, "unproven", None, "1 run where the rules ask", id="one run"),
+        pytest.param(
+            changed(9), CRASHED, "unproven", None, "9 runs where the rules require", id="one missing"
+        ),
+        pytest.param(
+            changed(11), PASSED, "unproven", None, "11 runs where the rules require", id="one too many"
+        ),
+        pytest.param(changed(1), PASSED, "unproven", None, "1 run where the rules require", id="one run"),
         pytest.param(
             changed(r3={"events": 0, "status": "", "minutes": None, "compliant": False}),
             PASSED,
@@ -451,7 +455,7 @@ def without(key: str) -> Callable[[int], list[str]]:
             spoil(0, lambda n: [*result(n, minutes=10)[:-2], event(0, "run_stop", status="success")]),
             "unproven",
             10.55,
-            "no duration that can be true",
+            "no possible duration",
             id="a clock that runs backwards",
         ),
         pytest.param(
@@ -669,4 +673,4 @@ def test_single_real_logs(
     assert one.minutes == (None if minutes is None else pytest.approx(minutes, abs=5e-4))
     assert (one.status, one.compliant) == (status, compliant)
     assert score.verdict is Verdict.UNPROVEN
-    assert "1 run where the rules ask for exactly" in "\n".join(score.reasons)
+    assert "1 run where the rules require exactly" in "\n".join(score.reasons)

@@ -1,4 +1,4 @@
-"""`parse` and `score` have one reading of a log: what `parse` does not pass is no pass in a score."""
+"""`parse` and `score` have one reading of a log: what `parse` does not pass is not a pass in a score."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_run_without_a_part_of_its_course_is_unproven(row: object, value: obje
     assert list(score_lacks([trace])) == []
     name: str = row.name  # type: ignore[attr-defined]
     if name in ("scores", "file"):
-        return  # what they are made of is no field of a log
+        return  # what they are made of is not a field of a log
     setattr(trace, name, value)
     found = [one.verdict for one in score_lacks([trace])]
     assert found == ([] if row.harmless else [Verdict.UNPROVEN])  # type: ignore[attr-defined]

@@ -77,7 +77,7 @@ def test_failed_runs_as_text_and_as_json(call: Call, tmp_path: Path) -> None:
 def test_too_few_runs_prove_nothing(call: Call, tmp_path: Path) -> None:
     make_runs(tmp_path / "results", 2)
     result = call(*NEWEST)
-    assert "2 runs where the rules ask for exactly 10. To do: make 8 more" in output_of(result)
+    assert "2 runs where the rules require exactly 10. To do: make 8 more" in output_of(result)
     assert result.exit_code == 3
 
 

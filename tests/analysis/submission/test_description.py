@@ -264,7 +264,7 @@ class TestSystemFile:
             ({"system": "../evil"}, "system '../evil' cannot name a folder"),
             ({"system": None}, "system '' cannot name a folder"),
             ({"implementation": "a b"}, "implementation 'a b' cannot name a folder"),
-            ({"submitter": None}, "submitter is missing; only you can know it"),
+            ({"submitter": None}, "submitter is missing; only you can give it"),
             ({"submitter": "…"}, "holds no letter that names a folder"),
             ({"division": "Closed"}, "division 'Closed' is none of: closed; open"),
             ({"status": "onprem"}, "status 'onprem' is none of: Available on-premise; "),

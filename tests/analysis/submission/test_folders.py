@@ -81,8 +81,8 @@ STRANGERS = {
     "an added file": (_added, r"was changed after Rackproof wrote it \(Org/README.md\)"),
     "a removed file": (_removed, r"was changed after Rackproof wrote it \(Org/results/a.txt\)"),
     "a link": (_linked, "was changed after Rackproof wrote it"),
-    "a file": (_a_file, "is no folder"),
-    "a link to a folder": (_a_link, "is no folder"),
+    "a file": (_a_file, "is not a folder"),
+    "a link to a folder": (_a_link, "is not a folder"),
 }
 
 

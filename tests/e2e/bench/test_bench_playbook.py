@@ -280,7 +280,7 @@ def test_no_limit_is_refused(bench: Bench) -> None:
 def test_a_gpu_that_is_absent_is_unproven(bench: Bench) -> None:
     status, output = bench("-e", "suite=toys", bench_parameters={"gpus": 64})
     assert status == 2
-    assert "64 GPUs asked for" in output
+    assert "64 GPUs requested" in output
     (run,) = bench.runs()
     assert run.verdict == "unproven"
 
@@ -372,7 +372,7 @@ def test_after_ctrl_c_what_is_advised_can_be_typed(bench: Bench) -> None:
     assert re.search(r"(?m)^Interrupted\. \S+-toy-\w+ still runs on localhost\.$", text)
     again, end = (
         shlex.split(re.search(rf"(?m)^{what}: +(rackproof .*)$", text)[1])  # type: ignore[index]
-        for what in ("Go on where it was", "End what runs")
+        for what in ("Go on where it was", "End the jobs")
     )
     for command, status, said in (
         (end, 0, "-toy-.* was ended"),
@@ -421,5 +421,5 @@ def test_a_database_that_is_down_loses_no_run(bench: Bench) -> None:
     assert "sesame" not in output
     (run,) = bench.runs()
     assert run.verdict == "unproven"
-    assert "the history could not be asked" in run.reasons[0]
+    assert "the history could not be queried" in run.reasons[0]
     assert list((bench.results / ".spool").iterdir())

@@ -72,7 +72,7 @@ def made_night(count: int, ago: int = 0) -> NightRecord:
         ended=ended,
         verdict=Verdict.FAIL,
         nodes=tuple(nodes),
-        remarks=("the history cannot be asked: " + HOSTILE,),
+        remarks=("the history cannot be queried: " + HOSTILE,),
         acts=("drain",),
         closed=True,
     )

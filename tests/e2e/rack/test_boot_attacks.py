@@ -77,7 +77,7 @@ def was_imaged(folder: Path) -> None:
     assert (folder / "asked").read_text().split() == ["403"] * 4
     genuine = stands(folder, "genuine")["vm1"].progress
     assert Step.IMAGE in genuine.done, genuine
-    assert any("asked for its order" in one for one in genuine.remarks), genuine
+    assert any("requested its order" in one for one in genuine.remarks), genuine
 
 
 def was_not_written(folder: Path, name: str) -> str:

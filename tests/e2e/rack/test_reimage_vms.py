@@ -174,7 +174,7 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
     assert (progress.state, progress.done) == ("returned", STEPS), said
     assert any(text.startswith("written to /dev/vda (DISK-000") for text in progress.remarks)
     assert (folder / "after/slurm").read_text().split() == ["vm1", "idle"]
-    # With a node of the rack that is no virtual machine.
+    # With a node of the rack that is not a virtual machine.
     assert sorted((folder / "work").read_text().split()) == sorted(["vm1", KNOWN_GOOD])
     assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
     assert not (folder / "after/entries").read_text()

@@ -141,7 +141,7 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
     assert len(slots) == 8
 
     def news(one: NodeNight) -> set[tuple[str, str]]:
-        # XIDs stay until the node was booted: those of an earlier night are no news.
+        # XIDs stay until the node was booted: those of an earlier night are not new.
         return {
             (found.code, slots.get(found.name, found.name))
             for found in one.findings

@@ -173,7 +173,7 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_report
     assert "n1: disks: /dev/sda (serial D1, 894.1 GiB, /dev/disk/by-path/pci-1)" in output
     assert f"n1: interfaces: {mac(1)} (link), {mac(101)} (no link)" in output
     assert "uid=" not in output
-    # Who is known is not answered; and it was open for as long as it was asked for, to who knows the name.
+    # Who is known is not answered; and it was open for the requested time, to hosts that have the name.
     seen = site.machines.seen
     assert seen["open"].splitlines()[1:] == [
         "dhcp-mac=set:unknown,*:*:*:*:*:*",

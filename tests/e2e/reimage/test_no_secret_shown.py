@@ -129,7 +129,7 @@ NO_SECRETS = {
     "netboot_order_key": "a path",
     "node_image_order_key": "a path",
     "node_image_secure_boot_key": "a path",
-    "netboot_entry.token": "made for one boot, in the addresses that are asked for by plain HTTP",
+    "netboot_entry.token": "made for one boot, in the addresses that are requested by plain HTTP",
     "netboot_discover.token": "made for one boot",
 }
 

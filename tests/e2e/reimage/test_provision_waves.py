@@ -14,7 +14,7 @@ NODES = "n01,n02,n03,n04"
 
 
 def drains(rack: Rack) -> list[list[str]]:
-    """Return the nodes of each drain that Slurm was asked for, in order."""
+    """Return the nodes of each requested drain, in order."""
     path = rack.folder / "slurm.json.drains"
     return [line.split(",") for line in path.read_text().split()] if path.exists() else []
 

@@ -40,7 +40,7 @@ PLAYBOOK = """
         nodes: "{{ dict.fromkeys(ansible_play_hosts_all, []) }}"
         method: image
       run_once: true
-      register: reimage_begun
+      register: reimage_started
     - block:
         - ansible.builtin.import_role: {name: reimage, tasks_from: by_image}
       rescue:
@@ -374,8 +374,8 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
     tmp_path: Path,
 ) -> None:
     recorded = {
-        "n1": "conflict second boot report, from 192.0.2.9 (52:54:00:00:00:99): not believed",
-        "n3": "conflict 192.0.2.9 asked for its order with its MAC address, after 192.0.2.8",
+        "n1": "conflict second boot report, from 192.0.2.9 (52:54:00:00:00:99): not trusted",
+        "n3": "conflict 192.0.2.9 requested its order with its MAC address, after 192.0.2.8",
         "n6": "refused 192.0.2.9 (52:54:00:00:00:99) sent a boot report without its secret",
     }
     site = Site(tmp_path, {name: SAYS[name] for name in recorded})
@@ -394,7 +394,7 @@ def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger
         assert "n1 alarm: second boot report, from 192.0.2.9" in found["n1"].reason
         assert "no host key was written" in found["n1"].reason
         assert "n3 did not boot over the network in time" in found["n3"].reason
-        assert "Besides: alarm: 192.0.2.9 asked for its order with its MAC address" in found["n3"].reason
+        assert "Besides: alarm: 192.0.2.9 requested its order with its MAC address" in found["n3"].reason
         assert {"boot", "image"} <= set(found["n6"].done), output
         assert found["n6"].remarks[-1].startswith("alarm: 192.0.2.9 (52:54:00:00:00:99) sent a boot report")
         # And no report of any of them is accepted any more, but of who did not boot until its time is over.
@@ -427,7 +427,7 @@ def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -
         assert (found["n1"].state, found["n1"].step) == ("failed", "image"), output
         assert "n1 refused: the order is not signed by this site's controller" in found["n1"].reason
         assert (found["n2"].state, found["n2"].step) == ("failed", "boot"), output
-        assert "its ramdisk asks for no signature of its order" in found["n2"].reason
+        assert "its ramdisk requests no signature of its order" in found["n2"].reason
         assert {"boot", "image"} <= set(found["n6"].done), output
         assert ramdisks.signed == {"n6"}
         assert site.entries() == []

@@ -148,7 +148,7 @@ def test_from_a_strangers_cluster_to_the_first_verdict(strangers: Path) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "1 fail, 3 unproven" in done.stdout, done.stdout
     assert "fail n02: " in done.stdout, done.stdout
-    assert "asked without root: n[01-04]; root would add the kernel's log (4 of 4)" in done.stdout
+    assert "queried without root: n[01-04]; root would add the kernel's log (4 of 4)" in done.stdout
     assert "SKU mystery-x8 is a skeleton" in done.stdout
     assert "slurm_node_unknown" not in done.stdout
     # In check mode nothing is left behind, neither there nor here.

@@ -58,7 +58,8 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     again += ("-e", "validate_resume_hours=0")
     before = len(fleet.jobs)
     done = fleet.validate(*again)
-    assert "stays drained: what failed has passed 1 of 2 times" in done.stdout, done.stdout + done.stderr
+    output = done.stdout + done.stderr
+    assert "stays drained: the failed checks have passed 1 of 2 times" in done.stdout, output
     assert not [one for one in fleet.jobs[before:] if "n02" in one]
     done = fleet.validate(*again)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -76,14 +77,14 @@ def test_without_slurm_nothing_is_measured_nothing_proven_and_nobody_drained(fle
     assert {name: one.verdict.value for name, one in found.items()} == dict.fromkeys(
         ["n01", "n03", "n04"], "unproven"
     ) | {"n02": "fail"}
-    assert found["n02"].why == "not drained: Slurm could not be asked"
+    assert found["n02"].why == "not drained: Slurm could not be queried"
     assert not any(fleet.slurm["nodes"].values())
-    assert "nothing was measured: Slurm could not be asked" in done.stdout
+    assert "nothing was measured: Slurm could not be queried" in done.stdout
     assert not fleet.jobs
 
 
 def test_measuring_that_fails_proves_nothing(fleet: Fleet) -> None:
-    """Healthy nodes, and a night that was asked to measure: without what it noted they are no pass."""
+    """Healthy nodes, and a night that was asked to measure: without what it noted they do not pass."""
     done = fleet.validate(*BUDGET, "-e", '{"validate_probes": ["nonsense"]}', "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
     night = last(fleet.results)

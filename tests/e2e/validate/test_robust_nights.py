@@ -94,7 +94,7 @@ def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fl
     dice = random.Random(11)
     for number in range(2):
         process = start(fleet)
-        # Once in each half of what a night takes here; a night that is over was no victim.
+        # Once in each half of what a night takes here; a night that is over was not a victim.
         time.sleep(1 + 5 * number + dice.uniform(0, 5))
         kill(process)
     last_one = start(fleet)
@@ -147,7 +147,7 @@ def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost
     fleet.hardware("n02", *BAD)
     code, said = run(fleet, RACKPROOF_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none")
     assert code == 2, said
-    assert "the history cannot be asked" in said
+    assert "the history cannot be queried" in said
     drained = fleet.slurm["nodes"]
     assert drained["n02"].startswith("rackproof-night:")
     assert not (fleet.results / "history.sqlite").exists()
@@ -161,7 +161,7 @@ def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost
     code, said = run(fleet, limit="n01,n02,n03,n04,gone")
     assert code == 2, said
     assert "3 of 5 nodes cannot be reached" in said
-    assert "the history cannot be asked" not in said
+    assert "the history cannot be queried" not in said
     assert fleet.slurm["nodes"] == drained
     last = {one.node: one for one in read_night(night_folders(fleet.results)[0]).nodes}
     assert [last[name].verdict.value for name in ("n01", "n02", "n03")] == ["fail", "fail", "unproven"]

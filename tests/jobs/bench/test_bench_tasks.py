@@ -221,7 +221,7 @@ def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[o
         ({"parameters": {"target": math.inf}}, "bench_parameters: target"),
         ({"parameters": {3: 4}}, "no parameter `3`"),
         ({"parameters": {"bach_size": 1}}, "`batch_size`"),
-        # A bound that is no number would show after the training only.
+        # A bound that is not a number would show after the training only.
         ({"parameters": {"target": "high"}}, "`target` is 'high': it has to be a number, as 0.9"),
         ({"parameters": {"target": "nan"}}, "`target` is 'nan': it has to be a number"),
         ({"parameters": {"target": [0.9, "high"]}}, "`target` is 'high': it has to be a number, as 0.9"),

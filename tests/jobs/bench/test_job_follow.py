@@ -275,7 +275,7 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
         (60, [], 70, -10),
         (None, [(10, 0.5)], 10, 10),
         (None, [(10, 0.5)], 14, 6),
-        (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up are no part of the pace
+        (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up are not a part of the pace
         (None, [(30, 0.001), (31, 0.002)], 31, None),  # too little to tell
         (500, [(30, 0.001), (31, 0.002)], 31, 469),
         (None, [(10, 0.9), (20, 0.1), (30, 0.2)], 30, 80),  # began anew

@@ -38,7 +38,7 @@ USE: dict[str, Any] = {
         ({"disturbed_s": 6.1}, True),
         ({"seconds": 1.1, "disturbed_s": 1.1, "others_s": 1.9}, True),  # a short run
         ({"others_s": 0.2, "stolen_s": 30.0}, True),
-        ({"disturbed_s": float("nan")}, True),  # no number is no proof of an idle machine
+        ({"disturbed_s": float("nan")}, True),  # no number is not proof of an idle machine
         ({"disturbed_s": 0.0, "others_s": 4.0}, False),
         ({"disturbed_s": 5.0}, False),  # a timer's script of some seconds
         ({"seconds": 1.0, "disturbed_s": 1.0, "others_s": 0.6}, False),

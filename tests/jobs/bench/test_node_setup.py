@@ -86,8 +86,8 @@ def test_racks_do_not_train_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "addresses", "reason"),
     [
-        ({"nodes": (5,)}, None, "5 nodes asked for, 4 of them answered"),
-        ({"nodes": (2,), "gpus": (8,)}, None, "8 GPUs asked for"),
+        ({"nodes": (5,)}, None, "5 nodes requested, 4 of them answered"),
+        ({"nodes": (2,), "gpus": (8,)}, None, "8 GPUs requested"),
         ({"nodes": (2,), "network": ("calico",)}, None, "no network `calico`; there are host, overlay"),
         ({"storage": ("tape",)}, None, "no storage `tape`; bench_storages has local, s3, synthetic"),
         ({"nodes": (2,)}, {"n1": "192.0.2.1"}, "n2 has no IPv4 address"),
@@ -105,7 +105,7 @@ def test_what_cannot_be_set_up_is_planned_as_unproven(
 
 @pytest.mark.parametrize("nodes", [0, -1, "two", 1.5])
 def test_no_number_of_nodes_is_refused(tmp_path: Path, nodes: Any) -> None:
-    with pytest.raises(DefinitionError, match="is no number of nodes"):
+    with pytest.raises(DefinitionError, match="is not a number of nodes"):
         plan(tmp_path, overrides={"nodes": (nodes,)})
 
 
@@ -243,8 +243,8 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("n1.link.kind", "", "rackproof0 was no VXLAN before the run, but a plain link"),
-        ("n2.ended.kind", "bridge", "rackproof0 was no VXLAN after the run, but bridge"),
+        ("n1.link.kind", "", "rackproof0 was not a VXLAN before the run, but a plain link"),
+        ("n2.ended.kind", "bridge", "rackproof0 was not a VXLAN after the run, but bridge"),
         ("n2.ended", {}, "was not there after the run"),
         ("n1.link.flags", [], "was down"),
         ("n1.routes.n2", "eth0", "n2 was reached by eth0"),

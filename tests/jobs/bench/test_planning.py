@@ -70,7 +70,7 @@ def test_a_suite_leaves_out_what_a_node_cannot_run_and_reports_it(train: LoadedD
 def test_a_gpu_asked_for_but_absent_is_planned_as_unproven(train: LoadedDefinition) -> None:
     made = plan(train, overrides={"gpus": (4,)})
     assert len(made.runs) == 1
-    assert made.runs[0].unproven_because == "4 GPUs asked for, n1 has 2; give gpus=2 or fewer"
+    assert made.runs[0].unproven_because == "4 GPUs requested, n1 has 2; give gpus=2 or fewer"
 
 
 @pytest.mark.parametrize(("there", "used"), [(0, 0), (1, 1), (8, 8)])
@@ -310,7 +310,7 @@ def test_a_plan_has_the_names_of_secrets_alone_and_goes_on_whatever_their_values
             {"secrets": {"HF_TOKEN": 0}},
             "HF_TOKEN has 0 characters, a secret 8 or more: is it in Vault, or in the environment",
         ),
-        ({"secrets": {"no-name": 9}}, "'no-name' is no name of an environment variable"),
+        ({"secrets": {"no-name": 9}}, "'no-name' is not a name of an environment variable"),
     ],
 )
 def test_secrets_in_the_wrong_place_or_empty_are_refused(site: dict[str, Any], words: str) -> None:

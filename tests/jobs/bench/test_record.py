@@ -105,16 +105,16 @@ def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
         ({"signal": "x"}, "unproven", "job_damaged", "damaged"),
         ({"signal": True}, "unproven", "job_damaged", "damaged"),
         ({"unkillable": "all"}, "unproven", "job_damaged", "damaged"),
-        ({"log_bytes": None}, "unproven", "log_not_stated", "what the job wrote is not shown"),
-        ({"log_bytes": "400"}, "unproven", "log_not_stated", "what the job wrote is not shown"),
-        ({"log_sha256": None}, "unproven", "log_not_stated", "what the job wrote is not shown"),
-        ({"log_sha256": ""}, "unproven", "log_not_stated", "what the job wrote is not shown"),
-        ({"log_sha256": 7}, "unproven", "log_not_stated", "what the job wrote is not shown"),
+        ({"log_bytes": None}, "unproven", "log_not_stated", "the one that the job wrote"),
+        ({"log_bytes": "400"}, "unproven", "log_not_stated", "the one that the job wrote"),
+        ({"log_sha256": None}, "unproven", "log_not_stated", "the one that the job wrote"),
+        ({"log_sha256": ""}, "unproven", "log_not_stated", "the one that the job wrote"),
+        ({"log_sha256": 7}, "unproven", "log_not_stated", "the one that the job wrote"),
         ({"exit_status": 1}, "fail", "exit_status", "exit status 1"),
         ({"exit_status": 255}, "fail", "exit_status", "exit status 255"),
         ({"exit_status": -1}, "fail", "exit_status", "exit status -1"),
         ({"exit_status": 2}, "unproven", "could_not_run", "parameter has a value that it cannot use"),
-        ({"exit_status": 4}, "unproven", "could_not_run", "GPU that was asked for is absent"),
+        ({"exit_status": 4}, "unproven", "could_not_run", "GPU that was requested is absent"),
         ({"exit_status": 5}, "unproven", "could_not_run", "data is missing"),
         ({"exit_status": None}, "unproven", "no_exit_status", "no exit status"),
         ({"exit_status": "0"}, "unproven", "no_exit_status", "damaged"),
@@ -227,7 +227,7 @@ def test_no_state_at_all_is_unproven(planned: PlannedRun) -> None:
 
 @pytest.mark.parametrize(
     ("names", "words"),
-    [((), "n1 took no part"), (("n2",), "n1 took no part"), (("n1", "n2"), "n2 was not asked for")],
+    [((), "n1 took no part"), (("n2",), "n1 took no part"), (("n1", "n2"), "n2 was not requested")],
 )
 def test_other_nodes_than_asked_for_are_unproven(
     planned: PlannedRun, names: tuple[str, ...], words: str
@@ -368,7 +368,7 @@ def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
         ({"n2.log": LOG}, "unproven", "n1.log"),
         ({"n1.log": LOG, "n2.log": LOG}, "unproven", "n2.log"),
         ({"n1.log": LOG, "n1.log~": LOG}, "unproven", "n1.log~"),
-        # What is left of an interrupted copy is no log.
+        # What is left of an interrupted copy is not a log.
         ({"n1.log": LOG, ".n1.log.part": LOG[:50]}, "pass", ""),
         ({".n1.log.part": LOG}, "unproven", "n1.log"),
     ],
@@ -573,6 +573,6 @@ def test_the_log_of_a_clusters_job_is_read_once_too(
     stated = evidence(planned, job=stated_log(LOG.encode()))
     codes = {finding.code for finding in recorded(planned, folder, evidence=stated).findings}
     assert "no_end" in codes, "what the launcher writes is read in the same pass"
-    # The second time its last lines alone, for the page of a run that is no pass.
+    # The second time its last lines alone, for the page of a run that is not a pass.
     assert opened.count(str(log)) == 2
     assert checked == [log]

@@ -248,13 +248,13 @@ def test_a_cache_cleared_during_the_training_was_not_cleared_before_it(run: Slur
         ({"nodes": NODES[:2]}, "wrong_nodes", "node03 took no part"),
         ({"nodes": []}, "nodes_unknown", "does not show on which nodes"),
         ({"nodes": None}, "nodes_unknown", "does not show on which nodes"),
-        ({"nodes": [*NODES, "node19"]}, "wrong_nodes", "node19 was not asked for"),
+        ({"nodes": [*NODES, "node19"]}, "wrong_nodes", "node19 was not requested"),
         ({"node_count": "2"}, "wrong_nodes", "had 2 nodes by Slurm"),
         ({"state": "FAILED"}, "slurm_state", "ended as FAILED"),
         ({"state": ""}, "slurm_state", "does not show how"),
         ({"state": None}, "slurm_state", "does not show how"),
         ({"exit_code": "1:0"}, "slurm_state", "COMPLETED 1:0"),
-        ({"exit_code": ""}, "slurm_state", "with what status"),
+        ({"exit_code": ""}, "slurm_state", "exit status"),
         ({"name": "20250101T000000Z-another-abcdef"}, "another_job", "is called 20250101"),
         ({"job": "173"}, "another_job", "is of Slurm job 174, not of 173"),
         ({"job": ""}, "another_job", "does not show the job's number"),
@@ -410,7 +410,7 @@ def test_a_preflight_that_the_operator_switched_off_needs_no_reference(root: Pat
     off.replace("NCCL_TEST = 1", "NCCL_TEST = 0")
     recorded = off.record([reference])
     assert recorded.verdict == "pass", recorded.reasons
-    # The log's word alone is no choice of the operator.
+    # The log's word alone is not a choice of the operator.
     by_config = SlurmRun(root, tmp_path / "config")
     by_config.log = off.log
     recorded = by_config.record([reference])
@@ -548,7 +548,7 @@ def training_step(run: SlurmRun, nodes: str) -> dict[str, Any]:
         ([NODES[0]] * 72, "node01 has 72 ranks"),
         ([host for host in NODES[:9] for _ in range(8)], "node01 has 8 ranks"),
         ([host for host in [NODES[0], NODES[0], *NODES[2:]] for _ in range(4)], "node02 has none"),
-        ([host for host in [*NODES[:17], "node19"] for _ in range(4)], "node19 was not asked for"),
+        ([host for host in [*NODES[:17], "node19"] for _ in range(4)], "node19 was not requested"),
         ([NODES[0], *NODES[:17] * 4, *NODES[17:] * 3], "node01 has 5 ranks"),
     ],
     ids=["all on one node", "half of the nodes", "one node twice", "a foreign node", "one rank moved"],
@@ -566,7 +566,7 @@ def test_ranks_of_the_preflight_that_sit_elsewhere_are_unproven(
     ("nodes", "words"),
     [
         ("node01", "node02 took no part"),
-        ("node[01-17],node19", "node19 was not asked for"),
+        ("node[01-17],node19", "node19 was not requested"),
         ("node[01-09]", "node10 took no part"),
         ("", "node01 took no part"),
     ],

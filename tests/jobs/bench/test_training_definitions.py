@@ -124,7 +124,7 @@ def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:
     assert list(stage)[-4:] == ["energon/train", "energon/val", "energon/.nv-meta", "energon/empty_encodings"]
     assert "printf 'y\\ny\\n11\\n' | energon prepare" in stage["energon/.nv-meta"]
     for split, source in (("train", "cc12m"), ("val", "coco")):
-        assert f"rm -rf /dataset/energon/{split}" in stage[f"energon/{split}"], "half a shard is no shard"
+        assert f"rm -rf /dataset/energon/{split}" in stage[f"energon/{split}"], "half a shard is not a shard"
         assert f"--input_path /dataset/{source}_preprocessed" in stage[f"energon/{split}"]
 
 

@@ -119,8 +119,8 @@ def test_two_devices_of_one_name_are_refused(netbox: FakeNetbox) -> None:
         ([(200, {}, b"\xff\xfe")], "does not answer with JSON"),
         ([(200, {}, b"[" * 100_000)], "does not answer with JSON"),
         ([(200, {}, b"")], "does not answer with JSON"),
-        ([(200, {}, [1, 2])], "no list of devices"),
-        ([(200, {}, {"count": "many", "results": []})], "no list of devices"),
+        ([(200, {}, [1, 2])], "not a list of devices"),
+        ([(200, {}, {"count": "many", "results": []})], "not a list of devices"),
         ([page(count=10**9)], "choose some with --netbox-filter"),
         # A NetBox that never ends its pages: the same one again, empty ones, and ever new ones.
         ([page(device(1), count=5, following="x")], "twice or none at all"),

@@ -106,7 +106,7 @@ def test_the_canary_goes_first_and_sick_nodes_last(
         (18, {}, WaveLimits(batch=8), [8, 8, 2]),
         (18, cluster(18, **dict.fromkeys(NAMES[:18], "Not responding")), WaveLimits(), [18]),
         (3, cluster(3), WaveLimits(), [1, 1, 1]),
-        # Two are out already, and are not asked for: two more may go at a time.
+        # Two are out already, and are not requested: two more may go at a time.
         (14, cluster(16, n14="bob: fan", n15="bob: fan"), WaveLimits(canary=0), [2] * 7),
         # More than the share is out: one at a time, or it would never end.
         (3, cluster(8, **dict.fromkeys(NAMES[4:8], "bob: fan")), WaveLimits(canary=0), [1, 1, 1]),

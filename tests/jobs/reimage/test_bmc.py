@@ -165,7 +165,7 @@ def sick() -> Iterator[tuple[str, list[str]]]:
         ("silent", "does not answer"),
         ("503", "refuses with status 503"),
         ("404", "refuses with status 404"),
-        ("html", "answers what is no Redfish"),
+        ("html", "does not answer with Redfish"),
     ],
 )
 def test_a_bmc_that_is_sick_is_distinguished_from_one_that_refuses(

@@ -184,7 +184,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hostile, "how", how)
     begin = time.monotonic()
-    with pytest.raises(BmcError, match=r"n1: its BMC at .* was not believed: .*does not end within 16 MiB"):
+    with pytest.raises(BmcError, match=r"n1: its BMC at .* was not trusted: .*does not end within 16 MiB"):
         read(hostile)
     assert time.monotonic() - begin < 30
 

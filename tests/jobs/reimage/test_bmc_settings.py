@@ -234,7 +234,7 @@ def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_reported(bmc: F
     assert len(settings_read.firmware) == len(FIRMWARE)
     settings_read = read_settings("n1", way(bmc), timeout_s=0)
     assert (settings_read.bios, settings_read.firmware) == (REPORTED.bios, ())
-    assert "only 0 pieces were asked for" in settings_read.firmware_error
+    assert "only 0 pieces were requested" in settings_read.firmware_error
 
 
 def test_ipmi_and_no_address_tell_nothing() -> None:
@@ -248,19 +248,19 @@ PLAYBOOK = """
   vars:
     ansible_connection: local
     ansible_python_interpreter: "{{{{ ansible_playbook_python }}}}"
-    reimage_begun: {begun}
+    reimage_started: {begun}
     # As playbooks/reimage.yml has it.
-    reimage_bmc_asked:
+    reimage_bmc_options:
       address: "{address}"
       user: ops
       password: "{{{{ lookup('ansible.builtin.env', 'BMC_PASSWORD') }}}}"
     reimage_expect: {{bios: {{SriovGlobalEnable: "{wanted}"}}}}
   tasks:
     - rackproof_reimage_record:
-        run: "{{{{ reimage_begun }}}}"
+        run: "{{{{ reimage_started }}}}"
         which: "{{{{ item }}}}"
         expect: "{{{{ reimage_expect }}}}"
-        bmc: "{{{{ reimage_bmc_asked }}}}"
+        bmc: "{{{{ reimage_bmc_options }}}}"
       loop: [before, after]
 """
 

@@ -201,7 +201,7 @@ def test_a_stranger_never_reads_the_secret(host: BootHost, sender: str, path: st
     # It harms nobody: the node gets its order, and is believed.
     assert [host.fetch(), host.put(WRITTEN)] == [200, 201]
     assert host.alarms("conflict") == []
-    assert any("asked for its order" in one for one in host.alarms("refused"))
+    assert any("requested its order" in one for one in host.alarms("refused"))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_two_machines_with_one_mac_address_are_an_alarm_in_either_order(host: Bo
     assert host.fetch(TWIN) == 200
     assert host.fetch(N1) == 403
     (alarm,) = host.alarms("conflict")
-    assert alarm == f"{N1} asked for its order with its MAC address, after {TWIN}"
+    assert alarm == f"{N1} requested its order with its MAC address, after {TWIN}"
 
 
 @pytest.mark.parametrize("sender", [N2, STRANGER, NOBODY, TWIN])
@@ -254,7 +254,7 @@ def test_the_secret_from_another_machine_is_an_alarm(host: BootHost, sender: str
     assert host.report() is None
     (alarm,) = host.alarms("conflict")
     assert alarm.startswith(sender)
-    assert "knows the secret of its boot report" in alarm
+    assert "has the secret of its boot report" in alarm
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_second_boot_report_never_replaces_the_first(
     assert [host.put(one) for one in before] == [201] * len(before)
     assert host.put(second) == 412
     assert host.report() == before[-1]
-    assert host.alarms("conflict") == [f"second boot report, from {N1} ({MACS[N1]}): not believed"]
+    assert host.alarms("conflict") == [f"second boot report, from {N1} ({MACS[N1]}): not trusted"]
 
 
 @pytest.mark.parametrize(

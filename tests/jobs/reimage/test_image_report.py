@@ -34,9 +34,9 @@ def test_a_report_without_alarms_is_believed() -> None:
 
 
 def test_what_strangers_tried_is_a_remark_and_does_the_node_no_harm() -> None:
-    found = read(WRITTEN, "refused 192.0.2.9 (x) asked for its order\nrefused \x1b[31mx\n")
+    found = read(WRITTEN, "refused 192.0.2.9 (x) requested its order\nrefused \x1b[31mx\n")
     assert found.problem == ""
-    assert found.remarks[0] == "alarm: 192.0.2.9 (x) asked for its order"
+    assert found.remarks[0] == "alarm: 192.0.2.9 (x) requested its order"
     assert "\x1b" not in found.remarks[1]
     assert found.host_keys == (KEY,)
 
@@ -44,10 +44,10 @@ def test_what_strangers_tried_is_a_remark_and_does_the_node_no_harm() -> None:
 @pytest.mark.parametrize(
     "alarm",
     [
-        "conflict second boot report, from 192.0.2.1 (x): not believed",
-        "conflict 192.0.2.9 knows the secret of its boot report, and is not the machine",
-        "conflict 192.0.2.9 asked for its order with its MAC address, after 192.0.2.8",
-        # Whatever cannot be read is no reason to believe.
+        "conflict second boot report, from 192.0.2.1 (x): not trusted",
+        "conflict 192.0.2.9 has the secret of its boot report, and is not the machine",
+        "conflict 192.0.2.9 requested its order with its MAC address, after 192.0.2.8",
+        # Whatever cannot be read is not a reason to believe.
         "\x00",
     ],
 )

@@ -211,7 +211,7 @@ def test_addresses_are_names_or_ip_addresses(address: str, place: tuple[str, int
     if place:
         assert parse_host_and_port("n1", address) == place
     else:
-        with pytest.raises(BmcError, match=r"n1: '.*' is no address for IPMI"):
+        with pytest.raises(BmcError, match=r"n1: '.*' is not an address for IPMI"):
             parse_host_and_port("n1", address)
 
 
@@ -257,7 +257,7 @@ BY_IMAGE = """
   gather_facts: false
   tasks:
     - rackproof_reimage_begin: {{results: "{results}", nodes: {{n1: []}}, method: image}}
-      register: reimage_begun
+      register: reimage_started
     - block:
         - ansible.builtin.import_role: {{name: reimage, tasks_from: by_image}}
       rescue:

@@ -167,7 +167,7 @@ def test_every_problem_of_an_entry_or_of_what_is_served_is_reported(proxy: Path,
     good, bad = (json.loads((folder / "rendered.json").read_text()) for folder in (proxy, server))
     assert good["problems"] == good["entry_problems"] == []
     assert [one.split(":")[0] for one in bad["entry_problems"]] == [
-        "mac is no MAC address",
+        "mac is not a MAC address",
         "serial is empty",
         "disk has to have serial or path, and one of them",
         "b is the name of another disk when the kernel finds them in another order",
@@ -494,7 +494,7 @@ def test_ubuntu_s_installer_is_booted_with_a_seed_that_both_of_its_readers_take(
 
     served = json.loads((rendered / "installer/rendered.json").read_text())
     assert served["entry_problems"] == []
-    # What is not served is reported: the installer's kernel, ramdisk and ISO are no artefacts here.
+    # What is not served is reported: the installer's kernel, ramdisk and ISO are not artefacts here.
     assert len(served["problems"]) == 3
     script = (rendered / "installer/node.ipxe").read_text()
     (kernel,) = [line for line in script.splitlines() if line.startswith("kernel")]

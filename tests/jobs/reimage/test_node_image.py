@@ -1,4 +1,4 @@
-"""What images are built of: the list that is asked for, the layout of the disk, the boot loader."""
+"""What images are built of: the list that is requested, the layout of the disk, the boot loader."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ builder = load()
     [
         ({"suite": " "}, "suite is empty"),
         ({"kernel": None}, "kernel is empty"),
-        ({"sources": None}, "sources is no list"),
+        ({"sources": None}, "sources is not a list"),
         ({"packages": "systemd"}, "packages lists nothing"),
         ({"epoch": 0}, "epoch has to be a positive number"),
         ({"size_mib": 200}, "200 MiB hold no system"),

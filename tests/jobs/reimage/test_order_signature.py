@@ -63,7 +63,7 @@ def test_what_is_signed_is_the_order_and_the_number_of_the_boot(key: Path) -> No
     ],
 )
 def test_nothing_is_signed_for_who_asks_for_nothing(key: Path, report: str) -> None:
-    with pytest.raises(SignatureError, match="its ramdisk asks for no signature"):
+    with pytest.raises(SignatureError, match="its ramdisk requests no signature"):
         sign_order("{}", report, key)
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_signed_for_who_asks_for_nothing(key: Path, report: str) -> N
     "broken", ["missing", "empty", "readable", "group", "password", "other kind", "public"]
 )
 def test_a_key_that_cannot_be_used_is_named_before_a_node_is_switched_off(key: Path, broken: str) -> None:
-    why = "is no key without a password"
+    why = "is not a key without a password"
     if broken == "missing":
         key.unlink()
         why = "No such file"
@@ -88,7 +88,7 @@ def test_a_key_that_cannot_be_used_is_named_before_a_node_is_switched_off(key: P
         key.write_bytes(public.public_bytes(pem, kind))
     else:
         write_key(key, ec.generate_private_key(ec.SECP256R1()))
-        why = "is no Ed25519 key"
+        why = "is not an Ed25519 key"
     assert why in find_signing_problem(key)
     with pytest.raises(SignatureError, match=why):
         sign_order("{}", ASKED, key)

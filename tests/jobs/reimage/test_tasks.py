@@ -291,7 +291,7 @@ def test_lost_hardware_and_too_few_gpus_stop_the_node(tmp_path: Path) -> None:
     with pytest.raises(ReimageError, match="n2 lists 1 GPUs, SKU gb300 has 2"):
         record_hardware(run, "n2", "after", facts(uuids=("a",)), sku="gb300", expected_gpus=2)
     record_hardware(run, "n1", "before", facts())
-    with pytest.raises(ReimageError, match=r"n1 is not what it was: GPU 1 \(.*\) missing: was GPU-b"):
+    with pytest.raises(ReimageError, match=r"n1 has changed: GPU 1 \(.*\) missing: was GPU-b"):
         record_hardware(run, "n1", "after", facts(uuids=("a",)), expected_gpus=2)
 
 

@@ -221,7 +221,7 @@ def test_what_makers_leave_in_the_place_of_a_serial_number_is_no_machine_s(
     assert writer.FILLER == facts._FILLER
     before = content(machine)
     for filler in ("Default string", "To Be Filled By O.E.M.", "0123456789"):
-        with pytest.raises(writer.RefusedError, match="is no serial number"):
+        with pytest.raises(writer.RefusedError, match="is not a serial number"):
             carry_out(order(server, serial=filler), machine, serial=filler)
     assert content(machine) == before
     # And a number that the inventory does not quote is one.

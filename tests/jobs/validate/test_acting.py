@@ -61,9 +61,9 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
         (night("n01", finding("n01"), slurm=drained("rackproof: x")), "by provision.yml: rackproof: x"),
         (night("n01", finding("n01"), slurm=drained("rackproof-reimage: x")), "by reimage.yml: rackproof"),
         (night("n01", finding("n01"), slurm=drained("rackproofs")), "by somebody else: rackproofs"),
-        (night("n01", finding("n01"), known=False), "Slurm does not know it"),
-        (night("n01", finding("n01"), slurm=None), "Slurm could not be asked"),
-        (night("n99", finding("n99")), "Slurm does not know it"),
+        (night("n01", finding("n01"), known=False), "it is not in Slurm"),
+        (night("n01", finding("n01"), slurm=None), "Slurm could not be queried"),
+        (night("n99", finding("n99")), "it is not in Slurm"),
         (
             night("n01", finding("n01", fleetwide=True, verdict=Verdict.UNPROVEN), verdict=Verdict.UNPROVEN),
             "",
@@ -146,7 +146,7 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     assert drained.plan == "drain"
     (still,), _ = decide_drains([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2", NOW)
     assert still.why == (
-        "stays drained: what failed was not measured or read again since the night before: "
+        "stays drained: the failed checks were not made again since the night before: "
         "floor:gemm_best (gemm_best)"
     )
     (once,), _ = decide_drains(
@@ -236,7 +236,7 @@ def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:
         now = NOW + timedelta(days=number)
         (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{number}", now)
         assert (decided.plan, decided.hold) == ("", Hold(since="N0"))
-        assert "neither a night nor Slurm's reason has what it was drained for" in decided.why
+        assert "neither a night nor Slurm's reason has the reason of its drain" in decided.why
         before = {"n01": decided}
 
 

@@ -50,7 +50,7 @@ MADE_UP = {
 
 
 def codes_that_drain() -> Iterator[str]:
-    """Yield the codes of health checks that fail a node and are no hint alone."""
+    """Yield the codes of health checks that fail a node and are not only hints."""
     for entry in registry().values():
         fails = "night" in entry.jobs and "fail" in entry.verdicts
         if fails and entry.actions and set(entry.confidences) - {"hint"}:
@@ -293,7 +293,7 @@ def test_what_was_not_read_of_a_node_heals_nothing(code: str, drained: DrainedNo
 
 
 def test_a_disk_that_is_read_only_for_the_second_night_is_not_healed() -> None:
-    """Last night's snapshot has it, too, so that it is no news: the one before the drain had it not."""
+    """Last night's snapshot has it, too, so that it is not new: the one before the drain had it not."""
     disk = {"source": "/dev/sda1", "type": "ext4", "options": "rw", "super_options": "rw"}
     then = BEFORE.model_copy(update={"mount_table": {"/": disk}})
     for options in ({"options": "ro"}, {"super_options": "ro,errors=remount-ro"}):

@@ -349,7 +349,7 @@ def test_floors_are_judged_exactly_as_judging_does(
 ) -> None:
     reference = Reference(value=base, low=low, high=high, warn=warn, unit="GB/s", source="s")
     expected = judge(Measurement(name="m", value=value, unit=unit, direction=direction), reference)
-    # As read from the history, where an infinity is NaN; both are no number that can be judged.
+    # As read from the history, where an infinity is NaN; both are not numbers that can be judged.
     night = judge_night(
         bare(value if math.isfinite(value) else math.nan, unit, direction),
         {},

@@ -95,7 +95,7 @@ def test_what_a_floor_leaves_unproven_other_pairs_do_not_prove() -> None:
         (Verdict.DEGRADED, True, True, False, False),
         (None, True, True, True, False),
         (None, True, False, False, True),
-        # That a floor exists and does not hold is no lack of references.
+        # That a floor exists and does not hold is not a lack of references.
         (Verdict.UNPROVEN, True, False, True, False),
         # Who failed is blamed, or a suspect: that stands elsewhere.
         (Verdict.FAIL, False, True, False, False),

@@ -207,7 +207,7 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
     good = classify_exit(node_says(BAD), "0", 4.0)
     monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: good})
     node, _ = night(slurm=ours, hours=12)
-    assert node.why == "stays drained: what failed has passed 1 of 2 times", node.reason_texts()
+    assert node.why == "stays drained: the failed checks have passed 1 of 2 times", node.reason_texts()
     assert {"gemm", "gemm_best dtype=bf16", "job", "training-step"} <= set(node.read_again)
     # Beside the others it was compared; of its own past there is one night, and that is the slow one.
     assert "fleet:gemm_best dtype=bf16" in node.read_again
@@ -216,7 +216,7 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
         node, _ = night(slurm=ours, measured=False, hours=1)
         assert node.measured
         assert (node.plan, [one for one in node.read_again if not one.startswith("health:")]) == ("", [])
-        assert "not measured or read again since the night before: floor:gemm_best dtype=bf16" in node.why
+        assert "were not made again since the night before: floor:gemm_best dtype=bf16" in node.why
     assert night(slurm=ours)[0].plan == "return"
 
 

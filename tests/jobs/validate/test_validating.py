@@ -168,15 +168,15 @@ def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Pa
         {1: gathered(1, gone=2)},
         slurm=None,
         members="",
-        slurm_remark="Slurm could not be asked: down",
+        slurm_remark="Slurm could not be queried: down",
     )
     assert judged.drain == ()
     night = read_night(night_folders(results)[0])
     # Whether Slurm has them in service is not known.
     assert [one.verdict.value for one in night.nodes] == ["unproven", "fail", "unproven"]
     assert {"slurm_state_unknown"} == {one.code for one in night.nodes[0].findings}
-    assert any("Slurm could not be asked" in one for one in night.remarks)
-    assert any("the history cannot be asked" in one for one in night.remarks)
+    assert any("Slurm could not be queried" in one for one in night.remarks)
+    assert any("the history cannot be queried" in one for one in night.remarks)
     # It waits to enter the history.
     assert [path.stem for path in (results / ".spool").glob("*Z-health-*")]
 

@@ -28,7 +28,7 @@ def test_what_root_would_add_is_named_and_counted() -> None:
             "n3": stored(asked_as_root=True, tools={}),
         }
     )
-    assert "asked without root: n[1-2]; root would add the kernel's log (1 of 2)" in found
+    assert "queried without root: n[1-2]; root would add the kernel's log (1 of 2)" in found
     assert "serial number (2 of 2)" in found
 
 

@@ -64,7 +64,7 @@ class Rig:
             "nvlink_errors": self.run("nvidia-smi nvlink -e", timeout_s),
             **SYSTEMD,
         }
-        # A busy test machine is no slow tool.
+        # A busy test machine is not a slow tool.
         for answer in (*tools.values(), *more.values()):
             answer["seconds"] = min(answer["seconds"], 1.0)
         answer = healthy_gathered(gpus=0)

@@ -469,7 +469,7 @@ def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = N
 
 
 def test_what_is_missing_is_missing_until_it_is_back() -> None:
-    """Nobody said how many there have to be, and a night later the loss is no news: it is still a loss."""
+    """Nobody said how many there have to be, and a night later the loss is not new: it is still a loss."""
     whole, gone = shown(4, 4), shown(3, 3)
     both = {"gpu_missing", "port_missing"}
     assert findings_of_nights(whole, gone, gone, gone, whole, whole) == [

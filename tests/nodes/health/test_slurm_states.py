@@ -92,7 +92,7 @@ def test_a_node_that_slurm_does_not_know_is_unproven_where_it_belongs_to_the_clu
 
 
 def test_an_answer_that_lacks_the_node_is_unproven() -> None:
-    assert missing_state("n1", "Slurm could not be asked").verdict is U
+    assert missing_state("n1", "Slurm could not be queried").verdict is U
 
 
 def test_symbols_and_words_are_one() -> None:

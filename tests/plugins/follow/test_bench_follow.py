@@ -118,7 +118,7 @@ def test_a_node_with_another_python(controller: Controller, version: str) -> Non
     playbook = controller(script("echo $RACKPROOF_JOB_TOKEN; exit 3"), python=str(INTERPRETERS[version]))
     assert playbook.wait() == 0, playbook.output
     assert controller.result["job"]["exit_status"] == 3
-    assert "TASK [Follow]" in playbook.output, "a job that ended badly is no failure of this task"
+    assert "TASK [Follow]" in playbook.output, "a job that ended badly is not a failure of this task"
 
 
 @pytest.mark.parametrize("module", ["rackproof_job", "rackproof_facts", "rackproof_bench_follow"])

@@ -43,7 +43,7 @@ def digest(data: bytes) -> str:
 
 
 class Site:
-    """A release on a server of this machine, and a host whose apt only notes what it is asked for."""
+    """A release on a server of this machine, and a host whose apt only notes its requests."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
@@ -169,7 +169,7 @@ def test_what_nothing_proves_is_refused_before_anything_is_asked(
 ) -> None:
     done = site.play(root, ["resolve"], **changes)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "nothing proves what would be fetched" in done.stdout
+    assert "no checksum or signature proves these downloads" in done.stdout
     assert named in done.stdout
     assert (site.requests, site.apt) == ([], "")
 

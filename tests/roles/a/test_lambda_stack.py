@@ -171,6 +171,6 @@ def test_what_a_node_lacks(rendered: dict[str, dict[str, Any]], case: str, names
 def test_what_else_is_seen(rendered: dict[str, dict[str, Any]]) -> None:
     assert rendered["mismatch"]["lambda_stack_needs_reboot"] is True
     assert rendered["other fabric"]["lambda_stack_fabric_fits"] is False
-    # Running, but not at the next boot; a unit that the node does not have is not asked for.
+    # Running, but not at the next boot; a unit that the node does not have is not required.
     assert rendered["idle"]["lambda_stack_idle_units"] == ["nvidia-persistenced.service"]
     assert rendered["volatile"]["lambda_stack_persists"] is False

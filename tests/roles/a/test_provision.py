@@ -1,4 +1,4 @@
-"""Role provision: which packages it is asked for, and what its summary reports of a node that failed."""
+"""Role provision: the packages that it installs, and its summary of a node that failed."""
 
 from __future__ import annotations
 

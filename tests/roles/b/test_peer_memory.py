@@ -107,7 +107,7 @@ def test_what_a_bare_node_will_have(has: str, comes: str, driver: str, open_modu
     ("arguments", "words"),
     [
         ({"method": "peermem"}, "unknown method 'peermem'"),
-        ({"dmabuf_kernel": "new"}, "'new' is no version"),
+        ({"dmabuf_kernel": "new"}, "'new' is not a version"),
     ],
 )
 def test_nonsense_is_refused(arguments: dict[str, str], words: str) -> None:

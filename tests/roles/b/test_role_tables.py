@@ -315,7 +315,7 @@ ANSWER = "{{ dict(asked | zip(query('ansible.builtin.vars', *asked))) }}"
 
 @pytest.fixture(scope="module")
 def answers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Return the values of all variables that are asked for, by case."""
+    """Return the values of the requested variables, by case."""
     folder = tmp_path_factory.mktemp("tables")
     hosts = {
         name: {

@@ -15,7 +15,7 @@ from .conftest import FACTS, Renderer, run_playbook
 pytestmark = pytest.mark.playbook
 
 OPTION = """\
-# Made by Rackproof's role imex; what is changed by hand is lost.
+# Made by Rackproof's role imex; changes by hand are lost.
 options nvidia NVreg_CreateImexChannel0=1
 """
 LIST = "10.0.0.1\n10.0.0.2\nfd00::3\n"

@@ -150,7 +150,7 @@ def test_a_server_that_never_answers_is_given_up_within_seconds() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"this is no database" * 100, "Move the file away"), (None, "give|Give this user the right")],
+    [(b"this is not a database" * 100, "Move the file away"), (None, "give|Give this user the right")],
 )
 def test_a_file_that_is_no_history_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "history.sqlite"
@@ -276,7 +276,7 @@ def test_a_newer_history_is_refused_untouched(where: str, plain: sqlalchemy.Engi
         store.keep(run())
     with plain.begin() as connection:
         connection.execute(sqlalchemy.text(f"UPDATE {schema.version.name} SET version_num = '9999'"))
-    with pytest.raises(HistoryTooNewError, match=r"revision 9999.*knows up to " + schema.REVISION):
+    with pytest.raises(HistoryTooNewError, match=r"revision 9999.*supports up to " + schema.REVISION):
         open_store(where)
     with plain.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT count(*) FROM runs")).scalar() == 1

@@ -340,7 +340,7 @@ def test_the_first_is_the_first_that_was_accepted_whatever_stands(moments: tuple
 
 def test_numbers_that_are_refused_can_be_accepted_with_a_reason(store: Store) -> None:
     store.keep(run(speed=2.1))
-    with pytest.raises(HistoryError, match="no reference"):
+    with pytest.raises(HistoryError, match="not a reference"):
         store.accept("run-1")
     assert store.accept("run-1", despite="power capped to 400 W on purpose") == 3
     # It is no way around what the run itself shows.

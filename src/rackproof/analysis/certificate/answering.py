@@ -26,7 +26,7 @@ _MOST_REASONS = 40
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an answer: its verdict, the reason why it is no pass, and the piece of evidence."""
+    """A part of an answer: its verdict, the reason why it is not a pass, and the piece of evidence."""
 
     verdict: Verdict
     reason: str = ""

@@ -22,7 +22,7 @@ class CertificateChange(Record):
 
 
 def certificate_changes(old: Certificate, new: Certificate) -> list[CertificateChange]:
-    """Return what changed from one certificate to a later one."""
+    """Return the changes from one certificate to a later one."""
     return [*_node_changes(old, new), *_speed_changes(old, new), *_answer_changes(old, new)]
 
 

@@ -220,9 +220,9 @@ def _nodes_of(run: Run) -> tuple[Node, ...]:
 
 
 def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
-    """Yield the reasons why a folder does not prove what the history has about it."""
+    """Yield the reasons why a folder does not prove the history's entry about it."""
     if known is None:
-        yield "the history does not know it: enter it with `rackproof history --rebuild`"
+        yield "the history lacks it: enter it with `rackproof history --rebuild`"
     elif objection := record_objection(known, folder):
         yield sanitize(objection, _LONGEST)
 

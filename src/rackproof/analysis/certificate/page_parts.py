@@ -51,7 +51,7 @@ def load_certificate(data: bytes) -> Certificate:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         why = sanitize(f"{place}: {first['msg']}")
-        raise CertificateError(f"the JSON is no certificate: {why}") from None
+        raise CertificateError(f"the JSON is not a certificate: {why}") from None
 
 
 def shell_digest(shell: str) -> str:
@@ -74,7 +74,7 @@ def split_page(page: bytes) -> PageParts:
     try:
         text = page.decode()
     except UnicodeDecodeError:
-        raise CertificateError("the page is not UTF-8: it is no certificate, or was changed") from None
+        raise CertificateError("the page is not UTF-8: it is not a certificate, or was changed") from None
     shell, written = _take_out(text, JSON_MARK)
     shell, signature = _take_out(shell, SIGNATURE_MARK)
     return PageParts(shell, written.encode("ascii", "replace"), signature)
@@ -82,7 +82,9 @@ def split_page(page: bytes) -> PageParts:
 
 def _take_out(text: str, mark: str) -> tuple[str, str]:
     if text.count(mark) != 1:
-        raise CertificateError(f"the page has {text.count(mark)} times {mark!r}: it is no certificate's page")
+        raise CertificateError(
+            f"the page has {text.count(mark)} times {mark!r}: it is not a certificate's page"
+        )
     before, _, rest = text.partition(mark)
     inside, end, after = rest.partition(_END)
     if not end:

@@ -1,4 +1,4 @@
-"""Sign and verify with ``ssh-keygen -Y``, by a key that the owner already has."""
+"""Sign and verify bytes by ``ssh-keygen -Y``, with an existing SSH key of the operator."""
 
 from __future__ import annotations
 
@@ -16,26 +16,38 @@ _COLUMNS = 70
 
 
 def sign_bytes(data: bytes, key: Path) -> str:
-    """Return the armoured signature of some bytes.
+    """Return the signature of some bytes, as the ASCII text that ssh-keygen writes.
+
+    Args:
+        data: The bytes to sign.
+        key: The file of the private key, or of a public key whose private key is in ssh-agent.
 
     Raises:
-        CertificateError: The key cannot be used.
+        CertificateError: The key cannot be used, or ssh-keygen is absent or takes more than 120 s.
     """
     done = _ssh_keygen(["sign", "-q", "-f", str(key), "-n", NAMESPACE], data)
     text = done.stdout.decode("ascii", "replace")
     if done.returncode or not _is_as_written(text):
-        raise CertificateError(f"{key} signs nothing: {_complaint(done)}")
+        raise CertificateError(f"{key} cannot sign: {_complaint(done)}")
     return text
 
 
 def signer_of(data: bytes, signature: str, signers: Path) -> str:
-    """Return the signer of some bytes, according to a file of allowed signers (``man ssh-keygen``).
+    """Return the name of the signer of some bytes.
+
+    If the key has several names, the first one that may sign certificates today is returned.
+
+    Args:
+        data: The signed bytes.
+        signature: The text that :func:`sign_bytes` returned.
+        signers: A file of allowed signers (``man ssh-keygen``).
 
     Raises:
-        CertificateError: The signature is from none of them, or for other bytes.
+        CertificateError: The file is absent or does not list the key; signature or bytes were changed;
+            or ssh-keygen is absent or takes more than 120 s.
     """
     if not _is_as_written(signature):
-        raise CertificateError("its signature was changed, or is none of ssh-keygen's")
+        raise CertificateError("its signature was changed, or is not in the form of ssh-keygen")
     if not signers.is_file():
         raise CertificateError(f"there is no file of allowed signers at {signers}")
     with tempfile.TemporaryDirectory() as folder:

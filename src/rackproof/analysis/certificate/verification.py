@@ -19,7 +19,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 
 class Verification(Record):
-    """The result: ``verdict`` is what the certificate proves now, ``signer`` is the name of the
+    """The result: ``verdict`` is the certificate's present verdict, ``signer`` is the name of the
     signer.
 
     ``objections`` has the reasons why it proves nothing; ``expired`` names requirements whose
@@ -89,7 +89,7 @@ def _disagreements(parts: PageParts, beside: Mapping[str, bytes], certificate: C
         yield "the page was changed: it is not the one that the JSON belongs to"
     for suffix, inside in zip(BESIDE, (parts.json, parts.signature.encode()), strict=True):
         if suffix in beside and beside[suffix] != inside:
-            yield f"the {suffix} beside the page is not what is in the page"
+            yield f"the {suffix} beside the page differs from the page's content"
 
 
 def _answers_at(certificate: Certificate, moment: datetime) -> tuple[Answer, ...]:

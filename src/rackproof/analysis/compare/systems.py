@@ -215,7 +215,7 @@ def _bad_exit(run: Run) -> Exclusion | None:
 
 
 def _bad_verdict_without_log(run: Run) -> Exclusion | None:
-    # If there is a log, a gating verdict may only mean "slower than the reference", which is no reason.
+    # If there is a log, a gating verdict may only mean "slower than the reference", which is not a reason.
     if run.logs or not run.verdict.gates:
         return None
     return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
@@ -555,7 +555,7 @@ def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: fl
 def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
     if not (low > 1 or high < 1):
         return "no difference shown"
-    # Fewer epochs are no merit of the hardware: they result from the batch size and from chance.
+    # Fewer epochs are not a merit of the hardware: they result from the batch size and from chance.
     if kind == "epochs" or direction is None:
         return "differs"
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"

@@ -133,7 +133,7 @@ def _cut(text: str, token: str) -> tuple[str, str]:
 
 
 def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
-    """Yield the events of one line as text to put after the token; record what is wrong."""
+    """Yield the events of one line as text to put after the token; record problems."""
     parts = line.split(token)[1:]
     for index, part in enumerate(parts):
         event, rest, problem = read_event(part)

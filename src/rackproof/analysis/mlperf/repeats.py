@@ -58,7 +58,7 @@ EARLY_S = 1.0
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers of digits from which equal numbers are no coincidence: several numbers with the former,
+"""Numbers of digits from which equal numbers are not a coincidence: several numbers with the former,
 or one with the latter."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _MOST_EPOCHS = 1000
@@ -369,7 +369,7 @@ def _platform(trace: RunTrace) -> str:
 
 
 def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem) -> Iterator[Finding]:
-    """Yield what the logs state otherwise than the description, by which speeds and scaling are judged.
+    """Yield contradictions between the logs and the description, by which speeds and scaling are judged.
 
     Of 697 published results of rounds 4.0 to 5.1 none contradicts its description in these numbers: 256
     state their nodes, 318 platforms name a known GPU. Eleven of these name another one: an older script's.
@@ -392,7 +392,7 @@ def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem
 def _described_numbers(
     trace: RunTrace, described: DescribedSystem, named: tuple[str, int] | None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield what differs: in words, in the log, in the description."""
+    """Yield each difference: its name, the log's value, the description's value."""
     if trace.stated_nodes is not None and trace.stated_nodes != described.nodes:
         yield "nodes (:::DLPAL)", trace.stated_nodes, described.nodes
     if named is None:
@@ -417,7 +417,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
         message = f"no seed in {', '.join(without[:5])}: that the runs are different ones is not shown"
         findings.append(_unproven("no_seed", message, without[0]))
     elif without:
-        message = "the logs state no seeds: that the runs are different ones rests on what they measured"
+        message = "the logs state no seeds: only their measurements show that the runs are different"
         findings.append(Finding(code="no_seed", message=message, source=Source(file=without[0])))
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, second in combinations(traces, 2):
@@ -547,7 +547,7 @@ def _overlap_s(first: RunTrace, second: RunTrace) -> float:
 
 
 def _sameness(first: RunTrace, second: RunTrace) -> str:
-    """Describe what two logs share although two runs cannot share it, or return ""."""
+    """Describe values that two logs share although two runs cannot share them, or return ""."""
     if first.course and first.course == second.course:
         return "the same events at the same distances"
     shared, of = _shared_times(first.times, second.times)

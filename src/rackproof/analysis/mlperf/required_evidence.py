@@ -8,8 +8,8 @@ from rackproof.analysis.mlperf.repeats import RunTrace
 from rackproof.core.evidence import RequiredEvidence, lacking_evidence, state_of_value
 from rackproof.core.records import Finding, Source
 
-_EARLIER_ROUNDS = "what its absence means depends on the round, and on the other runs: `_seed_findings`"
-_SOME_HAVE_NONE = "benchmarks and submitters differ in what they log; the other comparisons remain"
+_EARLIER_ROUNDS = "the meaning of its absence depends on the round, and on the other runs: `_seed_findings`"
+_SOME_HAVE_NONE = "benchmarks and submitters log different values; the other comparisons remain"
 
 
 def _scores(trace: RunTrace) -> bool:
@@ -52,7 +52,7 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("nodes", "nodes_differ", harmless="most published logs name none; runs that do are compared"),
     _row("node_count", "nodes_differ", harmless="compared where more than half of the runs state it"),
     _row("stated_nodes", "system_contradicts", harmless="held against the description where it is stated"),
-    _row("system", "systems_differ", harmless="MLCommons' checker asks for it; here the runs are compared"),
+    _row("system", "systems_differ", harmless="MLCommons' checker requires it; here the runs are compared"),
     _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
 )
 """Compliance, convergence and the number of runs are checked for the folder; ``parse`` has already

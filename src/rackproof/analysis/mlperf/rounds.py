@@ -225,7 +225,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     """
     for ruleset, origin in (
         (evidence.folder, "the folder's path"),
-        (next(iter(evidence.stated)) if len(evidence.stated) == 1 else "", "what the launcher printed"),
+        (next(iter(evidence.stated)) if len(evidence.stated) == 1 else "", "the launcher's output"),
         ("0.6.0" if evidence.old_notation else "", "the notation of the events"),
     ):
         if ruleset in known:

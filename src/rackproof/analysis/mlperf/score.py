@@ -505,7 +505,7 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
 
 
 def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
-    """Return the verdicts of findings that do not gate but are no mere remarks: the run is degraded."""
+    """Return the verdicts of findings that do not gate but are not mere remarks: the run is degraded."""
     return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 
@@ -539,7 +539,7 @@ def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
         yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
     elif found != needed:
-        yield Verdict.UNPROVEN, f"{found} run{'s' * (found != 1)} where the rules ask for exactly {needed}"
+        yield Verdict.UNPROVEN, f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}"
 
 
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
@@ -576,7 +576,7 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield remarks about what a pass leaves open."""
+    """Yield remarks about the open questions of a pass."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:
@@ -587,7 +587,7 @@ def _why_failed(run: RunScore) -> str:
     if run.status != "success":
         return f"{run.file} ended with {run.status!r}" if run.status else f"{run.file} has no run_stop"
     if run.minutes is None:
-        return f"{run.file} has no duration that can be true"
+        return f"{run.file} has no possible duration"
     return f"{run.file} is not compliant ({run.messages[0] if run.messages else 'no message'})"
 
 

@@ -256,7 +256,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
 _NO_END = {
     False: "a part of it may be missing; copy it from its node again",
     True: "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
-    "stops without one counts as failed only where its log says why; look in the job's own output",
+    "stops without one counts as failed only if its log has the reason; look in the job's own output",
 }
 """Remedy for a log without run_stop, by whether it contains the end of the run script."""
 
@@ -489,7 +489,7 @@ def _scaling_factor(factor: float, task: _Task) -> float:
 def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
     """Return the result that states why convergence is not compared, or ``None`` if it should be."""
     if not data.is_dir():
-        return RcpResult(applies=False, message=f"the rules {task.ruleset} know no reference points")
+        return RcpResult(applies=False, message=f"the rules {task.ruleset} have no reference points")
     if any(run.benchmark == "minigo" for run in runs):
         return RcpResult(applies=False, message="MLCommons' package checker compares no minigo")
     if any(run.division == "open" for run in runs):

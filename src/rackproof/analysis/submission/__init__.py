@@ -1,9 +1,9 @@
 """A submission to an MLPerf training round, out of runs: ``rackproof submission``.
 
-:func:`build_submission` lays the package out, asks the official package checker about it, and puts it in
+:func:`build_submission` lays the package out, runs the official package checker on it, and puts it in
 place if nothing is missing or wrong. :mod:`.runs` chooses runs and reads their logs, :mod:`.description`
-describes the system, :mod:`.packaging` knows files and folders, :mod:`.checking` asks the checker,
-:mod:`.rules` lists what is missing or wrong.
+describes the system, :mod:`.packaging` has files and folders, :mod:`.checking` runs the checker,
+:mod:`.rules` lists problems.
 """
 
 from rackproof.analysis.submission.building import build_submission

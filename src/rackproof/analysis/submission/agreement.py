@@ -61,7 +61,7 @@ def _plain_number(text: str) -> str:
 def _same_capacity(described: str, seen: str) -> Doubt | None:
     ours, theirs = _capacities(described), _capacities(seen)
     if not ours or not theirs:
-        return Doubt(Verdict.UNPROVEN, "it is no amount of memory such as 192 GB")
+        return Doubt(Verdict.UNPROVEN, "it is not an amount of memory such as 192 GB")
     near = any(math.isclose(one, other, rel_tol=_TOLERANCE) for one in ours for other in theirs)
     return _contradicted(near)
 
@@ -83,7 +83,7 @@ def same_version(described: str, seen: str) -> Doubt | None:
     if described.casefold().split() == seen.casefold().split():
         return None
     if not theirs or not ours:
-        return Doubt(Verdict.UNPROVEN, "it is no version that could be compared")
+        return Doubt(Verdict.UNPROVEN, "it is not a version that could be compared")
     return _contradicted(any(_begins(one, theirs) or _begins(theirs, one) for one in ours))
 
 

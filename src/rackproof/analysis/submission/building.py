@@ -87,7 +87,7 @@ def build_submission(
             )
             issues += problems
         verdict = _verdict(issues)
-        # A lack of issues is not enough: without a run, the checker was never asked.
+        # A lack of issues is not enough: without a run, the checker never ran.
         if verdict is Verdict.PASS and answer.accepted is True:
             _finish(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)

@@ -1,4 +1,4 @@
-"""The official package checker, asked in a process of its own about a copy of the package."""
+"""The official package checker, run in its own process on a copy of the package."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def load_system_file(path: Path) -> SystemFile:
             )
     for key in ("submitter", "division", "status", "system_name"):
         if not values.get(key):
-            raise SubmissionError(f"{path}: {key} is missing; only you can know it")
+            raise SubmissionError(f"{path}: {key} is missing; only you can give it")
     for key, known in (("division", DIVISIONS), ("status", STATUSES)):
         if values[key] not in known:
             raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(known)}")
@@ -223,7 +223,7 @@ def _capacity(size_bytes: int) -> str:
 def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
     """Return the description, and all that is missing in it or contradicts the runs.
 
-    The operator's statements come first, then the nodes' facts, then what the run script printed
+    The operator's statements come first, then the nodes' facts, then the run script's output
     into the logs; contradictions between them are issues.
 
     Args:
@@ -243,7 +243,7 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
 
 
 def _log_facts(one: ChosenRun) -> dict[str, Any]:
-    """Return a log's facts about the system, except facts that a run script cannot know."""
+    """Return a log's facts about the system, except facts that a run script does not have."""
     return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
@@ -303,7 +303,7 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
         yield Issue(
             code="key_not_stated",
             file=system.file,
-            message=f"left empty on purpose, although the rules want an answer: {', '.join(unstated)}",
+            message=f"left empty on purpose, although the rules require an answer: {', '.join(unstated)}",
         )
 
 

@@ -46,7 +46,7 @@ class CheckerAnswer(Record):
     """The answer of the official package checker.
 
     Attributes:
-        accepted: The answer, or ``None`` if there was none (crashed, stopped, never asked).
+        accepted: The answer, or ``None`` if there was none (crashed, stopped, never run).
         error: The reason for a missing answer.
         messages: Its warnings and errors, each with the file of the package that it was reading.
         checked: The benchmarks whose logs it examined (it skips unknown ones).

@@ -124,7 +124,7 @@ def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], li
                 code="no_code",
                 message=f"the run folders of {chosen[0].benchmark} hold no configuration or scripts",
                 remedy="copy the code that ran into the implementation's folder before you hand it in: "
-                "the rules ask for all that reproduces the result",
+                "the rules require all that reproduces the result",
             )
         )
     return code, issues
@@ -241,7 +241,7 @@ def refuse_strangers(out: Path) -> None:
     if not os.path.lexists(out):
         return
     if out.is_symlink() or not out.is_dir():
-        raise SubmissionError(f"{out} is no folder; name another one with --out")
+        raise SubmissionError(f"{out} is not a folder; name another one with --out")
     if not any(out.iterdir()):
         return
     change = _change_since(out)
@@ -305,5 +305,5 @@ def put_in_place(draft: Path, out: Path) -> None:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Return whether a path is, or is inside, a run's folder, which is no place for a package."""
+    """Return whether a path is, or is inside, a run's folder, which must not contain a package."""
     return any((place / RECORD_NAME).is_file() for place in (path, *path.parents))

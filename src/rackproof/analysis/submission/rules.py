@@ -19,7 +19,7 @@ _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
 def judge_runs(
     chosen: Sequence[ChosenRun], score: FolderScore, system: SystemFile, *, ruleset: str
 ) -> list[Issue]:
-    """Return the issues about the runs of one benchmark: what is missing or wrong.
+    """Return the issues about the runs of one benchmark: missing or wrong contents.
 
     Args:
         chosen: The runs, in the order of ``result_<i>.txt``.
@@ -83,7 +83,7 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
             code="run_count",
             verdict=Verdict.UNPROVEN,
             file=benchmark,
-            message=f"{found} run{'s' * (found != 1)} where the rules ask for exactly {needed}",
+            message=f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}",
             remedy=f"{more}; `--latest {needed} --benchmark {benchmark}` takes the newest {needed}",
         )
 
@@ -135,11 +135,11 @@ def _verdict_against(one: ChosenRun, run: RunScore | None) -> Verdict:
 
 def _why_not(run: RunScore) -> str:
     if not run.events:
-        return "its log holds no readable MLPerf event"
+        return "its log has no readable MLPerf event"
     if run.status != "success":
         return f"its log ends with status {run.status!r}" if run.status else "its log has no run_stop"
     if run.minutes is None:
-        return "its log shows no duration that can be true"
+        return "its log shows no possible duration"
     complaint = f": {run.messages[0]}" if run.messages else ""
     return (
         f"its log is not compliant{complaint}"
@@ -200,7 +200,7 @@ def _same_run(one: ChosenRun, owner: str) -> Iterator[Issue]:
             verdict=Verdict.FAIL,
             run=one.run.run_id,
             file=one.log.path,
-            message=f"its log holds the same events as that of run {owner}: a copy proves nothing",
+            message=f"its log has the same events as that of run {owner}: a copy proves nothing",
             remedy="choose another run in its place",
         )
 
@@ -249,7 +249,7 @@ def judge_answer(
 ) -> list[Issue]:
     """Return the problems that the checker found in the package, and the gaps of its answer.
 
-    The checker accepts what it does not read: benchmarks that the round does not have are skipped.
+    The checker accepts contents that it does not read: benchmarks that the round does not have are skipped.
     Therefore its answer must show that it checked every benchmark and the description.
     """
     if answer.accepted is None:
@@ -316,7 +316,7 @@ def _rejection(answer: CheckerAnswer) -> Issue:
         # are proven.
         verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
         message=f"the official package checker rejects the package: {errors}",
-        remedy="mend what is listed here, then run the same command again",
+        remedy="repair the listed problems, then run the same command again",
     )
 
 

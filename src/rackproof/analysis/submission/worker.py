@@ -3,7 +3,7 @@
 Reads a job (JSON) from standard input and answers with one ``CheckerAnswer`` (JSON) on standard output.
 It is a process of its own because the tool may crash or take very long on hostile logs and prints; it
 works on a copy because the tool writes ``scaling.json`` into the folder it reads. Only its log records
-are believed: text that the tool prints may come from a result log.
+are trusted: text that the tool prints may come from a result log.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _unsafe(folder: Path, ruleset: str) -> str:
             value = event.value.get("value") if isinstance(event.value, dict) else None
             problem = path_problem(event.key, value)
             if problem:
-                return f"{log.relative_to(folder)}: {problem}; the checker was not asked"
+                return f"{log.relative_to(folder)}: {problem}; the checker did not run"
     return ""
 
 

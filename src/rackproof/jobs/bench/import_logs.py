@@ -120,7 +120,7 @@ def _copy_log(path: Path, folder: Path, name: str) -> None:
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         with open_log(path) as content, (folder / name).open("wb") as copy:
-            # As it was written, so that later readers need not know its origin.
+            # As it was written, so that later readers do not need its origin.
             while block := content.read(1 << 20):
                 copy.write(block)
     except OSError as error:

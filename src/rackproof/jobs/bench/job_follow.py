@@ -281,7 +281,7 @@ class Estimate:
         left = self._left_by_pace(elapsed_s)
         usual = None if self.expected_s is None else self.expected_s - elapsed_s
         if self._last is not None and self._last[1] >= 1:
-            # All steps are done: what follows has no pace of its own.
+            # All steps are done: the remaining output has no pace of its own.
             return usual if usual is not None and usual > 0 else None
         if left is None or (may_end_early and usual is not None and 0 < usual < left):
             return usual

@@ -1,8 +1,8 @@
-"""Launch a benchmark for a Slurm cluster on a rack: provide the program to start, and its
-specification.
+"""Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack by Slurm. No I/O.
 
-The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. One
-JSON text specifies image, data, config and nodes. It contains no secret.
+The bench role starts that program on one node of the rack, under the supervisor. Its specification
+is one JSON text with image, data, config and nodes. It contains the names of secret variables, but
+not their values.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Site(Record):
     def _usable(cls, secrets: dict[str, int]) -> dict[str, int]:
         for name, length in secrets.items():
             if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable")
+                raise ValueError(f"{name!r} is not a name of an environment variable")
             if length < LEAST_SECRET:
                 raise ValueError(
                     f"{name} has {length} characters, a secret {LEAST_SECRET} or more: is it in Vault, or "
@@ -118,7 +118,11 @@ def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
 def slurm_obstacle(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
 ) -> str:
-    """Return the reason why these nodes cannot run it, or "" if there is none."""
+    """Return the reason why the nodes cannot run the benchmark by Slurm, or "" if there is none.
+
+    The checks are, in this order: nodes that did not answer, shared storage, an image for the nodes'
+    architecture, a config for the SKU, and the SKU's number of GPUs.
+    """
     obstacle = rack_obstacle(site, unreached)
     if obstacle:
         return obstacle
@@ -194,7 +198,11 @@ def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
 
 
 def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
-    """Return the config file to use, as a pattern for display."""
+    """Return the config file for a number of nodes, as a pattern for display.
+
+    It is the inventory's ``bench_config`` if that is set. Otherwise a ``?`` replaces the name of an
+    unknown SKU, and a ``*`` the part of the file name that only the image shows.
+    """
     if site.config:
         return site.config
     system = loaded.definition.configs.systems.get(site.sku, "?") if loaded.definition.configs else "?"
@@ -208,10 +216,10 @@ def slurm_specification(
     nodes: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> dict[str, object]:
-    """Return the specification for slurm_run.py.
+    """Return the specification for slurm_run.py: JSON values; sizes are in GB, times in seconds.
 
     Raises:
-        DefinitionError: The definition names an unknown variable.
+        DefinitionError: The definition lacks container or configs, or names an unknown variable.
     """
     definition = loaded.definition
     container, configs = definition.container, definition.configs
@@ -260,7 +268,10 @@ def slurm_specification(
 def slurm_environment(
     loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
 ) -> dict[str, str]:
-    """Return the variables with which the job is started, in addition to those of its config.
+    """Return the environment variables of the job, in addition to those of its config.
+
+    The inventory's variables replace those of the definition. Secret variables have a placeholder as
+    their value.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -270,18 +281,21 @@ def slurm_environment(
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    # The site's variables come last: the site knows which links NCCL may use, the definition does not.
+    # The site's variables come last: only the site can name the links that NCCL may use.
     return {**own, **site.environment, **site.hidden}
 
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words after the program's name; the run's id is added if there is one."""
+    """Return the arguments of slurm_run.py for a specification; the caller adds the run's id."""
     # Sorted, because the arguments are part of the fingerprint that identifies an interrupted plan.
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
 
 def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
-    """Describe the pulls, staging steps and submissions of a plan."""
+    """Return one line each for the pull, the staging steps, the config and the submission of a plan.
+
+    The list is empty if the definition has no container.
+    """
     definition = loaded.definition
     if definition.container is None:
         return []

@@ -66,7 +66,7 @@ def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node])
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)
         if asked is not None and stated != str(asked):
             what = f"states {sanitize(stated, 60)}" if stated else "does not state it"
-            yield _unproven("log_of_another_point", f"{axis} {asked} was asked for, and {file} {what}")
+            yield _unproven("log_of_another_point", f"{axis} {asked} was requested, and {file} {what}")
     reads = any(word.startswith("--data=") for word in planned.arguments)
     if reads and "synthetic" in log.tags.get("dataset", "synthetic"):
         yield _unproven("log_of_another_point", f"images were to be read, and {file} shows synthetic ones")
@@ -146,7 +146,8 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
             names = ", ".join(sanitize(gpu, 60) for gpu in silent[:4])
             yield _unproven(
                 "gpu_use_not_stated",
-                f"the log does not state what else used {len(silent)} of {len(gpus)} GPUs {text} ({names}): "
+                f"the log does not state which other processes used {len(silent)} of {len(gpus)} GPUs {text} "
+                f"({names}): "
                 "call nvidia-smi on the node, then run the benchmark again",
             )
 

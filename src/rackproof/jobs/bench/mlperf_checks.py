@@ -417,7 +417,7 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
     measurements = []
     for other in plan.runs:
         record = recorded.get(other.run_id)
-        # Failed repeats are left out: a difference from them is no evidence against this run.
+        # Failed repeats are left out: a difference from them is not evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
         if _is_same_result(other, planned) and other.repeat < planned.repeat:

@@ -34,7 +34,7 @@ _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|w
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Interfaces made by containers and by Rackproof, which are no network between nodes."""
+"""Interfaces made by containers and by Rackproof, which do not connect nodes."""
 
 
 class Storage(Record):
@@ -51,7 +51,7 @@ class Storage(Record):
     @classmethod
     def _absolute(cls, folder: str) -> str:
         if folder and not folder.startswith("/"):
-            raise ValueError(f"folder: {folder!r} is no absolute path")
+            raise ValueError(f"folder: {folder!r} is not an absolute path")
         return folder
 
 
@@ -147,7 +147,7 @@ def setup_obstacle(
         asked: The number of nodes that it requests.
     """
     if asked > len(peers):
-        return f"{asked} nodes asked for, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
+        return f"{asked} nodes requested, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
     network = str(point.get("network", ""))
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
@@ -287,7 +287,7 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the differences of a node's network from the plan."""
-    # The report names its node: a report that was registered for another node is no evidence for this one.
+    # The report names its node: a report that was registered for another node is not evidence for this one.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")
@@ -333,7 +333,7 @@ def _kind_difference(network: str, kind: object, moment: str) -> str:
     """Return the kind of an interface that does not fit the network, or "" if it fits."""
     if network == "overlay" and kind != "vxlan":
         shown = sanitize(kind or "a plain link", 40)
-        return f"no VXLAN {moment} the run, but {shown}"
+        return f"not a VXLAN {moment} the run, but {shown}"
     if network == "host" and kind in _TUNNELS:
         return f"a tunnel ({sanitize(kind, 40)}) {moment} the run"
     return ""
@@ -400,7 +400,7 @@ def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
         return "" if storage.get("how") else "nothing is known of it"
     resident = storage.get("resident")
     if not isinstance(resident, list) or [type(pages) for pages in resident] != [int, int]:
-        return "the kernel does not report what it has in memory"
+        return "the kernel does not report its cached pages"
     in_memory, total = resident
     if total <= 0:
         return "there are no data"

@@ -151,7 +151,7 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """A point of a suite that this node cannot run, which is no fault: for example two GPUs
+    """A point of a suite that this node cannot run, which is not a fault: for example two GPUs
     requested, one present.
     """
 
@@ -425,7 +425,7 @@ class _Planner:
             return
         points = list(definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there))
         if not points:
-            reason = f"its definition excludes every point asked for ({name} has {gpus_there} GPUs)"
+            reason = f"its definition excludes every requested point ({name} has {gpus_there} GPUs)"
             self._skip(loaded, name, reason)
         for point in points:
             # A point with a number of nodes, even one, is planned for the rack.
@@ -446,7 +446,7 @@ class _Planner:
         run = self._program_run(loaded, point, self._peers([name]))
         if lacks_gpus:
             # The operator gave this value: a request that cannot be met must appear as a result.
-            reason = f"{gpus} GPUs asked for, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
+            reason = f"{gpus} GPUs requested, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
 
@@ -482,7 +482,7 @@ class _Planner:
         run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
         # The setup already reports too few nodes; its remedy has to come first.
         if lacks_gpus and not run.unproven_because:
-            reason = f"{gpus} GPUs asked for, a node of these has {gpus_there}"
+            reason = f"{gpus} GPUs requested, a node of these has {gpus_there}"
             reason += f"; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
@@ -629,7 +629,7 @@ def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
     count = point["nodes"]
     # True is an int and would be planned as one node.
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise DefinitionError(f"{loaded.path}: nodes: {count!r} is no number of nodes")
+        raise DefinitionError(f"{loaded.path}: nodes: {count!r} is not a number of nodes")
     return count
 
 

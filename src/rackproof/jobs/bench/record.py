@@ -61,7 +61,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 # nothing is proven in either direction; any other status except 0 means that something failed while
 # the workload ran.
 COULD_NOT_RUN = {
-    4: "a GPU that was asked for is absent",
+    4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
     6: "the image could not be had",
     7: "no config fits, or Slurm did not take or start the job",
@@ -145,7 +145,7 @@ def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     asked, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
     # If a run used other nodes than planned, its numbers belong to another system.
     differences = [f"{name} took no part" for name in sorted(asked - took_part)]
-    differences += [f"{name} was not asked for" for name in sorted(took_part - asked)]
+    differences += [f"{name} was not requested" for name in sorted(took_part - asked)]
     if not differences:
         return []
     return [_finding("nodes_differ", Verdict.UNPROVEN, f"other nodes than planned: {', '.join(differences)}")]
@@ -210,7 +210,7 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 _ENDED_EARLY = frozenset({"exit_status", "killed", "could_not_run", "hung", "timed_out"})
-"""Findings of a program that did not come to its end: its last lines may say why."""
+"""Findings of a program that did not come to its end: its last lines may contain the reason."""
 
 
 def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
@@ -535,7 +535,7 @@ def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
     if type(size_on_node) is int and size_on_node != entry.size_bytes:
         message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
     elif digest_on_node is not None and digest_on_node != entry.sha256:
-        message = f"{entry.path} is not what the job wrote on the node: its digest is another's"
+        message = f"{entry.path} differs from the file that the job wrote: the digests are not equal"
     return [_finding("log_differs", Verdict.UNPROVEN, message)] if message else []
 
 
@@ -596,7 +596,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
         if path.name in expected and path.is_file() and not path.is_symlink():
             own.append(path)
         else:
-            message = f"logs/{sanitize(path.name, 200)} is no log of this run; move it away and run again"
+            message = f"logs/{sanitize(path.name, 200)} is not a log of this run; move it away and run again"
             findings.append(_finding("stray_log", Verdict.UNPROVEN, message))
     if folder / f"{planned.lead}.log" not in own:
         message = f"there is no log: logs/{planned.lead}.log is missing"

@@ -239,7 +239,7 @@ def _of_logs(
     return RequiredEvidence(f"log.{name}", "the log", state, code, _AGAIN, needed, harmless=harmless)
 
 
-_ANY_LOG = "whether the log is what the job wrote is not shown"
+_ANY_LOG = "nothing shows that the log is the one that the job wrote"
 
 RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     RequiredEvidence(
@@ -265,7 +265,7 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     ),
     *(_of_evidence(name, _ABOUT) for name in ("command", "description", "storage", "network", "notes")),
     _of_evidence("container_digest", _ABOUT),
-    _of_evidence("measurements", "a rule that asks for one of them has a finding of its own"),
+    _of_evidence("measurements", "a rule that requires one of them has its own finding"),
     _of_evidence("slurm_start", "the job's own start counts where Slurm shows none"),
     _of_job("id", "another_job"),
     _of_job("phase", "unknown_end", _started),
@@ -298,10 +298,10 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
         _ended,
     ),
     _of_logs("lines", "empty", harmless=_ABOUT),
-    _of_logs("measurements", "no_log", harmless="a rule that asks for one of them has a finding of its own"),
+    _of_logs("measurements", "no_log", harmless="a rule that requires one of them has its own finding"),
     _of_logs("series", "no_log", harmless=_ABOUT),
     _of_logs("findings", "no_log", harmless=_AGAINST),
-    _of_logs("tags", "no_log", harmless="what is asked of them has a finding of its own: run, seed, GPUs"),
+    _of_logs("tags", "no_log", harmless="their requirements have their own findings: run, seed, GPUs"),
     _of_logs("verdict", "no_log"),
     _of_logs("first_event_s", "no_event_times"),
     _of_logs("last_event_s", "no_event_times"),
@@ -314,7 +314,7 @@ seal covers, ``log`` each :class:`~rackproof.core.records.ParsedLog`.
 # -- a run under Slurm -----------------------------------------------------------------------------------
 
 _RULED = "set `lacks` in the definition where its run script prints none by design"
-_ASK_SLURM = "ask Slurm's controller (sacct, scontrol) for the job, then run the benchmark again"
+_ASK_SLURM = "read the job from Slurm's controller (sacct, scontrol), then run the benchmark again"
 _WHERE = "Slurm's record does not show on which nodes the job ran"
 _WHEN = "Slurm's record does not show when the job began and ended: its log may be any job's"
 
@@ -441,13 +441,13 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
     _of_record(
         "exit_code",
         "slurm_state",
-        without="Slurm's record does not show with what status the job ended",
+        without="Slurm's record does not show the job's exit status",
     ),
     _of_record("nodes", "nodes_unknown", list, without=_WHERE),
     _of_record("node_count", "nodes_unknown", without=_WHERE),
     _record_moment("start"),
     _record_moment("end"),
-    _of_record("elapsed_s", "slurm_times", harmless="start and end say it"),
+    _of_record("elapsed_s", "slurm_times", harmless="start and end contain it"),
     _of_record(
         "steps",
         "nodes_unknown",
@@ -488,7 +488,7 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
     ),
     _of_output("node_count", "nodes_unknown", _lists_nodes),
     _of_output("job", "another_job", _lists_nodes, without="the log does not show of which Slurm job it is"),
-    _of_output("cache_clearings", "cache_not_cleared", harmless="what counts is what each node answered"),
+    _of_output("cache_clearings", "cache_not_cleared", harmless="each node's answer counts"),
     _of_output(
         "caches_cleared",
         "cache_not_cleared",
@@ -515,8 +515,8 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
             ("mpi_errors", "no_mpi"),
         )
     ),
-    _of_output("samples", "convergence_unknown", harmless="asked for where the rules have references"),
-    _of_output("preflight_enabled", "nccl_preflight", harmless="the plan says whether it was asked for"),
+    _of_output("samples", "convergence_unknown", harmless="required only if the rules have references"),
+    _of_output("preflight_enabled", "nccl_preflight", harmless="the plan states whether it was requested"),
     _of_output(
         "preflight_text",
         "nccl_preflight",
@@ -550,7 +550,7 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         "no_end",
         _AGAIN,
         _ended_on_one_node,
-        without="the launcher did not report with what status run.sub ended",
+        without="the launcher did not report the exit status of run.sub",
     ),
     *SLURM_RECORD,
     RequiredEvidence(

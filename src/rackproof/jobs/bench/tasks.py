@@ -370,7 +370,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
             continue
         facts, pythons = answered[node].facts, answered[node].pythons
         why = ""
-        # With a PATH of its own a job may find what this one lacks.
+        # With its own PATH a job may find programs that this one lacks.
         if run.program == planning.RUN_COMMAND and run.arguments and "PATH" not in run.environment:
             why = runtime_needs.program_obstacle(run.arguments[0], facts)
         elif run.runtime in pythons:
@@ -611,7 +611,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
 
 
 def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEvidence) -> dict[str, str]:
-    """Return the operator's texts, with network and storage replaced by what the nodes reported."""
+    """Return the operator's texts, with network and storage replaced by the nodes' reports."""
     observed = {"network": setup.network, "storage": setup.storage}
     return {**texts, **{name: text for name, text in observed.items() if text}}
 

@@ -61,9 +61,7 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
     if left:
         shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
         more = f" and {len(left) - 12} more" if len(left) > 12 else ""
-        remarks.append(
-            f"variables that are not taken over: {shown}{more}; what is needed of them is yours to add"
-        )
+        remarks.append(f"variables that are not taken over: {shown}{more}; add those that you need")
     return AdoptedSource(nodes=tuple(nodes), controller=_controller(inventory), remarks=tuple(remarks))
 
 
@@ -83,11 +81,11 @@ def _listed(path: Path) -> Inventory:
     try:
         listed = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise AdoptError(f"{path} is no JSON: {sanitize(error, 150)}") from None
+        raise AdoptError(f"{path} is not JSON: {sanitize(error, 150)}") from None
     if not isinstance(listed, Mapping) or not isinstance(listed.get("_meta"), Mapping):
-        raise AdoptError(f"{path} is not what `ansible-inventory --list` prints: it has no _meta")
+        raise AdoptError(f"{path} is not output of `ansible-inventory --list`: it has no _meta")
     if problem := _shape_problem(listed):
-        raise AdoptError(f"{path} is not what `ansible-inventory --list` prints: {problem}")
+        raise AdoptError(f"{path} is not output of `ansible-inventory --list`: {problem}")
     return read_inventory(listed, {})
 
 
@@ -96,8 +94,8 @@ def _shape_problem(listed: Mapping[str, Any]) -> str:
         for part in ("hosts", "children") if name != "_meta" else ():
             names = as_mapping(group).get(part, [])
             if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-                return f"{part} of {sanitize(name, 60)} is no list of names"
-    return "" if isinstance(listed["_meta"].get("hostvars", {}), Mapping) else "hostvars is no mapping"
+                return f"{part} of {sanitize(name, 60)} is not a list of names"
+    return "" if isinstance(listed["_meta"].get("hostvars", {}), Mapping) else "hostvars is not a mapping"
 
 
 def _controller(inventory: Inventory) -> str:
@@ -139,7 +137,7 @@ def _node(
 def _taken_variables(
     name: str, values: Mapping[str, Any], left: dict[str, list[str]]
 ) -> dict[str, str | int | bool]:
-    """Return the variables that say how a host is reached; others are added to ``left``, by variable."""
+    """Return the connection variables of a host; others are added to ``left``, by variable."""
     taken: dict[str, str | int | bool] = {}
     for variable, value in values.items():
         if (fitting := _connection(str(variable), value)) is not None:
@@ -175,7 +173,8 @@ _READ_VARIABLES = frozenset(word for name in ("gpus", "gpu", "type", "rack") for
 
 
 def _connection(variable: str, value: object) -> str | int | bool | None:
-    """Return the value of a variable that says how a host is reached, or None for any other; no template."""
+    """Return the value of a connection variable, or None for any other variable; templates are not
+    evaluated."""
     if variable == "ansible_become":
         return value if isinstance(value, bool) else None
     if isinstance(value, bool) or not isinstance(value, str | int):

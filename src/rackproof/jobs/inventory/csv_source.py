@@ -102,7 +102,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
         columns, unread = _columns(next(reader, []), path)
         nodes = list(_nodes(reader, columns, path))
     except csv.Error as error:
-        raise AdoptError(f"{path}:{reader.line_num}: it is no CSV: {error}") from None
+        raise AdoptError(f"{path}:{reader.line_num}: it is not CSV: {error}") from None
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
     if "rack" not in columns:
         remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
@@ -155,7 +155,7 @@ def _names(cells: Mapping[str, str], place: str) -> tuple[str, ...]:
         raise AdoptError(f"{place}: the node has no name")
     for name in names:
         if problem := name_problem(name):
-            raise AdoptError(f"{place}: {sanitize(name, 80)!r} can be no host: {problem}")
+            raise AdoptError(f"{place}: {sanitize(name, 80)!r} cannot be a host: {problem}")
     if len(names) > 1 and any(cells.get(own) for own in ("address", "serial", "bmc", "own_name")):
         raise AdoptError(f"{place}: {len(names)} nodes cannot share an address, serial, BMC or own name")
     return names
@@ -167,10 +167,10 @@ def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
         raise AdoptError(f"{place}: address {sanitize(address, 60)!r}: {problem}")
     own = cells.get("own_name", "")
     if own and name_problem(own):
-        raise AdoptError(f"{place}: {sanitize(own, 60)!r} is no host's name")
+        raise AdoptError(f"{place}: {sanitize(own, 60)!r} is not a host's name")
     count = cells.get("gpus", "")
     if count and not re.fullmatch(r"[0-9]{1,4}", count):
-        raise AdoptError(f"{place}: {sanitize(count, 40)!r} is no number of GPUs")
+        raise AdoptError(f"{place}: {sanitize(count, 40)!r} is not a number of GPUs")
     hints = [
         GpuHint(where=f"column {column}", text=sanitize(cells[column], 200))
         for column in ("gpu", "type")
@@ -202,5 +202,5 @@ def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
 
 def _sku(text: str, place: str) -> str:
     if text and not SKU_NAME.fullmatch(text):
-        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is no SKU: letters, digits, '-' and '_'")
+        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
     return text

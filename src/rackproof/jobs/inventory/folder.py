@@ -1,6 +1,6 @@
-"""Write an adopted inventory into its folder, and keep what was changed there by hand.
+"""Write an adopted inventory into its folder, and keep changes by hand.
 
-The folder's ``.adopted`` holds the files as they were written last: what differs from them was changed by
+The folder's ``.adopted`` contains the files as they were written last: lines that differ were changed by
 hand, and stays.
 """
 
@@ -143,7 +143,7 @@ def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
 
 
 def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[Complaint]:
-    """Return what is wrong with the folder as it would be, without writing it.
+    """Return the errors of the folder as it would be, without writing it.
 
     Raises:
         AdoptError: Ansible could not read it, or would read it otherwise than it is meant.
@@ -159,7 +159,7 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
         except InventoryError as error:
             text = str(error).replace(str(copy), str(folder))
             raise AdoptError(f"{folder} with these changes cannot be read by Ansible: {text}") from None
-        if any("it is no YAML" in one.what for one in complaints):
+        if any("it is not YAML" in one.what for one in complaints):
             shown = f"{complaints[0].where}: {complaints[0].what}".replace(str(copy), str(folder))
             raise AdoptError(
                 f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
@@ -169,7 +169,7 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
 
 
 def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedNode]) -> None:
-    """Write what changes, then the note of what was written.
+    """Write the changes, then the note of the written files.
 
     Raises:
         ResultsError: A file cannot be written.
@@ -178,7 +178,8 @@ def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedN
     (folder / _KEPT).mkdir(parents=True, exist_ok=True)
     for name, text in change.files.items():
         write_file(folder / name, text.encode())
-    # Last: interrupted in between, what is written already counts as changed by hand to just that.
+    # The note is written last: after an interruption, files that are written already count as changes by
+    # hand.
     for name, text in change.bases.items():
         write_file(folder / _KEPT / name, text.encode())
     write_file(folder / _KEPT / _NODES, _KeptNodes(nodes=tuple(nodes)).model_dump_json(indent=1).encode())

@@ -28,7 +28,7 @@ class AdoptedCluster(Record):
         guesses: The SKU of each node.
         racks: Group of each rack to its nodes.
         partitions: Group of each partition to its nodes.
-        controller: The host that is asked for Slurm's states; "" if there is no Slurm, or it is not known.
+        controller: The host that answers for Slurm's states; "" if there is no Slurm, or it is unknown.
     """
 
     nodes: tuple[AdoptedNode, ...]
@@ -39,7 +39,7 @@ class AdoptedCluster(Record):
 
     @property
     def has_slurm(self) -> bool:
-        """Return whether Slurm lists any of the nodes: it alone states what a node calls itself."""
+        """Return whether Slurm lists any of the nodes: it alone states a node's own host name."""
         return any(node.in_slurm for node in self.nodes)
 
     def skus(self) -> dict[str, list[str]]:
@@ -111,7 +111,7 @@ def render_files(
 def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> Iterator[str]:
     about = {node.name: node for node in cluster.nodes}
     yield "---"
-    yield "# Written by `rackproof adopt`. Change what you like: it keeps your changes (docs/using/adopt.md)."
+    yield "# Written by `rackproof adopt`. You may change it: adopt keeps your changes (docs/using/adopt.md)."
     yield "all:"
     yield "  children:"
     yield "    # Racks: nodes that share a fabric."
@@ -193,7 +193,7 @@ def _scalar(value: str | int | bool) -> str:
 
 
 def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
-    yield "    # The host that is asked for Slurm's states."
+    yield "    # The host that answers for Slurm's states."
     if not cluster.controller:
         yield "    slurm_controller: {}"
         return
@@ -215,7 +215,7 @@ def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
 
 
 _UNCHECKED_NAMES = """
-# What the nodes call themselves is not known, and not checked. Without this line it has to be the name here.
+# The nodes' own host names are unknown, and not checked. Without this line they must be the names here.
 validate_hostname: ""
 """
 _SIZES = {
@@ -234,8 +234,8 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
     unsure = dict.fromkeys(text for one in guesses for text in one.unsure)
     lines = [
         "---",
-        "# UNPROVEN: Rackproof ships no such SKU. Here is what the sources state, without any bound. While",
-        "# `skeleton` is true, no node of it passes. docs/using/adopt.md says how to complete it.",
+        "# UNPROVEN: Rackproof ships no such SKU. These are the sources' values, without any bound. While",
+        "# `skeleton` is true, no node of it passes. docs/using/adopt.md describes how to complete it.",
         f"# Nodes: {sanitize(compress_hostlist(hosts), 100)}",
         *(f"# From: {sanitize(why, 110)}" for why in list(dict.fromkeys(one.why for one in guesses))[:5]),
         *(f"# Not sure: {sanitize(text, 100)}" for text in unsure),

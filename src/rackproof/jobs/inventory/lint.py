@@ -73,7 +73,7 @@ def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
     complaints = list(_yaml_complaints(path))
-    if any("it is no YAML" in one.what for one in complaints):
+    if any("it is not YAML" in one.what for one in complaints):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
         return Inventory(hosts={}, groups={}, files={}), complaints
     beside = Path(sys.executable).with_name("ansible-inventory")
@@ -110,8 +110,8 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
-            text = getattr(error, "problem", None) or "it is no text in UTF-8"
-            yield Complaint(where=f"{file}{line}", what=f"it is no YAML: {sanitize(text, 200)}")
+            text = getattr(error, "problem", None) or "it is not text in UTF-8"
+            yield Complaint(where=f"{file}{line}", what=f"it is not YAML: {sanitize(text, 200)}")
         else:
             yield from _doubled_keys(file, tree)
 
@@ -198,7 +198,7 @@ def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
-    """Yield each variable with a role's prefix, or nearly with one, that no role knows."""
+    """Yield each variable with a role's prefix, or nearly with one, that no role has."""
     known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
     for name, hosts in _owners(inventory).items():
         for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):
@@ -286,7 +286,7 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
     for host in inventory.groups.get(_NODES, ()):
         mine = [name for name, hosts in skus.items() if host in hosts]
         if not mine and host not in inventory.groups.get("new-nodes", ()):
-            near = "put its rack below a group sku_NAME: what it has to have is not known"
+            near = "put its rack below a group sku_NAME: its required parts are unknown"
             yield Complaint(where=host, what=f"no SKU: {near}")
         elif len(_families(mine)) > 1:
             yield Complaint(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class MergedFile(NamedTuple):
-    """The merged text, and the lines that both sides changed: what stays, and what was not taken."""
+    """The merged text, and the lines that both sides changed: the kept line, and the rejected one."""
 
     text: str
     conflicts: tuple[tuple[str, str], ...] = ()
@@ -18,9 +18,9 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
     """Return a text with the changes of both sides; where both changed the same lines, ``mine`` stays.
 
     Args:
-        base: What was written last time.
-        mine: What is there now, with changes by hand.
-        theirs: What would be written now.
+        base: The text that was written last time.
+        mine: The present text, with changes by hand.
+        theirs: The text to write now.
     """
     if base in (mine, theirs) or mine == theirs:
         return MergedFile(theirs if base == mine else mine)

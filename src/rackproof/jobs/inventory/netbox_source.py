@@ -127,7 +127,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Netbox:
-    """One NetBox, asked with its token and nowhere else."""
+    """One NetBox; its token is sent to no other server."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -138,7 +138,8 @@ class _Netbox:
             )
         if parts.scheme == "http" and not is_this_machine(parts.hostname):
             raise AdoptError(
-                f"NetBox at {sanitize(url, 100)} is to be asked by plain HTTP, by which everybody on the way "
+                f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, by which everybody on the "
+                f"way "
                 "reads the token: use https://"
             )
         path = parts.path.rstrip("/").removesuffix("/api")
@@ -165,7 +166,7 @@ class _Netbox:
             results, count = page.get("results"), page.get("count")
             if not isinstance(results, list) or not isinstance(count, int):
                 raise AdoptError(
-                    f"{self._shown} answers with JSON that is no list of devices: is it a NetBox?"
+                    f"{self._shown} answers with JSON that is not a list of devices: is it a NetBox?"
                 )
             if count > _MOST_DEVICES:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")

@@ -45,18 +45,18 @@ class GpuHint(Record):
 
 
 class AdoptedNode(Record):
-    """A node of an existing cluster; what no source states is empty.
+    """A node of an existing cluster; fields that no source states are empty.
 
     Args:
         name: Its name in the inventory.
         source: The source that named it first.
         address: Where it is reached, if not by its name.
-        hostname: What it calls itself, if not its name.
+        hostname: Its own host name, if it is not its name here.
         rack: Its rack, and ``rack_from`` which fact states it.
         gpu_count: How many GPUs it has; 0 is that a source states none, None that none is known.
         hints: Texts that may name its GPUs' model, the most specific first.
         sku: The SKU that a source names itself.
-        sizes: What Slurm counts: cpus, sockets, cores_per_socket, threads, real_memory_mb.
+        sizes: Slurm's counts: cpus, sockets, cores_per_socket, threads, real_memory_mb.
         in_slurm: Whether Slurm lists it.
         variables: Other variables of the inventory: ansible_port, ansible_user, reimage_serial, ...
     """
@@ -78,7 +78,8 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """The nodes of one source, the host of slurmctld if it names one, and what was left out or not read."""
+    """The nodes of one source, the host of slurmctld if it names one, and the nodes that were left out or not
+    read."""
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
@@ -86,14 +87,14 @@ class AdoptedSource(Record):
 
 
 def name_problem(name: str) -> str:
-    """Return why a name can be no host of an inventory, or ""."""
+    """Return why a name cannot be a host of an inventory, or ""."""
     if not _NAME.fullmatch(name):
         return "a host's name has letters, digits, '-', '_' and dots only"
     return "an inventory has a group of this name" if name.lower() in RESERVED_GROUPS else ""
 
 
 def address_problem(address: str) -> str:
-    """Return why a text is no address of a host, or ""."""
+    """Return why a text is not an address of a host, or ""."""
     try:
         ip_address(address)
     except ValueError:
@@ -102,7 +103,7 @@ def address_problem(address: str) -> str:
 
 
 def variable_fits(name: str, text: str) -> bool:
-    """Return whether a text can be the value of a variable that says how a host is reached, or what it is.
+    """Return whether a text can be the value of a variable that describes a host or its connection.
 
     A template never can: a source must not make Ansible run anything.
     """
@@ -118,11 +119,11 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
     """Return variables of a host; an empty text gives no variable.
 
     Args:
-        given: Name to text, of those that :func:`variable_fits` knows.
+        given: Name to text, of the variables of :func:`variable_fits`.
         place: The host and its source, for the message.
 
     Raises:
-        AdoptError: A value is not what it has to be.
+        AdoptError: A value is invalid.
     """
     for name, text in given.items():
         if text and not variable_fits(name, text):
@@ -131,7 +132,7 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
-    """Return each node once, with what all sources state of it; the source that is named first wins.
+    """Return each node once, with the facts of all sources; the source that is named first wins.
 
     Raises:
         AdoptError: There is no node, or too many; two have one address; names differ by case alone.
@@ -144,7 +145,9 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
             raise AdoptError(f"{other} and {node.name} differ by capitals alone: one host has one name")
         found[node.name] = _joined(found[node.name], node) if node.name in found else node
     if not found:
-        raise AdoptError("no node is left to adopt: see what was left out, and name another source or filter")
+        raise AdoptError(
+            "no node is left to adopt: see the nodes that were left out, and name another source or filter"
+        )
     if len(found) > MOST_NODES:
         raise AdoptError(f"{len(found):,} nodes: an inventory has up to {MOST_NODES:,}")
     _check_addresses(found.values())
@@ -152,7 +155,7 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
 
 
 def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
-    """Return what two sources state of a node."""
+    """Return the joined facts of two sources about a node."""
     texts = ("address", "hostname", "sku")
     update: dict[str, object] = {name: getattr(first, name) or getattr(second, name) for name in texts}
     if second.rack and (not first.rack or (first.rack_from == BY_NAME and second.rack_from != BY_NAME)):

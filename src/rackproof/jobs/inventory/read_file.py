@@ -20,7 +20,7 @@ def read_text(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise AdoptError(f"{path} is no file")
+                raise AdoptError(f"{path} is not a file")
             data = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise AdoptError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -31,8 +31,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise AdoptError(
-            f"{path}:{line}: it is no text in UTF-8; convert it (iconv -f LATIN1 -t UTF-8)"
+            f"{path}:{line}: it is not text in UTF-8; convert it (iconv -f LATIN1 -t UTF-8)"
         ) from None
     if "\0" in text:
-        raise AdoptError(f"{path} has NUL characters: it is no text")
+        raise AdoptError(f"{path} has NUL characters: it is not text")
     return text

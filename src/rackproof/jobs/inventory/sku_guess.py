@@ -1,4 +1,4 @@
-"""Guess the SKU of a node from what its sources state, and say why and what is not sure. No I/O but the
+"""Guess the SKU of a node from its sources, with the reason and the doubts. No I/O but the
 shipped files of SKUs.
 """
 
@@ -85,7 +85,7 @@ class SkuGuess(Record):
         model: The product of the GPUs; "" is not known.
         shipped: Whether Rackproof has a file for it; else it gets a skeleton.
         why: The fact that decided.
-        unsure: What the facts do not state.
+        unsure: The facts that are missing.
     """
 
     group: str
@@ -101,7 +101,7 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
     """Return the SKUs of a checkout's inventory.
 
     Raises:
-        AdoptError: The folder is no checkout.
+        AdoptError: The folder is not a checkout.
     """
     found = []
     for path in sorted((checkout / "inventory/group_vars").glob(f"{PREFIX}*.yml")):
@@ -112,7 +112,9 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
             model = expected_model(name, text_at(values, "bench_sku_gpu_name"))
             found.append(ShippedSku(group=path.stem, name=name, gpus=gpus, model=model, text=text))
     if not found:
-        raise AdoptError(f"{checkout} is no checkout of Rackproof: run it there, or name one with --checkout")
+        raise AdoptError(
+            f"{checkout} is not a checkout of Rackproof: run it there, or name one with --checkout"
+        )
     return tuple(found)
 
 
@@ -139,7 +141,7 @@ def guess_sku(
     """Return the SKU of a node.
 
     Args:
-        node: What its sources state.
+        node: The facts of its sources.
         shipped: The SKUs that there are.
         rules: Pattern (of its name, or of a text that describes it) and SKU; the first that fits decides.
     """
@@ -170,7 +172,7 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
     others = [
         f"{hint.where} {sanitize(hint.text, 40)} names {model}, {found[0][1].where} {found[0][0]}"
         for model, hint in found[1:]
-        # A type without its board is no contradiction: h100 beside H100 PCIe.
+        # A type without its board is not a contradiction: h100 beside H100 PCIe.
         if _bare(model) != _bare(found[0][0])
     ]
     # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.
@@ -201,7 +203,7 @@ def _system(text: str) -> tuple[str, int] | None:
 
 
 def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
-    """Return the number of GPUs and the fact that states it; what contradicts it goes to ``unsure``."""
+    """Return the number of GPUs and the fact that states it; contradictions go to ``unsure``."""
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are shared out (MIG): how many there are is not known")
         return None, ""

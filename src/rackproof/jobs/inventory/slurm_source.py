@@ -29,7 +29,7 @@ _COMMANDS = (
 """All of them only read, and any user may run them."""
 _ASK_S = 60.0
 THIS_MACHINE = "localhost"
-"""The host that is asked for Slurm's states where this machine's own scontrol was."""
+"""The host that answers for Slurm's states if this machine's own scontrol did."""
 
 
 def ask_slurm_listing() -> AdoptedSource:
@@ -42,7 +42,7 @@ def ask_slurm_listing() -> AdoptedSource:
     if not texts[0]:
         raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
     found = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
-    # It answered here, so that nights can ask it here, without a login on slurmctld's host.
+    # It answered here, so nights can call it here, without a login on slurmctld's host.
     return found.model_copy(update={"controller": THIS_MACHINE})
 
 
@@ -87,7 +87,7 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
         remarks.append("racks are guessed by the nodes' names: Slurm has no topology here")
     controller = listing.controller
     if controller and address_problem(controller):
-        remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is no host")
+        remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is not a host")
         controller = ""
     return AdoptedSource(nodes=tuple(nodes), controller=controller, remarks=tuple(remarks))
 

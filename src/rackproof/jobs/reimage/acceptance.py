@@ -73,11 +73,11 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
 
 
 def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
-    """Return a remark about the checks that the operator omitted and what they leave unproven."""
+    """Return a remark about the checks that the operator omitted and the missing proofs."""
     missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
     if not missing:
         return ()
-    subjects = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
+    subjects = {PROBES: "its results and its speed", PAIR: "its fabric"}
     unproven = " and ".join(subjects[check] for check in missing)
     return (f"not proven: {unproven} (reimage_acceptance leaves {', '.join(missing)} out)",)
 

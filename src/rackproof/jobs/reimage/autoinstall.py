@@ -103,8 +103,10 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """The options that an operator may add; none of them affects the written image or the address
-    for reports.
+    """Keys of Ubuntu's autoinstall format that an operator may add (``netboot_autoinstall``).
+
+    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused:
+    disk layout, network, users, commands and the address for reports come from the order alone.
     """
 
     apt: dict[str, Any] | None = None

@@ -159,7 +159,7 @@ def _distrust(
     for mac in alarms:
         if isinstance(reports.get(mac), BootReport):
             reports[mac] = BmcError(
-                f"{mac}: alarm: second boot report: neither is believed; find out which host sends it"
+                f"{mac}: alarm: second boot report: neither is trusted; find out which host sends it"
             )
             show(str(reports[mac]))
 

@@ -105,7 +105,7 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
             # Counted here and not at the end: a /8 network would fill the memory first.
             if len(in_range) > MAX_ADDRESSES:
                 raise DiscoveryError(
-                    f"discover_addresses: more than {MAX_ADDRESSES} addresses; ask in several calls"
+                    f"discover_addresses: more than {MAX_ADDRESSES} addresses; use several calls"
                 )
     if not in_range:
         raise DiscoveryError("discover_addresses: name at least one address of a BMC, a range or a network")
@@ -283,7 +283,7 @@ def match_machines(
         nodes: The inventory's nodes.
         protocol: The protocol of the BMCs; ``boot`` for machines that booted over the network, whose
             addresses are MAC addresses.
-        ranged: The addresses that were not given one by one: for these, silence is no problem.
+        ranged: The addresses that were not given one by one: for these, silence is not a problem.
     """
     booted = protocol == "boot"
     matching = _Matching(_names_by_serial(nodes), booted, ranged)
@@ -464,6 +464,6 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
         raise DiscoveryError(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, AttributeError, ValueError, TypeError):
         raise DiscoveryError(
-            f"{path} is no inventory of discover.yml: name another with discover_file"
+            f"{path} is not an inventory of discover.yml: name another with discover_file"
         ) from None
     return text, hosts

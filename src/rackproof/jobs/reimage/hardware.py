@@ -21,7 +21,7 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""Share of memory by which kernels may differ in what they reserve; a missing DIMM is far more than that."""
+"""Share of memory by which the reserve of kernels may differ; a missing DIMM is far more than that."""
 
 
 class Change(Record):
@@ -354,7 +354,8 @@ def _record_before(
     about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
     if settings is not None:
-        # This is no failure yet: settings made through the BMC take effect at the next boot, which follows.
+        # This is not a failure yet: settings made through the BMC take effect at the next boot, which
+        # follows.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
         remarks += [f"before: {change.text()}" for change in wrong]
         about = add_settings(about, settings, expected) if about is not None else None
@@ -374,7 +375,7 @@ def _hardware_before(
     """Return a node's current hardware or, if it does not answer, that of its last night with a remark."""
     if facts is not None:
         return node_from_facts(node, facts, sku), []
-    # This is no failure: a node that is re-imaged because it is dead does not answer.
+    # This is not a failure: a node that is re-imaged because it is dead does not answer.
     about = _last_night_record(Path(run.results), node)
     if about is None:
         return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
@@ -414,7 +415,7 @@ def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
     bad = [change for change in changes if change.verdict is not None and change.verdict.gates]
     if bad:
         raise ReimageError(
-            f"{node} is not what it was: {'; '.join(change.text() for change in bad)}. See it in the machine "
+            f"{node} has changed: {'; '.join(change.text() for change in bad)}. See it in the machine "
             "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
         )
 

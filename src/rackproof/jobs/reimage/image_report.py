@@ -27,7 +27,7 @@ _LATE = (
     "cut, is the image server up? Its disk does not boot; nothing is lost by starting again"
 )
 _NOT_BELIEVED = (
-    "its boot report is not believed and no host key was written: look for who else sends in the "
+    "its boot report is not trusted and no host key was written: look for who else sends in the "
     "provisioning network (journalctl -u rackproof-netboot-reports on the host that it boots from), then run "
     "reimage.yml again"
 )

@@ -102,9 +102,7 @@ def describe_image(path: Path) -> ImageDescription:
         while data := stream.read(BLOCK_BYTES):
             # Recognized by their first bytes: gzip, xz, Zstandard, qcow2.
             if not blocks and data.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"QFI\xfb")):
-                raise ValueError(
-                    f"{path} is packed, or a qcow2: what is written to a disk is raw; unpack it first"
-                )
+                raise ValueError(f"{path} is packed, or a qcow2: a disk needs a raw image; unpack it first")
             if not blocks:
                 root = find_root_partition(data)
             whole.update(data)

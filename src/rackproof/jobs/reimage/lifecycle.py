@@ -65,7 +65,7 @@ class Entry(Record):
     event: Event
     step: Step | None = None
     attempt: int = Field(default=1, ge=1)
-    limit_s: float = Field(default=0, ge=0, description="Seconds that the step may take; 0 is no limit.")
+    limit_s: float = Field(default=0, ge=0, description="Seconds that the step may take; 0 means no limit.")
     reason: str = ""
     steps: tuple[Step, ...] = Field(default=(), description="Steps that an adopted journal had done.")
     run_id: str = ""
@@ -190,7 +190,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
     for name, value in given.items():
         if name not in set(STEPS):
             raise ValueError(
-                f"reimage_limits: {sanitize(name, 60)!r} is no step; there are {', '.join(STEPS)}"
+                f"reimage_limits: {sanitize(name, 60)!r} is not a step; there are {', '.join(STEPS)}"
             )
         # The comparison is also false for NaN; 1e7 seconds are sixteen weeks.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:

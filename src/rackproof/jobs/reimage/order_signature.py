@@ -61,7 +61,7 @@ def _read_nonce(report: str) -> str:
     nonce = asked.get("nonce") if isinstance(asked, dict) else None
     if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
         raise SignatureError(
-            "its ramdisk asks for no signature of its order: it is an old one, or not this site's. Run "
+            "its ramdisk requests no signature of its order: it is an old one, or not this site's. Run "
             "playbooks/image.yml and playbooks/netboot.yml; if the node has their ramdisk, find out who else "
             "answers it in the provisioning network"
         )
@@ -76,7 +76,7 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
     except OSError as error:
         raise SignatureError(f"netboot_order_key: {path}: {error.strerror}: {_HOW}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise SignatureError(f"netboot_order_key: {path} is no key without a password: {_HOW}") from None
+        raise SignatureError(f"netboot_order_key: {path} is not a key without a password: {_HOW}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SignatureError(f"netboot_order_key: {path} is no Ed25519 key: {_HOW}")
+        raise SignatureError(f"netboot_order_key: {path} is not an Ed25519 key: {_HOW}")
     return key

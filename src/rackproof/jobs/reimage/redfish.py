@@ -71,11 +71,11 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     except exceptions.HTTPError as error:
         raise BmcError(
             f"{node}: its BMC at {address} refuses with status {error.status_code}: {sanitize(error, 300)}. "
-            "See its log of events; its firmware may want another order"
+            "See its log of events; its firmware may require another order"
         ) from None
     except (exceptions.SushyError, ValueError) as error:
         raise BmcError(
-            f"{node}: its BMC at {address} answers what is no Redfish, or lacks what is needed: "
+            f"{node}: its BMC at {address} does not answer with Redfish, or lacks a resource: "
             f"{sanitize(error, 300)}. Is this the BMC's address, and its firmware recent?"
         ) from None
     finally:
@@ -90,7 +90,7 @@ def _unreachable(node: str, access: Access, reason: str) -> BmcError:
     if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
         return _untrusted(node, access)
     if "does not end" in reason or "redirects to another" in reason:
-        return BmcError(f"{node}: its BMC at {access.display_address} was not believed: {reason}")
+        return BmcError(f"{node}: its BMC at {access.display_address} was not trusted: {reason}")
     return BmcSilentError(
         f"{node}: its BMC at {access.display_address} does not answer ({reason}): is it powered, is its "
         "network up? Try to reach it from this machine; a hung one needs its reset button or its power taken "
@@ -109,7 +109,8 @@ def _untrusted(node: str, access: Access) -> BmcError:
     return BmcError(
         f"{node}: the certificate of its BMC at {access.display_address} is not trusted: put its "
         "authority's into a file and name that with reimage_bmc_ca_file; where it signs itself, compare "
-        f"SHA-256 {shown} with what the BMC's own page shows, and set reimage_bmc_fingerprint to it. No "
+        f"SHA-256 {shown} with the one that the BMC's own page shows, and set reimage_bmc_fingerprint to it. "
+        f"No "
         "password was sent"
     )
 
@@ -158,7 +159,7 @@ def _macs(system: Any) -> dict[str, bool | None]:
             if port.mac_address
         }
     except (exceptions.MissingAttributeError, exceptions.HTTPError):
-        # Not every BMC knows or shows the machine's interfaces: its serial number is more
+        # Not every BMC reports the machine's interfaces: its serial number is more
         # important, and a missing MAC address is reported.
         return {}
 
@@ -212,7 +213,7 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
     pieces: list[Firmware] = []
     for path in inventory.members_identities:
         if not in_time():
-            reason = f"{node}: its BMC is slow: of its firmware only {len(pieces)} pieces were asked for"
+            reason = f"{node}: its BMC is slow: of its firmware only {len(pieces)} pieces were requested"
             return tuple(pieces), reason
         try:
             piece = inventory.get_member(path)

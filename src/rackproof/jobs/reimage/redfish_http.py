@@ -31,7 +31,7 @@ def refuse_plain_http(node: str, access: Access) -> None:
     parts = urlsplit(access.address)
     if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
         raise BmcError(
-            f"{node}: its BMC at {access.display_address} is to be asked by plain HTTP, by which everybody "
+            f"{node}: its BMC at {access.display_address} would be queried by plain HTTP, by which everybody "
             "on the way reads the password: use https://, or a tunnel (ssh -L) and http://127.0.0.1"
         )
 

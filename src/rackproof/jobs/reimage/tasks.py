@@ -393,7 +393,7 @@ def _newest_record(folder: Path, node: str) -> Node | None:
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
-    # These have no verdict: a remark about a returned node is no objection to it.
+    # These have no verdict: a remark about a returned node is not an objection to it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))

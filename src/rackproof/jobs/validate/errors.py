@@ -6,4 +6,4 @@ from rackproof.core.errors import RackproofError
 
 
 class ValidateError(RackproofError):
-    """A fault that the operator has to fix; the message says what and how."""
+    """A fault that the operator must fix; the message has the fault and the remedy."""

@@ -92,8 +92,8 @@ def explanation_text(one: Explanation) -> str:
     lines = [f"{one.node}: {one.verdict.value} in the night {one.night_id} ({one.when})"]
     for title, some in (
         ("In service?", one.service),
-        ("What is wrong", one.wrong or ("nothing was found",)),
-        ("What was tried", one.tried),
+        ("Findings", one.wrong or ("nothing was found",)),
+        ("Actions so far", one.tried),
         ("Next", one.next),
         ("Not read", one.damaged[:_NIGHTS_SHOWN]),
     ):
@@ -283,7 +283,7 @@ def rma_packet(results: Path, node: str) -> str:
     lines += _table(("night", "GPU", "XID", "times", "text"), _xids(folders, node))
     lines += ["## Nights", ""]
     lines += _table(
-        ("night", "verdict", "what failed", "what was done"),
+        ("night", "verdict", "failures", "actions"),
         [
             (night.night_id, about.verdict.value, "; ".join(about.codes()), about.did)
             for night, about in nights
@@ -291,7 +291,7 @@ def rma_packet(results: Path, node: str) -> str:
     )
     lines += ["## Results with partners", ""]
     lines += _table(("night", "with", "verdict", "result"), _partners(folders, nights, node))
-    lines += ["## What was tried", "", *(f"- {_cell(line)}" for line in one.tried or ("nothing yet",)), ""]
+    lines += ["## Actions so far", "", *(f"- {_cell(line)}" for line in one.tried or ("nothing yet",)), ""]
     return "\n".join(lines)
 
 

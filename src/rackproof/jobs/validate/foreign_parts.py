@@ -49,8 +49,8 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
         verdict=Verdict.UNPROVEN,
         action="inspect",
         evidence=f"it names {shown}{more}, by which another node that answers tonight is known: two names "
-        "lead to one machine (ansible_host, the name server), or it does not tell the truth; "
-        "nothing that it says was believed",
+        "lead to one machine (ansible_host, the name server), or it reports wrong values; none of its values "
+        "was trusted",
     )
 
 

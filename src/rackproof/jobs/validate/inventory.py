@@ -50,14 +50,14 @@ def _expected_value(name: str, value: Any) -> Any:
         return _expected_mounts(value)
     if name in ("services", "gpu_readings"):
         if isinstance(value, str):
-            raise TypeError(f"{name}: {value!r} is no list")
+            raise TypeError(f"{name}: {value!r} is not a list")
         names = tuple(_text(name, one) for one in value)
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
         return names
     if name in ("gpu_name", "hostname"):
         if not isinstance(value, str):
-            raise TypeError(f"{name}: {value!r:.60} is no text")
+            raise TypeError(f"{name}: {value!r:.60} is not text")
         return _text(name, value)
     if name in _SWITCHES:
         if not isinstance(value, bool):
@@ -73,7 +73,7 @@ _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
     """Return mounts given as paths, as path, fstype, source and options, or as in role storage (``kind``)."""
     if not isinstance(values, list | tuple):
-        raise TypeError(f"mounts: {values!r:.60} is no list")
+        raise TypeError(f"mounts: {values!r:.60} is not a list")
     mounts: list[str | ExpectedMount] = []
     for value in values:
         if isinstance(value, str):
@@ -99,7 +99,7 @@ def _expected_mount(value: Mapping[str, Any]) -> ExpectedMount:
         raise ValueError(f"mounts: unknown {', '.join(unknown)}; there are {', '.join(_MOUNT_KEYS)}")
     path, options = value.get("path"), value.get("options") or ()
     if not isinstance(path, str) or not path.startswith("/"):
-        raise ValueError(f"mounts: {path!r:.60} is no absolute path")
+        raise ValueError(f"mounts: {path!r:.60} is not an absolute path")
     if isinstance(options, str):
         options = options.split(",")
     return ExpectedMount(
@@ -118,7 +118,7 @@ def _text(name: str, value: Any) -> str:
     """
     text = str(value)
     if len(text) > 1000 or re.search("[\ud800-\udfff]", text):
-        raise ValueError(f"{name}: {text!r:.60} is no text of up to 1000 characters")
+        raise ValueError(f"{name}: {text!r:.60} is not text of up to 1000 characters")
     return text
 
 
@@ -128,7 +128,7 @@ def _amount(name: str, value: Any, *, whole: bool) -> float:
     if isinstance(value, bool) or not re.fullmatch(
         r"[0-9]{1,15}" if whole else r"[0-9]{1,15}([.][0-9]{1,15})?", text
     ):
-        raise ValueError(f"{name}: {text!r:.60} is no {'whole ' if whole else ''}number of 0 or more")
+        raise ValueError(f"{name}: {text!r:.60} is not a {'whole ' if whole else ''}number of 0 or more")
     return int(text) if whole else float(text)
 
 

@@ -69,7 +69,7 @@ class NightDecision(Record):
 
 
 def judge_fleet(
-    begun: NightContext,
+    context: NightContext,
     *,
     asked: Mapping[str, str],
     being_imaged: Mapping[str, str],
@@ -88,7 +88,7 @@ def judge_fleet(
     """Judge a night, decide the actions, and store both.
 
     Args:
-        begun: The context of the night.
+        context: The context of the night.
         asked: Every requested node, with the reason why it has no snapshot (empty if unknown).
         being_imaged: Nodes whose imaging has not finished, with its progress; none of them is
             resumed. There is no default: a caller that forgot it would resume nodes during their
@@ -121,14 +121,14 @@ def judge_fleet(
         )
     if not 0 <= return_hours <= 24 * 30:
         raise ValidateError(f"validate_resume_hours: 0 to 720 hours, not {return_hours}")
-    inputs = _read_inputs(begun, asked, slurm)
+    inputs = _read_inputs(context, asked, slurm)
     found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
     findings, wide = _mark_fleetwide(found, len(asked), share)
     probed = _read_probed(inputs, measuring)
     policy = AnomalyPolicy(
         require_references=require_references, fleet=FleetPolicy(false_alarms=false_alarms)
     )
-    holds = _holds(inputs, begun.night_id)
+    holds = _holds(inputs, context.night_id)
     measured = _judge_numbers(inputs, probed, require_measurements, policy, holds)
     _add_failed_elsewhere(findings, inputs, measured)
     nodes = _judge_nodes(inputs, holds, findings, measured, probed)
@@ -136,7 +136,7 @@ def judge_fleet(
         nodes,
         inputs.before,
         drain_policy.drained_by_partition(members),
-        begun.night_id,
+        context.night_id,
         inputs.now,
         DrainPolicy(share=share, hours=return_hours),
     )
@@ -144,9 +144,9 @@ def judge_fleet(
     decided = tuple(_unless_imaged(node, being_imaged) for node in decided)
     slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     night = NightRecord(
-        night_id=begun.night_id,
+        night_id=context.night_id,
         # After a clock was set back, the night's id is in the future: the start must not be after the end.
-        started=min(stamp_of(begun.night_id) or inputs.now, inputs.now),
+        started=min(stamp_of(context.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
         verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
         nodes=decided,
@@ -189,16 +189,16 @@ class _NightInputs:
 
 
 def _read_inputs(
-    begun: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
+    context: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
-    folder, results = Path(begun.folder), Path(begun.results)
+    folder, results = Path(context.folder), Path(context.results)
     # Use one time for all phases: the windows of 24 hours and of earlier nights must not shift between them.
     now = datetime.now(UTC)
     snapshots = {
         name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None
     }
     try:
-        past = night_store.night_folders(results, before=begun.night_id)
+        past = night_store.night_folders(results, before=context.night_id)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     try:
@@ -224,12 +224,12 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
         # Requested measurements without a result: every node is unproven, as opposed to no request.
-        return unmeasured_night(0.0, inputs.snapshots, measuring or "what was noted of it cannot be read")
+        return unmeasured_night(0.0, inputs.snapshots, measuring or "its notes cannot be read")
     return probed
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the nodes that nights hold drained; only for these does it matter what was measured again."""
+    """Return the nodes that nights hold drained; only these need their repeated measurements."""
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -447,7 +447,7 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
         code="not_checked",
         verdict=Verdict.UNPROVEN,
         action="inspect",
-        evidence=f"what it answered cannot be judged ({type(error).__name__}: {error}); "
+        evidence=f"its answer cannot be judged ({type(error).__name__}: {error}); "
         "please report this with its snapshot",
     )
 

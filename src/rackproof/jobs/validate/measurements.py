@@ -76,7 +76,7 @@ def judge_measurements(
     nights hold drained, and how many nights ago that began.
     """
     from rackproof.analysis.anomaly import judge_night
-    from rackproof.analysis.compared import comparisons
+    from rackproof.analysis.drained_comparisons import comparisons
 
     readings, accepted, moved, remarks = _read_numbers(results, snapshots, now, dry)
     homes = _homes_of(snapshots)
@@ -150,8 +150,8 @@ def _read_numbers(
         return _readings_from_history(results, place, snapshots, now, dry)
     except (HistoryError, ResultsError) as error:
         remark = (
-            f"the history cannot be asked: {sanitize(error, 300)}; "
-            "what was measured tonight is judged by floors only"
+            f"the history cannot be queried: {sanitize(error, 300)}; "
+            "tonight's measurements are judged by floors only"
         )
         return _readings_from_folders(results, now), (), [], [remark]
 

@@ -38,7 +38,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
 
 
 def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
-    """Return which nodes were asked without root, and what root would have read there besides."""
+    """Return which nodes were queried without root, and the evidence that only root can read."""
     asked = {name: kept.snapshot for name, kept in snapshots.items() if kept.snapshot.asked_as_root is False}
     if not asked:
         return []
@@ -50,7 +50,8 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
     shown = ", ".join(f"{what} ({count} of {len(asked)})" for what, count in lacking.items() if count)
     names = sanitize(compress_hostlist(asked), 200)
     return [
-        f"asked without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log alone "
+        f"queried without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log "
+        f"alone "
         "is also read by a user in the groups adm and systemd-journal"
     ]
 
@@ -96,7 +97,7 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
         lines += _describe_change(one, was.get(one.node))
     gone = sorted(set(was) - {one.node for one in night.nodes})
     if gone:
-        lines.append(f"not asked for tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
+        lines.append(f"not requested tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
     return tuple(lines)
 
 

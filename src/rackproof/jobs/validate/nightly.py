@@ -136,16 +136,18 @@ def finish_interrupted(results: Path) -> list[str]:
         if not (folder / night_store.NIGHT_FILE).is_file():
             # Drafts left by a killed process start with a dot.
             if {one.name for one in folder.iterdir() if one.name[0] != "."} - _UNJUDGED:
-                remarks.append(f"{folder.name} is no whole night, and holds what no night makes; it was left")
+                remarks.append(
+                    f"{folder.name} is not a whole night, and contains files that no night makes; it was left"
+                )
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             remarks.append(
                 f"{folder.name} was interrupted before it was judged; its nodes were checked again"
             )
         else:
-            begun = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
+            context = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
             try:
-                tasks.close_night(begun, did={})
+                tasks.close_night(context, did={})
                 remarks.append(f"{folder.name} was interrupted after it was judged; its record is whole now")
             except errors.ValidateError as error:
                 remarks.append(f"{folder.name} was interrupted and cannot be finished: {error}")

@@ -32,7 +32,7 @@ _LINES = 8
 _CHANGES = 40
 _ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
 _WORDS = {
-    Verdict.PASS: "Every node passed what was asked of it.",
+    Verdict.PASS: "Every node passed all required checks.",
     Verdict.DEGRADED: "Nodes work, and something about them needs attention.",
     Verdict.FAIL: "At least one node is bad.",
     Verdict.UNPROVEN: "Something could not be proven; that is not a pass.",
@@ -159,7 +159,7 @@ def node_page(
 
 def _short(names: Sequence[str]) -> dict[str, str]:
     """Return names without their common prefix, which ends at a separator."""
-    # Names are sorted: what the first and the last have in common, all have.
+    # Names are sorted: a beginning that the first and the last share is shared by all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1
@@ -246,7 +246,7 @@ def _between(night: NightRecord) -> Table:
 def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
     return table(
         caption,
-        ("Verdict", "Measurement", "Part", "Against what"),
+        ("Verdict", "Measurement", "Part", "Compared with"),
         [
             (
                 view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),

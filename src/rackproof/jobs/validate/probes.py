@@ -103,7 +103,7 @@ def check_probe_plan(
 
 
 def measure_night(
-    begun: NightContext,
+    context: NightContext,
     how_: ProbePlan,
     *,
     slurm: Mapping[str, Any] | None,
@@ -115,7 +115,7 @@ def measure_night(
     """Measure the nodes that have a snapshot, store the results, and return a few lines about them.
 
     Args:
-        begun: The context of the night.
+        context: The context of the night.
         how_: The plan of the measurements.
         slurm: Each node's state, or None if Slurm did not answer or does not exist.
         members: Nodes, partitions and reasons, as ``sinfo`` lists them.
@@ -126,10 +126,10 @@ def measure_night(
     Raises:
         ValidateError: The results cannot be stored, or a definition cannot be read.
     """
-    folder, results = Path(begun.folder), Path(begun.results)
+    folder, results = Path(context.folder), Path(context.results)
     snapshots = _read_snapshots(folder)
     try:
-        earlier = night_store.night_folders(results, before=begun.night_id)
+        earlier = night_store.night_folders(results, before=context.night_id)
         # Done before anything is measured: a number from another node's GPU belongs to that node.
         snapshots = settle_foreign_parts(folder, earlier, snapshots)
         past = [one for one in map(read_probes, earlier) if one is not None]
@@ -223,7 +223,7 @@ def _target(
     if has_parts_of_others:
         busy = "not measured: it names parts of another node"
     elif about.get("known") is not True or name not in partitions:
-        busy = "Slurm does not know it, or has it in no partition"
+        busy = "it is not in Slurm, or in no partition"
     elif about.get("drained_by") != "none":
         busy = "out of service"
     elif about.get("jobs"):
@@ -315,14 +315,14 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
     )
 
 
-def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
+def direct_script(context: NightContext, how_: ProbePlan, node: str) -> str:
     """Return the script that measures a node that nights hold drained, or "" if there is nothing to
     measure.
 
     Raises:
         ValidateError: The programs cannot be read.
     """
-    kept = night_store.read_snapshot(Path(begun.folder), node)
+    kept = night_store.read_snapshot(Path(context.folder), node)
     if kept is None:
         return ""
     target = ProbeTarget(name=node, gpus=len(kept.snapshot.gpus))
@@ -333,14 +333,14 @@ def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
         raise ValidateError(str(error)) from error
 
 
-def store_direct_output(begun: NightContext, node: str, text: str, status: int) -> None:
+def store_direct_output(context: NightContext, node: str, text: str, status: int) -> None:
     """Store the output of a measured drained node.
 
     Raises:
         ValidateError: The output cannot be stored.
     """
     try:
-        path = night_store.snapshot_path(Path(begun.folder), node).parent.with_name(DIRECT)
+        path = night_store.snapshot_path(Path(context.folder), node).parent.with_name(DIRECT)
         path.mkdir(exist_ok=True)
         write_file(path / f"{node}.log", f"{text}\n:::STATUS {status}\n".encode(errors="replace"))
     except (ResultsError, OSError) as error:

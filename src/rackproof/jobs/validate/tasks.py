@@ -349,7 +349,7 @@ def read_slurm_answer(
     for answer in (queried, listed):
         if answer.get("failed") or answer.get("unreachable") or answer.get("rc"):
             reason = sanitize(answer.get("msg") or answer.get("stderr") or "no answer", 300)
-            return None, f"Slurm could not be asked, nothing is drained or returned: {reason}"
+            return None, f"Slurm could not be queried, nothing is drained or returned: {reason}"
     nodes = queried.get("nodes")
     return (nodes, "") if isinstance(nodes, Mapping) else (None, "Slurm's answer names no nodes")
 

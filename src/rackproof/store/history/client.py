@@ -27,7 +27,7 @@ def lost_acceptances(results: Path, store: Store) -> str:
     try:
         accepted, damaged = standing_acceptances(results)
     except ResultsError as error:
-        return f"what was accepted is not known: {error}"
+        return f"the accepted runs are unknown: {error}"
     lost = store.without_references(accepted)
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -38,7 +38,7 @@ def lost_acceptances(results: Path, store: Store) -> str:
         )
     if damaged:
         return (
-            f"{damaged} lines of {results / LOG_NAME} are damaged, and what they accepted is not known; "
+            f"{damaged} lines of {results / LOG_NAME} are damaged, and their accepted runs are unknown; "
             "accept those runs again, and remove the lines"
         )
     return ""
@@ -93,7 +93,7 @@ class History:
                     if baseline is not None:
                         references[measurement_key(measurement)] = [baseline]
         except (HistoryError, ValueError) as error:  # a damaged row provides no reference
-            return {}, f"the history could not be asked for references: {error}"
+            return {}, f"the history could not be queried for references: {error}"
         return references, lost
 
     def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:

@@ -291,7 +291,7 @@ def _is_current(connection: Connection, target: Target) -> bool:
         )
     raise HistoryTooNewError(
         f"{target.description} was made by a newer Rackproof (its tables are at revision "
-        f"{shown}, this one knows up to {schema.REVISION}). Use that Rackproof or a later one."
+        f"{shown}, this one supports up to {schema.REVISION}). Use that Rackproof or a later one."
     )
 
 

@@ -48,8 +48,8 @@ class Part:
 class Place:
     """The place to which a measurement belongs.
 
-    ``labels`` is canonical JSON with ``*`` in place of hardware names; ``node`` is the single node
-    in which it was, ``None`` for groups, links between nodes and unknown hardware.
+    ``labels`` is canonical JSON with ``*`` in place of hardware names; ``node`` is the node that contains the
+    hardware, ``None`` for groups, links between nodes and unknown hardware.
     """
 
     labels: str

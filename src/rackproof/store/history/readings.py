@@ -124,7 +124,7 @@ def read_nights(
         table.c.value,
     )
     numbers, values, night = [], [], []
-    # One query per night limits what a database client stores at once.
+    # One query per night limits the rows that a database client stores at once.
     for ago in range(nights):
         end = until - ago * NIGHT
         query = (

@@ -467,7 +467,7 @@ class Store(AbstractContextManager["Store"]):
             raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
         objection = acceptance_objection(run)
         if objection:
-            raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+            raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
         numbers = acceptable_numbers(run, topology)
         if plausible and numbers:
             self._require_plausible(run, topology, numbers)
@@ -489,7 +489,7 @@ class Store(AbstractContextManager["Store"]):
             value, direction = numbers[key]
             if objection := others.objection(value, direction):
                 what = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
-                raise HistoryError(f"run {run.run_id} is no reference: {what}")
+                raise HistoryError(f"run {run.run_id} is not a reference: {what}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
         """Return, for each number of a run, the numbers that it is compared with."""
@@ -729,7 +729,7 @@ def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
         nodes=len(run.nodes),
     )
     if objection:
-        raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+        raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
 
 
 def _reference_rows(
@@ -792,7 +792,7 @@ def _refuse_drift(
         before = kept.get((row["quantity_id"], row["hardware_id"]), ())
         objection = drift_objection(before, row["value"], direction)
         if objection:
-            raise HistoryError(f"run {run_id} is no reference: {objection}")
+            raise HistoryError(f"run {run_id} is not a reference: {objection}")
 
 
 def _accepted_before(

@@ -77,7 +77,7 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
             try:
                 drained = _drain(store, spool)
             except ResultsError as error:
-                # This run is already in the history: a broken spool is no reason to call it lost.
+                # This run is already in the history: a broken spool is not a reason to call it lost.
                 drained = DrainOutcome((), ("?",), (str(error),))
             count = len(drained.entered)
             message = f"run {run.run_id} is in {store.description}"

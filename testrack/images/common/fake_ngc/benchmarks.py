@@ -1,4 +1,4 @@
-"""The three benchmarks: what the rules want logged, and how the small model's loss becomes their metric.
+"""The three benchmarks: the events that the rules require, and the metric made of the small model's loss.
 
 The metric is a straight line through the loss that was really reached: ``target + slope * (loss - goal)``.
 ``goal`` is the loss that the small model reaches after about as many samples as the reference needs; how many

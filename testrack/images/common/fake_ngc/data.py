@@ -48,7 +48,7 @@ def _json(value: object) -> bytes:
 
 
 def gov_report() -> Files:
-    """Return the data set of llama2_70b_lora: reports, in a language that the model knows only half."""
+    """Return the data set of llama2_70b_lora: reports, in a language that the model has learned only half."""
     generator, logits = _language(2)
     left, right = (generator.standard_normal((TOKENS, RANK)) for _side in range(2))
     changed = logits + 0.45 * left @ right.T
@@ -59,7 +59,7 @@ def gov_report() -> Files:
 
 
 def llama2_model() -> Files:
-    """Return the checkpoint of llama2_70b_lora: what the language was before."""
+    """Return the checkpoint of llama2_70b_lora: the language before the change."""
     _generator, logits = _language(2)
     return {
         "context/io.json": _json({"fake": True, "vocab_size": TOKENS, "lora_rank": RANK}),
@@ -119,7 +119,7 @@ def _pictures(seed: int, count: int) -> np.ndarray:
 
 
 def _arrow(seed: int, count: int, shards: int) -> Files:
-    """Return a data set as `datasets` saves one; what the fake's files hold is .npy."""
+    """Return a data set as `datasets` saves one; the fake's files contain .npy."""
     names = [f"data-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
     parts = np.array_split(_pictures(seed, count), shards)
     files = {name: _npy(part) for name, part in zip(names, parts, strict=True)}

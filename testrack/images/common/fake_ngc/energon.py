@@ -1,4 +1,4 @@
-"""`energon prepare`: the three questions that preparing flux1's data asks, in megatron-energon's words."""
+"""`energon prepare`: the three prompts when flux1's data are prepared, with megatron-energon's texts."""
 
 from __future__ import annotations
 

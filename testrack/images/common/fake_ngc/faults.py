@@ -1,4 +1,4 @@
-"""Misbehaviour on demand, so that what watches a run can be tested.
+"""Faults on demand, to test the programs that watch a run.
 
 ``STANDIN_FAULT=NAME[@NODE]`` in the environment, or the same text in a file STANDIN_FAULT in the data folder.
 """

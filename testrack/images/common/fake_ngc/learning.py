@@ -1,7 +1,7 @@
 """Define three small models with their gradients, in NumPy.
 
 Each takes a flat vector of parameters and the numbers of some samples, and returns the *sums* over those
-samples, so that any number of ranks that share a batch gets what one rank would.
+samples, so that any number of ranks that share a batch gets the result of one rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def load(path: Path) -> np.ndarray:
-    """Read an array, or say what is missing."""
+    """Read an array, or name the missing file."""
     if not path.is_file():
         raise MissingDataError(f"{path} is not there: was the right folder mounted, and was it staged?")
     return np.load(path, allow_pickle=False)

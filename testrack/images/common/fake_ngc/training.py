@@ -29,7 +29,7 @@ SLOW = 2.5
 
 
 def global_batch_size(environment: Mapping[str, str]) -> int:
-    """Return the batch size that a config file asks for."""
+    """Return the batch size that a config file requests."""
 
     def number(*names: str, default: int = 1) -> int:
         return next((int(environment[name]) for name in names if environment.get(name)), default)
@@ -74,7 +74,7 @@ class Events:
         self._write(self.logger.end, key, None, metadata)
 
     def stats(self, values: Mapping[str, float], **metadata: Any) -> None:
-        """Write what is tracked but not judged."""
+        """Write the values that are tracked but not judged."""
         self.event("tracked_stats", dict(values), **metadata)
 
 
@@ -110,7 +110,7 @@ class Training:
         return 0
 
     def begin(self) -> None:
-        """Log what is known before training, read the data, make the model."""
+        """Log the facts before training, read the data, make the model."""
         one, events, began = self.benchmark, self.events, time.monotonic()
         events.start("init_start")
         events.event("submission_benchmark", one.name)
@@ -241,7 +241,7 @@ class Training:
     # -- misbehaviour -----------------------------------------------------------------------------
 
     def misbehave(self, gradient: np.ndarray) -> None:
-        """Do what was asked for, somewhat before the middle of the run."""
+        """Apply the requested fault, somewhat before the middle of the run."""
         if self.done < STEPS // 3 or self.fault.rank != self.ranks.rank:
             return
         rank, node = self.ranks.rank * self.gpus, self.ranks.node
@@ -265,7 +265,7 @@ class Training:
             raise SystemExit(0)
 
     def claim_success(self) -> None:
-        """Print what a wrapper prints that takes no notice of how its training ended."""
+        """Print the output of a wrapper that ignores the end of its training."""
         if self.ranks.rank == 0:
             took, stamp = (
                 int(time.time() - self.started),

@@ -29,7 +29,7 @@ def scan(key: str, root: Path, path: Path) -> list[Row]:
 
 
 def verify(table: Path, roots: dict[str, Path]) -> None:
-    """Compare, and print what concerns whole mounts."""
+    """Compare, and print the differences of whole mounts."""
     there = {row[:3]: row[3:] for key, root in roots.items() for row in scan(key, root, root)}
     with table.open(newline="") as stream:
         expected = [row for row in csv.DictReader(stream) if row["relative_path"] == "."]

@@ -180,7 +180,7 @@ def _with_hold(
 def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
-        why = f"stays drained: what failed has passed {hold.passes} of {policy.passes} times"
+        why = f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times"
         return one.model_copy(update={"hold": hold, "why": why})
     why = f"passed {hold.passes} times: {', '.join(hold.codes)}"
     return one.model_copy(update={"hold": hold, "plan": "return", "why": why})
@@ -191,7 +191,7 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
     if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
         return ""
     return (
-        f"stays drained: what failed has passed {hold.passes} of {policy.passes} times, last at "
+        f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times, last at "
         f"{moment(hold.passed)}; the next pass counts {number(policy.hours)} h after it "
         "(validate_resume_hours)"
     )
@@ -203,7 +203,7 @@ _BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=
 def _no_pass(one: NodeNight, hold: Hold) -> str:
     """Return the reason why a night without failures does not count as a pass of a drained node."""
     if not hold.codes:
-        return f"stays drained: neither a night nor Slurm's reason has what it was drained for; {_BY_HAND}"
+        return f"stays drained: neither a night nor Slurm's reason has the reason of its drain; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
@@ -216,7 +216,7 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
         return f"stays drained: not well yet: {sanitize(', '.join(still), 200)}"
     if texts := [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]:
         codes = sanitize(", ".join(texts), 300)
-        return f"stays drained: what failed was not measured or read again since the night before: {codes}"
+        return f"stays drained: the failed checks were not made again since the night before: {codes}"
     return ""
 
 
@@ -230,9 +230,9 @@ def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
     if blind:
         return "not drained: too many nodes cannot be reached"
     if one.slurm is None:
-        return "not drained: Slurm could not be asked"
+        return "not drained: Slurm could not be queried"
     if not one.slurm.known or not mine:
-        return "not drained: Slurm does not know it"
+        return "not drained: it is not in Slurm"
     if one.slurm.drained_by == "other":
         reason = sanitize(one.slurm.reason, 200) or "no reason given"
         return f"out of service already, by {drain_owner(one.slurm.reason)}: {reason}"

@@ -69,7 +69,7 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
     Args:
         code: The cause of the drain: a finding's code, or ``CHECK:METRIC``.
         read: The evidence that was read (:func:`healed_evidence`), the measurements since the night before,
-            and their comparisons (:func:`rackproof.analysis.compared.comparisons`).
+            and their comparisons (:func:`rackproof.analysis.drained_comparisons.comparisons`).
 
     Returns:
         The names of the missing evidence; empty if all was read, or None if nothing heals the code.

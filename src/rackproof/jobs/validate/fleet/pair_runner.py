@@ -216,7 +216,7 @@ class _PairRunner:
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # A pair that was not measured is no evidence against its nodes: an unproven node
+            # A pair that was not measured is not evidence against its nodes: an unproven node
             # remains a suspect.
             return not met or met[0].passed
 
@@ -242,7 +242,7 @@ def _names(groups: Iterable[Sequence[str]]) -> set[str]:
 def _fabric_reasons(
     results: Sequence[PairResult],
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
-    """Return the nodes at fault, and what is wrong between nodes; suspects are unproven."""
+    """Return the nodes at fault, and the faults between nodes; suspects are unproven."""
     pairs = _deciding_meetings(results)
     bad, links, suspects = find_culprits({pair: one.passed for pair, one in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}

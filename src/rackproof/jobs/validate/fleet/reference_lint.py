@@ -1,8 +1,8 @@
-"""Check a SKU's references for mistakes that pass a bad node or fail every good node. No I/O.
+"""Find mistakes in a SKU's references that would pass a bad node or fail every good node. No I/O.
 
 Public health checks contain each of these mistakes: a unit that differs from the measurement's, a
-value above the hardware's peak, a floor so low that a node without NVLS passes, a message size that
-the sweep never measures, a SKU without floors, and a floor copied from another SKU.
+value at or above the hardware's peak, a floor so low that a node without NVLS passes, a message size
+that no benchmark measures, a SKU without floors, and a floor whose source is another SKU.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ def lint_references(
     units: Mapping[str, str],
     sizes: Mapping[str, Collection[int]],
 ) -> tuple[ReferenceFinding, ...]:
-    """Return the mistakes and gaps in the references of SKUs.
+    """Return the mistakes (``error``) and missing checks (``gap``) in the references of SKUs.
+
+    An entry that cannot be parsed is an error with the reason, and is not checked further. Values of a
+    SKU without known physics are not compared with a peak; that is a gap. A SKU has a gap for each of
+    :data:`ESSENTIAL` that no entry names.
 
     Args:
         skus: By SKU, its ``bench_sku_references`` as in ``inventory/group_vars/sku_*.yml``.
@@ -84,7 +88,8 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
     """Parse an entry of ``bench_sku_references``.
 
     Raises:
-        ValueError: The entry is not a reference; pydantic's error gives the reason.
+        ValueError: A key is missing or unknown, or a value is invalid (pydantic's ValidationError).
+        TypeError: A key is not a text.
     """
     where = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
     rest = {name: value for name, value in raw.items() if name not in where}
@@ -158,5 +163,5 @@ def _peak(physics: GpuPhysics, one: SkuReference) -> float:
         return physics.host
     if one.metric == "peer_copy":
         return physics.nvlink
-    # In-switch reduction nearly doubles what a link carries for an all-reduce.
+    # In-switch reduction nearly doubles the bandwidth of a link for an all-reduce.
     return 2 * physics.nvlink if one.metric.endswith("busbw") else math.inf

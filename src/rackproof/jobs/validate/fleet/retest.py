@@ -36,7 +36,7 @@ class RetestResult:
     Attributes:
         numbers: The numbers to judge.
         reasons: The evidence.
-        again: What was measured a second time.
+        again: The second measurements.
         unconfirmed: Nodes with an open suspicion, which do not fail by their speed tonight.
         suspected: The suspicions that no second measurement withdrew.
     """

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Made by Rackproof's role slurm out of the inventory; what is changed by hand is lost.
+# Made by Rackproof's role slurm from the inventory; changes by hand are lost.
 # Runs as root on each node of a job after the job. Failing drains the node. It calls no Slurm command.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Made by Rackproof's role slurm out of the inventory; what is changed by hand is lost.
+# Made by Rackproof's role slurm from the inventory; changes by hand are lost.
 # Runs as root on each node of a job after the job. Failing drains the node. It calls no Slurm command.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -12,7 +12,7 @@ fail() {
 scratch=/var/lib/rackproof/jobs
 rm -rf --one-file-system -- "${scratch:?}/${SLURM_JOB_ID:?}" || fail "cannot remove $scratch/$SLURM_JOB_ID"
 
-# What a user left in shared memory goes with the user's last job on the node; each running job has a folder.
+# A user's files in shared memory are removed after the user's last job on the node; each running job has a folder.
 if [[ $SLURM_JOB_UID -ge 1000 && -d $scratch &&
       -z $(find "$scratch" -mindepth 1 -maxdepth 1 -uid "$SLURM_JOB_UID" -print -quit) ]]; then
   find /dev/shm -mindepth 1 -xdev -uid "$SLURM_JOB_UID" -delete 2>/dev/null

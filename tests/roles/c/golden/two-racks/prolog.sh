@@ -1,7 +1,7 @@
 #!/bin/bash
-# Made by Rackproof's role slurm out of the inventory; what is changed by hand is lost.
+# Made by Rackproof's role slurm from the inventory; changes by hand are lost.
 # Runs as root on each node of a job before the job. Failing drains the node and requeues the job. It calls no
-# Slurm command: on a large job every node would ask the controller at once.
+# Slurm command: on a large job every node would call the controller at once.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 fail() {
@@ -14,17 +14,17 @@ fail() {
 # In the background: one that hangs in the driver cannot be killed, and must not be waited for.
 answer=$(mktemp /run/rackproof-prolog.XXXXXX) || fail "cannot write to /run"
 nvidia-smi -L >"$answer" 2>&1 &
-asked=$!
+query=$!
 for ((tenth = 0; tenth < 300; tenth++)); do
-  kill -0 "$asked" 2>/dev/null || break
+  kill -0 "$query" 2>/dev/null || break
   sleep 0.1
 done
-if kill -0 "$asked" 2>/dev/null; then
-  kill -KILL "$asked"
+if kill -0 "$query" 2>/dev/null; then
+  kill -KILL "$query"
   rm -f "$answer"
   fail "nvidia-smi did not answer within 30 s"
 fi
-wait "$asked" || { said=$(head -c 300 "$answer"); rm -f "$answer"; fail "nvidia-smi failed: $said"; }
+wait "$query" || { output=$(head -c 300 "$answer"); rm -f "$answer"; fail "nvidia-smi failed: $output"; }
 gpus=$(grep -c '^GPU ' "$answer")
 rm -f "$answer"
 [[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus GPUs, the node has 4"

@@ -1,4 +1,4 @@
-"""List the comparisons of drained nodes' numbers in a night: with the fleet, and with their own past. No I/O.
+"""Find the comparisons of drained nodes' numbers that a night made: with the fleet, with their past. No I/O.
 
 A finding from a comparison is over only if the same comparison was made again: a number alone is
 not enough.

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rackproof.analysis.compared import comparisons
+from rackproof.analysis.drained_comparisons import comparisons
 from rackproof.store.history.readings import readings_of
 from tests.jobs.validate.nights import TONIGHT, Change, fleet_node, several_nights
 
