@@ -12,6 +12,7 @@ from ansible.errors import AnsibleError
 
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record, tasks
+from rackproof.logs.opening import MOST_UNPACKED
 from rackproof_ansible.action import NodeAction, sanitize_lines
 
 record.preload_libraries()
@@ -93,7 +94,8 @@ class ActionModule(NodeAction):
         # Hidden files are never taken for logs: half a copy leaves the run unproven, not misread.
         draft = local.with_name(f".{local.name}.part")
         try:
-            self.fetch_file(remote, draft)
+            self.fetch_file(remote, draft, MOST_UNPACKED)
             draft.replace(local)
         except (AnsibleError, OSError) as error:
+            draft.unlink(missing_ok=True)
             self.show_warning(f"the log {remote} could not be fetched: {error}")

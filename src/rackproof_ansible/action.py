@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import resource
+import shlex
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 from rackproof.core.errors import RackproofError
@@ -152,13 +155,32 @@ class NodeAction(RackproofAction):
         )
         return result
 
-    def fetch_file(self, remote: str, local: Path) -> None:
+    def fetch_file(self, remote: str, local: Path, limit_bytes: int) -> None:
         """Copy a file from the host to the controller.
 
+        Args:
+            remote: The file's path on the host. A pipe or device, or a link to one, is refused: it has no
+                end.
+            local: The path of the copy.
+            limit_bytes: The largest size in bytes. The copy ends there, whatever size the host stated.
+
         Raises:
-            AnsibleError: It could not be copied.
+            AnsibleError: It is no plain file or too large, or could not be copied.
         """
-        self._connection.fetch_file(remote, str(local))
+        path = shlex.quote(remote)
+        status, output, _ = self.run_command(f"[ -f {path} ] && stat -Lc %s {path}")
+        size = (output.split() or [""])[-1]
+        if status or not re.fullmatch("[0-9]{1,18}", size):
+            raise AnsibleError(f"{self.node} has no plain file of this name")
+        if int(size) > limit_bytes:
+            raise AnsibleError(f"it has {size} bytes, more than {limit_bytes}")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # sftp and scp, which copy the file, inherit it.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+        try:
+            self._connection.fetch_file(remote, str(local))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     def write_file(self, remote: str, text: str) -> None:
         """Write a file on the host."""

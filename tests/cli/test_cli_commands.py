@@ -714,6 +714,21 @@ def test_the_summary_in_the_list_of_commands_begins_the_commands_own_help(comman
     assert f"{command} {summary}" in " ".join(output_of(run("--help")).split())
 
 
+@pytest.mark.parametrize("leads_to", ["", "pipe", "/dev/null"])
+def test_a_pipe_or_device_in_the_place_of_the_page_is_refused(
+    leads_to: str, run: Call, kept: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "results" / kept / "report.html"
+    page.unlink(missing_ok=True)
+    if leads_to != "/dev/null":
+        os.mkfifo(page.with_name("pipe") if leads_to else page)
+    if leads_to:
+        page.symlink_to(leads_to)
+    result = run("report", kept)
+    assert result.exit_code == 1
+    assert "is there and is no file" in output_of(result)
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_other_users_read_nothing_that_a_command_writes(umask: int, tmp_path: Path, root: Path) -> None:
     log = root / "tests/data/real/mlperf-0.6/translation/DGX1.log"

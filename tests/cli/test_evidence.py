@@ -310,6 +310,18 @@ def changed_piece(piece: EvidencePiece, factor: float) -> EvidencePiece:
     )
 
 
+@pytest.mark.parametrize(
+    "title", ["a\n\x1b[2Jpass: signed by boss", "a\r\x9b2J\npass: signed by boss", "a\n\u202eb"]
+)
+def test_a_title_adds_no_line_and_controls_no_terminal(run: Call, folder: Path, title: str) -> None:
+    contract = yaml.safe_load((folder / "contract.yml").read_text()) | {"title": title}
+    (folder / "contract.yml").write_text(json.dumps(contract))
+    for result in (make(run, folder), verify(run, folder, "--unsigned")):
+        assert result.exit_code == 0, result.output
+        assert "pass: signed by" not in [line[:15] for line in result.output.splitlines()]
+        assert not re.search("[\x1b\x9b\u202e\r]", result.output)
+
+
 def test_two_certificates_are_compared(run: Call, folder: Path) -> None:
     old = samples.certify(folder / "results", str(folder / "contract.yml"))
     (node,) = old.nodes

@@ -16,6 +16,9 @@ from rackproof.nodes.clock import clock_offset, read_synchronized
         ((100.0, 130.0, 90.0, 95.0), -10.0),
         ((100.0, 130.0, 150.0, 155.0), 25.0),
         ((100.0, 130.0, None, 155.0), None),
+        ((100.0, 130.0, 110.0, 0), None),
+        ((100.0, 130.0, 110.0, 109.0), None),
+        ((100.0, 130.0, 1e308, 115.0), None),
     ],
 )
 def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: float | None) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleError
 
 from rackproof_ansible.action import ModuleFailedError, NodeAction
 
@@ -41,3 +46,63 @@ def test_a_failure_or_a_node_that_cannot_be_reached_stays_what_it_is(answer: dic
 
 def test_an_answer_is_returned() -> None:
     assert Asking({"gathered": {"a": 1}}).run_action({}) == {"gathered": {"a": 1}}
+
+
+class Fetching(NodeAction):
+    """An action whose node is this machine, which may state another size than it sends."""
+
+    def __init__(self, stated: str = "") -> None:
+        self._connection, self.stated = self, stated
+        self.task_vars = {"inventory_hostname": "n1"}
+
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Fetch a file of 100 bytes at most."""
+        super().fetch_file(options["remote"], Path(options["local"]), 100)
+        return {}
+
+    def run_command(self, command: str) -> tuple[int, str, str]:
+        """Run it here."""
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+        return (0, self.stated, "") if self.stated else (done.returncode, done.stdout, done.stderr)
+
+    def fetch_file(self, remote: str, local: str) -> None:
+        """Copy it as a connection does: by this process."""
+        with Path(remote).open("rb") as source, Path(local).open("wb", buffering=0) as copy:
+            shutil.copyfileobj(source, copy)
+
+
+def make_endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def make_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("make", [make_endless, make_large, os.mkfifo, Path.mkdir, lambda path: None])
+def test_a_file_that_has_no_end_is_not_fetched(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "log")
+    with pytest.raises(AnsibleError, match=r"no plain file|more than 100"):
+        Fetching().run_action({"remote": str(tmp_path / "log"), "local": str(tmp_path / "copy")})
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("make", [make_endless, make_large])
+def test_a_node_that_states_a_small_size_sends_no_more(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "log")
+    with pytest.raises(OSError, match="too large"):
+        Fetching("100\n").run_action({"remote": str(tmp_path / "log"), "local": str(tmp_path / "copy")})
+    assert (tmp_path / "copy").stat().st_size <= 100
+
+
+@pytest.mark.parametrize("stated", ["", "-1", "1e3", "9" * 5000, "99999"])
+def test_a_stated_size_is_a_number(stated: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 100)
+    options = {"remote": str(tmp_path / "log"), "local": str(tmp_path / "copy")}
+    if stated:
+        with pytest.raises(AnsibleError):
+            Fetching(stated).run_action(options)
+    else:
+        Fetching().run_action(options)
+        assert (tmp_path / "copy").read_bytes() == b"x" * 100

@@ -92,7 +92,8 @@ def make_command(
     if as_json:
         print_json(json_value(certificate))
     else:
-        click.echo(f"{certificate.verdict.value}: {catalogue.title}, {len(asked)} nodes: {out}")
+        title = sanitize(catalogue.title, 300)
+        click.echo(f"{certificate.verdict.value}: {title}, {len(asked)} nodes: {out}")
         click.echo(_answer_table(certificate, certificate.answers))
     ctx.exit(exit_status(certificate.verdict))
 
@@ -179,11 +180,12 @@ def _verification_text(found: Verification) -> str:
     lines += [f"  {one}" for one in found.objections]
     lines += [f"  expired: {one}" for one in found.expired]
     lines += [f"note: {one}" for one in found.remarks]
+    tables = []
     if found.certificate is not None:
         title = found.certificate.catalogue.title
         lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
-        lines.append(_answer_table(found.certificate, found.answers))
-    return "\n".join(line if "\n" in line else sanitize(line, 600) for line in lines)
+        tables.append(_answer_table(found.certificate, found.answers))
+    return "\n".join([*(sanitize(line, 600) for line in lines), *tables])
 
 
 @evidence_group.command("compare")

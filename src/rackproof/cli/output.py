@@ -127,13 +127,20 @@ def is_standard_output(output: Path | None) -> bool:
     return output is None or str(output) == "-"
 
 
-def print_or_write(content: bytes | str, output: Path | None) -> None:
-    """Print a document, or write it to the file that ``--output`` names and print the file's name."""
+def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool = True) -> None:
+    """Print a document, or write it to the file that ``--output`` names and print the file's name.
+
+    Args:
+        content: The document.
+        output: The file; None or - for standard output.
+        is_named: Whether the user named the file. Only then a pipe or device is written to: in a run's
+            folder, another user may have made it, or a link to it.
+    """
     if output is None or is_standard_output(output):
         click.echo(content, nl=False)
         return
     data = content.encode() if isinstance(content, str) else content
-    if output.exists() and not output.is_file():
+    if is_named and output.exists() and not output.is_file():
         # A device, a pipe: written to, not replaced.
         _write_through(output, data)
     else:

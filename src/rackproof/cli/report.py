@@ -34,10 +34,11 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
     # Only its page has a place of its own; a run of the history alone has no folder.
+    is_named = output is not None
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
     page = render([run for run, _ in runs], form, title, _page_links(runs, output), folder)
-    print_or_write(page, output)
+    print_or_write(page, output, is_named=is_named)
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:

@@ -18,10 +18,11 @@ def clock_offset(asked: float, answered: float, begin: object, end: object) -> f
         asked: The moment of the query, by the controller's clock.
         answered: The moment of the answer, by the controller's clock.
         begin: The beginning of the node's answer, by the node's clock.
-        end: The end of the node's answer; None is returned if one of the two is not a number.
+        end: The end of the node's answer; None is returned if one of the two is not a number, or if the
+            end is before the beginning.
     """
     first, last = as_float(begin), as_float(end)
-    if first is None or last is None:
+    if first is None or last is None or last < first:
         return None
     return first - asked if first < asked else max(0.0, last - answered)
 

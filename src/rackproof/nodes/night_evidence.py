@@ -222,6 +222,10 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
             present = [bool(link.get(name)) for name in names]
             if present[0] != present[1] or (known.get(names[0]) and not present[0]):
                 return EvidenceState.CUT
+            current, highest = (leading_number(link.get(name, "")) for name in names)
+            if current is not None and (highest is None or current > highest):
+                # Nothing is below such a maximum. A VM may show neither number.
+                return EvidenceState.DAMAGED
     return EvidenceState.THERE
 
 

@@ -856,13 +856,18 @@ def _read_ports(devices: Mapping[str, Any]) -> tuple[PortSnapshot, ...]:
     return tuple(ports)
 
 
+_PORT_TEXTS = ("state", "phys_state", "rate", "link_layer")
+
+
 def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapshot:
     counters = mapping_at(values, "counters")
+    # An answer of another type shows that the port was not read as /sys has it: its state is unknown.
+    is_text = all(isinstance(values.get(name), str | None) for name in _PORT_TEXTS)
     return PortSnapshot(
         device=sanitize(device, 60),
         port=sanitize(port, 10),
         # "4: ACTIVE" and "5: LinkUp" in /sys.
-        state=sanitize(str(values.get("state") or "").rpartition(":")[2], 40).lower(),
+        state=sanitize(str(values.get("state") or "").rpartition(":")[2], 40).lower() if is_text else "",
         physical=sanitize(str(values.get("phys_state") or "").rpartition(":")[2], 40).lower(),
         rate_gbps=leading_number(str(values.get("rate") or "")),
         layer=sanitize(values.get("link_layer") or "", 40),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -74,10 +76,12 @@ class BootHost:
             self.port = one.getsockname()[1]
         self.configure("127.0.0.1")
         program = [sys.executable, PROGRAM, self.folder]
+        nginx = [NGINX, "-g", "daemon off;", "-c", self.folder / "nginx.conf"]
         with (self.folder / "log").open("w") as log:
             self.processes = [
                 subprocess.Popen([*program, "--neighbours", self.folder / "arp"], stdout=log, stderr=log),
-                subprocess.Popen([NGINX, "-g", "daemon off;", "-c", self.folder / "nginx.conf"]),
+                # With the number of files that systemd allows a service.
+                subprocess.Popen([*("/bin/sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh"), *nginx]),
             ]
         for _ in range(200):
             if self.answers():
@@ -95,6 +99,7 @@ class BootHost:
         text = text.replace("/run/rackproof", f"{self.folder}/rackproof").replace(
             "user www-data;", "user root;"
         )
+        text = text.replace("worker_processes auto;", "worker_processes 1;")
         # Its package may not be installed, only the program: then its folders are not there.
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         places = "".join(f"{kind}_temp_path {self.folder}/{kind};" for kind in kinds)
@@ -353,6 +358,28 @@ def test_a_large_report_is_refused_before_it_is_read(host: BootHost, size: int) 
     path = f"/boot-reports/n1-{SECRET}.json"
     assert host.ask("PUT", path, N1, Content_Length=str(size))[0] == 413
     assert host.report() is None
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET /boot",
+        b"GET /boot.ipxe HTTP/1.1\r\nHost: x\r\nX-A: ",
+        b"PUT /boot-reports/x.json HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+    ],
+)
+def test_thousands_of_requests_that_never_end_keep_no_machine_waiting(host: BootHost, begin: bytes) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3000:
+        pytest.skip("this process may open too few files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(2000):
+            address = ("127.0.0.1", host.port)
+            slow = stack.enter_context(socket.create_connection(address, 10, source_address=(STRANGER, 0)))
+            slow.sendall(begin)
+        assert [host.fetch(), host.put(WRITTEN)] == [200, 201]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "MOVE", "COPY", "MKCOL", "PATCH", "HEAD"])

@@ -165,6 +165,23 @@ def test_a_value_of_another_type_is_one_that_lacks(results: Path, part: str, val
     assert not nodes[SECOND].unreached
 
 
+@pytest.mark.parametrize("value", [7, ["5: LinkUp"], {"1": "x"}, True, "x"])
+@pytest.mark.parametrize("place", ["phys_state", "link_layer", "max_link_width", "max_link_speed", "epoch"])
+def test_what_sys_and_the_clock_never_show_is_unproven(results: Path, place: str, value: Any) -> None:
+    answer = machine(1)
+    health = answer["health"]
+    # Each name is at one place alone.
+    port, (link, *_) = health["hca"]["mlx5_0"]["1"], health["pci"].values()
+    (owner,) = [one for one in (port, link, health) if place in one]
+    owner[place] = value
+    is_text_of_sys = value == "x" and owner is port
+    assert verdicts(night(results, {SECOND: answer})) == [
+        "pass",
+        "pass" if is_text_of_sys else "unproven",
+        "pass",
+    ]
+
+
 def test_a_finding_is_not_lost_among_thousands_of_others(results: Path) -> None:
     answer = machine(1)
     ports(answer)

@@ -612,6 +612,21 @@ def imported_with(program: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
+    ("listed", "odd", "known"),
+    [(64, 64, True), (64, 64, False), (512, 512, True), (64, 60, True), (64, 33, False)],
+)
+def test_a_node_that_lists_many_gpus_has_one_vote(listed: int, odd: int, known: bool) -> None:
+    right, wrong = "a" * 64, "b" * 64
+    found = {name: [("H200", gpu(name, slot), right) for slot in range(GPUS)] for name in RACK[1:4]}
+    found[RACK[0]] = [("H200", f"GPU-{slot}", wrong if slot < odd else right) for slot in range(listed)]
+    reasons, agreed, _ = compare_digests(found, {"H200": right} if known else {})
+    assert {name: {one.verdict for one in mine} for name, mine in reasons.items()} == {
+        RACK[0]: {Verdict.FAIL}
+    }
+    assert agreed == {"H200": right}
+
+
+@pytest.mark.parametrize(
     "lies",
     [
         [digest(RACK[1], 0, "b" * 64)],

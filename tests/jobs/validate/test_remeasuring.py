@@ -251,3 +251,28 @@ def test_which_of_two_numbers_is_judged(
 def test_where_nobody_is_suspect_nothing_is_measured() -> None:
     got = retest_suspects({"n1": (number(1),)}, lambda _: {}, lambda _: pytest.fail("measured"), {"n1"}, {})
     assert (got.numbers, got.reasons, got.again) == ({"n1": (number(1),)}, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_measured"),
+    [({"gpus": 4}, True), ({"gpus": 8}, True), ({}, True), ({"gpus": 3}, False), ({"gpus": 1}, False)],
+)
+def test_a_node_with_more_gpus_than_its_sku_uses_no_minutes(
+    tmp_path: Path, expected: dict[str, Any], is_measured: bool
+) -> None:
+    begun = tasks.begin_night(tmp_path, SOME, owner_pid=os.getpid())
+    for name in SOME:
+        tasks.store_snapshot(
+            begun, name, sealed_answer(gathered(int(name[-2:]))), asked=0, answered=2e9, sku="h200",
+            expected=expected if name == BAD else {"gpus": 4},
+        )  # fmt: skip
+    host = Slurm(lambda nodes: (node_says(nodes[0]), 0, 45.0))
+    probes.measure_night(
+        begun, plan(chosen=("gemm", "training-step"), share=1), slurm=states(),
+        members="".join(f"{name}|batch|none\n" for name in SOME), remark="", shell=host.shell,
+        jobs=lambda *given: JobRunner(*given, clock=lambda: host.now, sleep=host.sleep),
+    )  # fmt: skip
+    night = read_probes(Path(begun.folder))
+    assert night is not None
+    assert set(night.measured) == set(SOME) - (set() if is_measured else {BAD})
+    assert ("GPUs, and its SKU has" in night.left_out.get(BAD, "")) != is_measured

@@ -219,9 +219,13 @@ def _target(
     has_parts_of_others: bool,
 ) -> ProbeTarget:
     about = state if isinstance(state, Mapping) else {}
+    gpus, expected = len(kept.snapshot.gpus), parse_node_expectation(name, kept.expected)
     busy = ""
     if has_parts_of_others:
         busy = "not measured: it names parts of another node"
+    elif 0 < expected.gpus < gpus:
+        # The minutes of a job are counted by GPU: such a node would use up those of its neighbours.
+        busy = f"not measured: it lists {gpus} GPUs, and its SKU has {expected.gpus}"
     elif about.get("known") is not True or name not in partitions:
         busy = "it is not in Slurm, or in no partition"
     elif about.get("drained_by") != "none":
@@ -232,14 +236,14 @@ def _target(
         busy = f"Slurm gives it no work: {sanitize(about.get('state_after'), 60)}"
     return ProbeTarget(
         name=name,
-        gpus=len(kept.snapshot.gpus),
+        gpus=gpus,
         uuids=frozenset(gpu.uuid for gpu in kept.snapshot.gpus),
         sku=kept.snapshot.sku,
         rack=kept.rack,
         partitions=partitions.get(name, ()),
         references=tuple(kept.sku_references()),
         busy=busy,
-        nvlink_domain=parse_node_expectation(name, kept.expected).nvlink_domain,
+        nvlink_domain=expected.nvlink_domain,
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -100,9 +101,10 @@ def compare_digests(
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the training step bit by bit across a fleet.
 
-    The right digest is the one that more than half of the devices of a kind have, at least three;
-    with fewer devices, it is the digest on which earlier nights agreed. If neither decides, the
-    devices that disagree are unproven.
+    The right digest is the one that at least three devices of a kind have, with more than half of the
+    votes; otherwise, it is the digest on which earlier nights agreed. If neither decides, the devices
+    that disagree are unproven. Each node has one vote, which its devices share: a node that lists more
+    GPUs than it has does not outvote its neighbours.
 
     Args:
         found: The digests by node, as :func:`read_digests` returns them.
@@ -116,7 +118,7 @@ def compare_digests(
     remarks = []
     for alike, group in sorted(_digests_by_kind(found).items()):
         counts = Counter(digest for *_, digest in group)
-        majority = _majority_digest(counts)
+        majority = _majority_digest(group)
         if majority and known.get(alike, majority) != majority:
             remarks.append(
                 f"the training step gives other bits than in earlier nights on {counts[majority]} of "
@@ -159,10 +161,15 @@ def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
     return groups
 
 
-def _majority_digest(counts: Counter[str]) -> str:
-    """Return the digest of more than half of the devices, at least three, or "" if there is none."""
-    digest, count = counts.most_common(1)[0]
-    return digest if count >= 3 and 2 * count > counts.total() else ""
+def _majority_digest(group: Sequence[tuple[str, str, str]]) -> str:
+    """Return the digest of three devices or more with more than half of the nodes' votes, or ""."""
+    devices = Counter(node for node, *_ in group)
+    votes: dict[str, Fraction] = {}
+    for node, _, digest in group:
+        votes[digest] = votes.get(digest, Fraction()) + Fraction(1, devices[node])
+    digest, most = max(votes.items(), key=lambda one: one[1])
+    count = sum(one == digest for *_, one in group)
+    return digest if count >= 3 and 2 * most > len(devices) else ""
 
 
 def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
