@@ -31,7 +31,7 @@ bench: venv  ## Benchmark this machine: train, probe, judge, report
 	@$(BIN)/rackproof bench -l localhost $(ARGS)
 
 # Side by side, for two cores; the scenarios' playbooks, which take as long to lint as all others, are `make lint`'s.
-check: venv  ## Lint and fast tests: under 2 minutes
+check: venv  ## Lint and fast tests: some minutes
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit LINT_LESS='--exclude molecule/'
 
 lint: venv  ## ruff, bandit, shellcheck, import-linter, mypy --strict, ansible-lint (production), yamllint

@@ -180,7 +180,7 @@ MEANINGS = (
     (
         r"\b(?:401|407) +[A-Z][a-z]|does the network require authentication",
         "A repository's server, or a proxy before it, wants a login. Check apt_mirror_root and "
-        "apt_mirror_proxy from this node with curl -I.",
+        "apt_mirror_proxy from this node.",
     ),
     (
         # Two words, so that an amount (512 MB) is no status.

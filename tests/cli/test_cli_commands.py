@@ -726,7 +726,7 @@ def test_a_pipe_or_device_in_the_place_of_the_page_is_refused(
         page.symlink_to(leads_to)
     result = run("report", kept)
     assert result.exit_code == 1
-    assert "is there and is no file" in output_of(result)
+    assert "is there and is not a file" in output_of(result)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

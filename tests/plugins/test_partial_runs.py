@@ -107,10 +107,10 @@ def test_a_file_of_hosts_names_each_of_its_lines(tmp_path: Path) -> None:
     limit.write_text("n1\n\nn2\n")
     assert hosts_to_do(REIMAGE, GROUPS, f"@{limit}") == ["n1", "n2"]
     for lines, named in (
-        ("n1\nb\n", "b is not a host"),
+        ("n1\nb\n", "b is neither a host"),
         ("", "names no host"),
         ("\n\n", "names no host"),
-        ("n1,n2\n", "n1,n2 is not a host"),
+        ("n1,n2\n", "n1,n2 is neither a host"),
         ("n1\nctl\n", "ctl is not in"),
     ):
         limit.write_text(lines)
@@ -420,4 +420,4 @@ def test_a_guard_that_breaks_makes_no_success(failing: bool, tmp_path: Path) -> 
         PYTHONPATH=str(ROOT / "src"),
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "is not known" in done.stdout + done.stderr
+    assert "unknown" in done.stdout + done.stderr

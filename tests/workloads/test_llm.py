@@ -74,7 +74,7 @@ def test_of_two_replicas_that_differ_both_are_odd(program: Any) -> None:
     ("options", "message"),
     [
         (["--sequence", "100"], "multiple of 16"),
-        (["--sequence", "64"], "1 GPU asked for, 0 exist"),
+        (["--sequence", "64"], "1 GPU requested, 0 exist"),
     ],
 )
 def test_what_does_not_fit_is_refused(root: Path, options: list[str], message: str) -> None:

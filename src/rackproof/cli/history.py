@@ -117,11 +117,11 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
 
     RUN is the id of a run in the history, or the beginning of it; PLAN is the id of a plan. Measurements
     that had no reference yet become one; later runs on that hardware are judged against it. A run is
-    refused if it has a finding, if its machine was not idle, or if its record or logs were changed or
-    removed. A number is refused if it is impossible for the GPU model, worse than on the run's other GPUs
-    or on other machines of the SKU, or more than 5 % from the first accepted number, unless that is
-    withdrawn with a reason; --despite accepts such numbers, and --list shows its reason. In a plan, each
-    refused run is named, and the others are accepted.
+    refused if it has a finding, if its machine was not idle (unless bench_require_idle=false made it
+    count), or if its record or logs were changed or removed. A number is refused if it is impossible for
+    the GPU model, worse than on the run's other GPUs or on other machines of the SKU, or more than 5 % from
+    the first accepted number, unless that is withdrawn with a reason; --despite accepts such numbers, and
+    --list shows its reason. In a plan, each refused run is named, and the others are accepted.
     """
     despite = sanitize(despite.strip(), 400)
     if listed:

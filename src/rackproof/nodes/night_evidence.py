@@ -274,7 +274,7 @@ def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
 
 NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("node", "the inventory", harmless="it is not an answer of the node"),
-    _row("sku", "the inventory", harmless="a node without one has a finding of its own (no_sku)"),
+    _row("sku", "the inventory", harmless="a node without one has a finding of its own (sku_unknown)"),
     _row("hardware_key", "serial and UUIDs", harmless="its parts have their own rows"),
     _row("hostname", "uname", "hostname_unknown", needed=_needs_hostname),
     _row(

@@ -871,7 +871,7 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
         text = f", about {sum(expected_s):.0f} s{share} by earlier runs"
     if limits_s:
         limit = duration(sum(limits_s))
-        text += f"; {len(limits_s)} never ended well here and take at most {limit} by their limits"
+        text += f"; {len(limits_s)} have no successful run here yet and take at most {limit} by their limits"
     return text
 
 
