@@ -1,4 +1,4 @@
-"""Analyse regular expressions that an operator writes and that are applied to any line. No I/O."""
+"""Find slow regular expressions among those that an operator writes, so that they are refused. No I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 
 
 def open_repeats(parsed: Any) -> int:
-    """Return the largest number of open repeats of a pattern that can match each other's text.
+    """Return how many unlimited repeats of a pattern can match the same text, at most.
 
     A search tries all ways to divide a line among them: its steps grow with the line's length to the power of
     one more. ``\\s+\\d+\\s+`` has one, because the text between the spaces cannot be a space; ``.*a.*`` has

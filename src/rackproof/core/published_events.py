@@ -1,4 +1,7 @@
-"""List the events in every published log of a benchmark of MLPerf Training. No I/O except for the table."""
+"""Find logs that lost lines, by the events that every published log of a benchmark contains.
+
+The table has the events by benchmark of MLPerf Training. No I/O except for the table.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,7 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """A row of the table: the events that all logs of a benchmark in one notation have from a date
-    on.
+    """A row of the table: the events of all published logs of a benchmark since a date, in one notation.
 
     An entry ``A/B`` of ``events`` is required of a log that has B.
     """
@@ -76,7 +78,7 @@ def events_of(
 
 @lru_cache
 def watched_events() -> frozenset[str]:
-    """Return every event that any row requires."""
+    """Return every event that any row requires or uses as a condition."""
     return frozenset(
         event for row in read_published_events() for entry in row.events for event in entry.split("/")
     )

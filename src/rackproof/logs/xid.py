@@ -61,14 +61,14 @@ _MESSAGES = {
 
 
 class XidParser(LogParser):
-    """The parser of the driver's lines in a kernel log."""
+    """Parses a kernel log: errors of GPUs, switches, memory, PCIe and disks, and killed or hung tasks."""
 
     format: ClassVar[str] = "xid"
     description: ClassVar[str] = "kernel log with XIDs of GPUs and SXids of switches"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes contain a line about an XID, or start like a kernel log."""
+        """Return whether the bytes contain a line about a fault of hardware, or the start of a kernel log."""
         if _HEAD.search(head) is not None or _RING.match(head) is not None:
             return True
         # Every block of a log without a known format is tested: the plain words are found much faster.
@@ -138,8 +138,9 @@ class XidParser(LogParser):
         self.log.tags["ended"] = moment.replace(tzinfo=UTC).isoformat()
 
     def finish(self) -> ParsedLog:
-        """Return the number of occurrences of each XID; a kernel log without any passes, other text
-        does not.
+        """Return the record with the number of each error.
+
+        A kernel log without errors passes; text that is not a kernel log is unproven.
         """
         measurements = [
             self.measure(

@@ -1,7 +1,8 @@
 """JUnit XML, so that a CI system shows verdicts: one suite per run, one case per judgement.
 
-``fail`` is a failure and ``unproven`` an error. A case that does not gate and is not a pass is skipped. Each
-run ends with a case for its own verdict: a cut-off log has no judgement that could fail.
+``fail`` is a failure and ``unproven`` an error. A case that does not gate and would fail or be unproven is
+skipped; a degraded one passes with a note. Each run ends with a case for its own verdict: a cut-off log has
+no judgement that could fail.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read and write the results folder: one folder per run, with ``results/RUN_ID/run.json`` as its
 authoritative record.
 
-All other files (history, reports) can be recreated from these records, so records are written
-completely or not at all, and the error about a damaged one gives file and field.
+The history and the reports can be recreated from these records, so a record is written completely
+or not at all, and the error about a damaged one gives file and field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""Size from which a ``run.json`` is refused unread: logs and long curves do not belong in the record."""
+"""A larger ``run.json`` is refused unread: logs and long curves do not belong in the record."""
 
 _SLUG_LIMIT = 60
 _ERRORS_SHOWN = 3
@@ -47,7 +47,8 @@ def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     benchmark.
 
     Args:
-        benchmark: The name of the benchmark; characters that are invalid in a path become ``-``.
+        benchmark: The name of the benchmark; letters become lower case, and each
+            sequence of characters that are invalid in a path becomes one ``-``.
         now: The time to use, with time zone; by default the current time.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
@@ -139,7 +140,7 @@ def _unproven(run: Run) -> Run:
 
 
 def _too_good(run: Run) -> str:
-    """Return the worst part of a record that is worse than its verdict, or "" if there is none.
+    """Return the first part of a record that is worse than its verdict, or "" if there is none.
 
     Records of earlier versions have no digest: their parts reveal a changed verdict.
     """
@@ -312,7 +313,7 @@ def _explain(error: OSError, path: Path) -> str:
 
 
 def _owner_note(path: Path) -> str:
-    """Describe the owner of the nearest existing parent of ``path``, and the current user."""
+    """Describe the owner of ``path`` or of its nearest existing parent, and the current user."""
     for place in (path, *path.parents):
         try:
             facts = place.stat()

@@ -147,7 +147,7 @@ class FolderScore(Record):
 
     @property
     def compliant(self) -> bool | None:
-        """Return whether all scoring runs are compliant and there are enough of them."""
+        """Return whether no more runs are non-compliant than the rules allow; None if that is not known."""
         if not self.runs or any(run.compliant is None for run in self.runs):
             return None
         failed = sum(run.compliant is False for run in self.runs)
@@ -218,8 +218,8 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 def result_files(folder: Path) -> tuple[Path, ...]:
     """Return the result logs in a folder, in natural order.
 
-    The choice is ``result_*.txt`` if there are any (the official name); else ``result_*`` without a
-    suffix or ``.log``; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log``
+    The choice is ``result_*.txt`` if there are any (the official name); else ``result_*`` with any
+    suffix of a log or none; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log``
     and ``*.txt`` with MLPerf events that is not the output of a checker. Each file may be
     compressed.
 
@@ -316,8 +316,8 @@ def score_folder(
         progress: A function that is called after each file.
 
     Raises:
-        ValueError: The usage or ruleset is unknown, or hpc has no ruleset; the message names the
-            known ones.
+        ValueError: The usage or ruleset is unknown, or hpc has no ruleset (the message names the
+            known ones), or the time limit is not positive.
         NotADirectoryError: The folder does not exist.
     """
     folder = Path(folder)
@@ -505,7 +505,7 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
 
 
 def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
-    """Return the verdicts of findings that do not gate but are not mere remarks: the run is degraded."""
+    """Return ``degraded`` for each finding with that verdict."""
     return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 
@@ -576,7 +576,7 @@ def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
-    """Yield remarks about the open questions of a pass."""
+    """Yield remarks about the questions that a score leaves open."""
     if scorable and 0 < len(failed) <= drop:
         yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
     if rcp is not None and not rcp.applies:

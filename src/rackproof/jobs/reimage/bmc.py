@@ -1,8 +1,8 @@
 """Read and set power, boot and settings of a node through its BMC, with any protocol.
 
-Every wait is limited, and every error gives the node, its BMC's answer, and the remedy. Each
-setting is read back: a BMC that accepts a request and forgets it is detected here, not by a node
-that boots its old disk. The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses
+Every wait is limited. An error gives the node or the address, the BMC's answer, and where there is
+one a remedy. Each setting is read back, so a BMC that ignores an accepted request is detected at
+once. The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses
 between them.
 """
 
@@ -26,7 +26,7 @@ NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inv
 
 
 class BmcError(RackproofError):
-    """A request that a BMC did not fulfil; the message gives the node, the reason, and the remedy."""
+    """A request that a BMC did not fulfil; the message gives the node or the address, and the reason."""
 
 
 class BmcSilentError(BmcError):

@@ -62,7 +62,7 @@ class Discovery:
     """The result of a discovery.
 
     ``variables`` has the host variables of each matched node, ``remarks`` the open points that
-    block nothing, ``problems`` the reasons why queried addresses have no node.
+    block nothing, ``problems`` the reasons why queried addresses have no node or an ambiguous one.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -370,7 +370,7 @@ def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[st
     if not known.mac:
         return _choose_mac(name, macs)
     # A BMC without MAC addresses contradicts nothing.
-    if macs and known.mac.strip().lower() not in macs:
+    if macs and known.mac.strip().lower().replace("-", ":") not in macs:
         shown = sanitize(known.mac, 40)
         return "", f"{name}: reimage_mac {shown} is none that its BMC lists ({', '.join(macs)})"
     return "", ""
@@ -382,7 +382,10 @@ def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:
     if len(macs) == 1 or len(linked) == 1:
         return (linked or list(macs))[0], ""
     if macs:
-        return "", (f"{name}: by which of {', '.join(macs)} it boots, its BMC does not show: set reimage_mac")
+        return "", (
+            f"{name}: its BMC does not show which MAC address it boots from ({', '.join(macs)}): "
+            "set reimage_mac"
+        )
     return "", f"{name}: its BMC lists no MAC address: set reimage_mac"
 
 
@@ -403,7 +406,7 @@ def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[s
 def _unmatched(
     nodes: Mapping[str, KnownNode], matched: Mapping[str, Any], silent: Sequence[str], booted: bool
 ) -> Iterable[str]:
-    """Return a remark for each group of unmatched nodes and addresses."""
+    """Yield a remark for each group of unmatched nodes and addresses."""
     missing = [name for name in awaited_nodes(nodes, booted) if name not in matched]
     if missing:
         names = compress_hostlist(missing)

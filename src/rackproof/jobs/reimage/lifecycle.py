@@ -165,8 +165,8 @@ def _first_not_done(done: Collection[Step]) -> Step | None:
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     """Return the steps of a new attempt, in order. No I/O.
 
-    It continues with the first step that is not done, or an earlier one from which that can be
-    repeated. A node that has returned starts from the beginning.
+    The attempt starts at the first step that is not done. If that step cannot be repeated alone, it
+    starts at an earlier one. A node that has returned starts from the beginning.
     """
     if progress.state == "returned":
         return STEPS
@@ -204,7 +204,9 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
 def plan_waves(
     nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
 ) -> list[list[str]]:
-    """Return the nodes in waves that are as large as the limits allow. No I/O.
+    """Return the nodes in waves within the limits; waves are filled in turn, not as few as possible.
+
+    No I/O.
 
     Args:
         nodes: Each node with the groups that it belongs to, by kind: ``{"n1": {"per_rack":
@@ -242,7 +244,7 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 def _next_wave(
     left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
 ) -> list[str]:
-    """Return the nodes of one wave: as many as the limits allow, starting with the most crowded groups."""
+    """Return the nodes of one wave: nodes are added within the limits, those of crowded groups first."""
     # A crowded group needs the most waves. If it came later, its nodes would remain at the end and
     # need one small wave after another.
     waiting = Counter(group for name in left for group in member[name])

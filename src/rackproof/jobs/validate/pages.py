@@ -25,7 +25,7 @@ from rackproof.store.run_folder import ResultsError, write_file
 PAGE = "index.html"
 JUNIT = "report.junit.xml"
 NODE_PAGES = 64
-"""Number of nodes above which only nodes that did not pass have a page: the others would show nothing."""
+"""If a fleet has more nodes, only nodes that did not pass get a page."""
 CHART_NIGHTS = 30
 _CHARTS = 6
 _LINES = 8
@@ -342,7 +342,7 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 
 
 class _Series:
-    """The measurements of nodes in earlier nights, from the history; empty without it."""
+    """The measurements of nodes in this night and earlier ones, from the history; empty without it."""
 
     def __init__(self, results: Path, night: NightRecord) -> None:
         from datetime import timedelta
