@@ -165,7 +165,7 @@ class NodeAction(RackproofAction):
             limit_bytes: The largest size in bytes. The copy ends there, whatever size the host stated.
 
         Raises:
-            AnsibleError: It is no plain file or too large, or could not be copied.
+            AnsibleError: It is not a plain file or is too large, or could not be copied.
         """
         path = shlex.quote(remote)
         status, output, _ = self.run_command(f"[ -f {path} ] && stat -Lc %s {path}")

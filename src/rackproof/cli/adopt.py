@@ -26,7 +26,7 @@ from rackproof.jobs.inventory.folder import (
 )
 from rackproof.jobs.inventory.inventory_files import AdoptedCluster, build_cluster, render_files
 from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
-from rackproof.jobs.inventory.nodes import AdoptedSource, AdoptError, join_sources, select_nodes
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptedSource, AdoptError, join_sources, select_nodes
 from rackproof.jobs.inventory.read_file import read_text
 from rackproof.jobs.inventory.sku_guess import guess_sku, read_shipped_skus, read_sku_rules
 from rackproof.jobs.inventory.slurm_source import ask_slurm_listing, read_slurm_files
@@ -100,27 +100,22 @@ def adopt_command(
     Sources are Slurm, CSV, NetBox and Ansible; several describe the same nodes together. Groups are made by
     rack, partition and SKU; the SKU is guessed from facts, with reason and doubts. A new folder is written;
     for an existing folder only the difference is shown, unless --write is given. Lines that were changed
-    there by hand stays.
+    there by hand stay.
     """
     root = find_checkout("validate.yml", checkout)
     rules, shipped = read_sku_rules(sku_rules), read_shipped_skus(root)
     is_known = check_folder(output)
     sources = [
-        *([ask_slurm_listing()] if slurm else []),
-        *([read_slurm_files(slurm_files)] if slurm_files else []),
-        *(read_csv_nodes(path) for path in csv_files),
+        *_slurm_sources(slurm, slurm_files),
+        *map(read_csv_nodes, csv_files),
         *_netbox_source(netbox_url, netbox_token_file, netbox_filters),
-        *(read_ansible_nodes(path) for path in inventories),
+        *map(read_ansible_nodes, inventories),
     ]
     if not sources:
         raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
-    # This comes before they are joined: an excluded node may be the wrong one.
-    nodes = join_sources(
-        [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
-    )
-    nodes, missing = add_missing_nodes(output, nodes, remove=remove_missing)
-    controller = next((source.controller for source in sources if source.controller), "")
-    cluster = build_cluster(nodes, {node.name: guess_sku(node, shipped, rules) for node in nodes}, controller)
+    nodes, missing = add_missing_nodes(output, _join_selected(sources, exclude), remove=remove_missing)
+    guesses = {node.name: guess_sku(node, shipped, rules) for node in nodes}
+    cluster = build_cluster(nodes, guesses, _controller_of(sources))
     shipped_all = read_text(root / "inventory/group_vars/all.yml")
     change = plan_change(output, render_files(cluster, shipped, shipped_all, __version__))
     complaints = lint_change(output, change, root)
@@ -138,6 +133,22 @@ def adopt_command(
         print_json(_json(cluster, change, remarks, written=is_written))
     else:
         click.echo(_text(output, cluster, change, remarks, written=is_written))
+
+
+def _slurm_sources(runs_here: bool, files: Sequence[Path]) -> list[AdoptedSource]:
+    listed = [ask_slurm_listing()] if runs_here else []
+    return [*listed, read_slurm_files(files)] if files else listed
+
+
+def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> tuple[AdoptedNode, ...]:
+    # Nodes are excluded before they are joined: an excluded one may be the wrong one.
+    return join_sources(
+        [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
+    )
+
+
+def _controller_of(sources: Sequence[AdoptedSource]) -> str:
+    return next((source.controller for source in sources if source.controller), "")
 
 
 def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[str]) -> list[AdoptedSource]:

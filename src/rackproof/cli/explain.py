@@ -20,7 +20,7 @@ from rackproof.jobs.validate.explain import (
     explanation_text,
     rma_packet,
 )
-from rackproof.store.audit_log import ProvisionRecord, read_provisions
+from rackproof.store.audit_log import ProvisionRecord, last_provisions, read_provisions
 from rackproof.store.night_store import DRAIN_PREFIX
 
 
@@ -74,8 +74,8 @@ def _show_node(results: Path, name: str, as_json: bool) -> None:
 
 def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
     """Return the last provisioning that included a node, without its other nodes."""
-    found = [one for one in read_provisions(results)[0] if name in one.nodes]
-    return found[-1].model_copy(update={"nodes": {name: found[-1].nodes[name]}}) if found else None
+    found = last_provisions(read_provisions(results)[0]).get(name)
+    return found and found.model_copy(update={"nodes": {name: found.nodes[name]}})
 
 
 def _provision_text(name: str, provision: ProvisionRecord) -> str:

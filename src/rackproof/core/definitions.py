@@ -331,8 +331,7 @@ class Result(Record):
     ] = Field(
         default=(),
         description="With `slurm` and `docker`: evidence that run.sub of this benchmark does not print, by "
-        "design. "
-        "Whatever else a log of a run by a `ruleset` does not show is unproven.",
+        "design. Whatever else a log of a run by a `ruleset` does not show is unproven.",
     )
     processes: Literal["gpu", "node"] = Field(
         default="gpu", description="With `slurm`: whether a process trains for each GPU or for each node."
@@ -344,8 +343,7 @@ class Result(Record):
     states_gpu_use: bool = Field(
         default=False,
         description="True: a log that does not state (`gpu_state`) which other processes used each of its "
-        "GPUs before "
-        "and after the run is unproven.",
+        "GPUs before and after the run is unproven.",
     )
     judge: tuple[JudgeRule, ...] = Field(min_length=1, description="The measurements to judge; at least one.")
 
@@ -687,7 +685,7 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
     """Return a file's bytes, and its YAML as nodes, which have line numbers."""
     # Opening a named pipe would wait for a writer, and a device may have no end.
     if path.exists() and not path.is_file():
-        raise DefinitionError(f"{path}: is no file: remove it, or move it elsewhere")
+        raise DefinitionError(f"{path}: is not a file: remove it, or move it elsewhere")
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -147,12 +147,9 @@ def expected_model(sku: str, given: str = "") -> str:
     if given.strip():
         return given.strip()
     words = _words(sku)
-    for word in words:
-        if word in _SYSTEMS:
-            return _SYSTEMS[word]
-    bare = {re.fullmatch(r"(?:\d+x)?(.+?)(?:x\d+)?", word)[1] for word in words}  # type: ignore[index]
-    # One word may contain model and board: h200nvl.
-    bare |= {part for word in bare if (split := _WITH_BOARD.fullmatch(word)) for part in split.groups()}
+    if system := next((word for word in words if word in _SYSTEMS), ""):
+        return _SYSTEMS[system]
+    bare = _bare_words(words)
     found = [model for model in _MODELS if model.lower() in bare]
     boards = [board for board in _BOARDS if board in bare]
     # A name with two models, such as that of a host with both, does not identify a single GPU model.
@@ -160,6 +157,13 @@ def expected_model(sku: str, given: str = "") -> str:
         return ""
     is_card_sku = bool(boards) and found[0] in MODELS_WITH_BOARDS
     return f"{found[0]} {_BOARDS[boards[0]]}" if is_card_sku else found[0]
+
+
+def _bare_words(words: Iterable[str]) -> set[str]:
+    """Return words without a number of GPUs; a word of model and board (h200nvl) also gives both."""
+    bare = {re.fullmatch(r"(?:\d+x)?(.+?)(?:x\d+)?", word)[1] for word in words}  # type: ignore[index]
+    splits = filter(None, map(_WITH_BOARD.fullmatch, bare))
+    return bare.union(*(split.groups() for split in splits))
 
 
 def _words(name: str) -> list[str]:

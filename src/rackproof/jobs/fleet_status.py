@@ -14,7 +14,14 @@ from rackproof.core.records import Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
-from rackproof.store.audit_log import AuditEntry, ProvisionRecord, is_drained, read_acts, read_provisions
+from rackproof.store.audit_log import (
+    AuditEntry,
+    ProvisionRecord,
+    is_drained,
+    last_provisions,
+    read_acts,
+    read_provisions,
+)
 from rackproof.store.night_store import NodeNight
 from rackproof.store.run_folder import ResultsError
 
@@ -105,7 +112,7 @@ def read_rows(
     nights, damaged_nights = _last_nights(folders)
     remarks += damaged_nights
     by_imaging = {one.node: one for one in imaging}
-    last = _last_provisions(provisions)
+    last = last_provisions(provisions)
     drains = {act.node: act for act in acts}
     names = sorted({*slurm, *nights, *by_imaging, *last})
     return [
@@ -129,10 +136,6 @@ def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | No
         for one in night.nodes:
             found.setdefault(one.node, (night.ended, one))
     return found, remarks
-
-
-def _last_provisions(provisions: Sequence[ProvisionRecord]) -> dict[str, ProvisionRecord]:
-    return {node: one for one in provisions for node in one.nodes}
 
 
 def build_row(

@@ -181,16 +181,21 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
         log.find(fabric_code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
     _judge_margin(log, gpu, at)
     _judge_corrected(log, gpu, at)
-    if gpu.temperature_c is not None and HOTTEST_GPU_C <= gpu.temperature_c <= HOTTEST_C:
-        log.find("too_hot", f"{gpu.label}: at {gpu.temperature_c:g} °C", Verdict.FAIL, line=at)
-    if gpu.memory_c is not None and gpu.memory_c >= HOTTEST_MEMORY_C:
-        verdict = Verdict.FAIL if gpu.memory_c >= MEMORY_FAILS_C else Verdict.DEGRADED
-        log.find("memory_temperature", f"{gpu.label}: its memory is at {gpu.memory_c:g} °C", verdict, line=at)
+    _judge_heat(log, gpu, at)
     if (gpu.utilisation or 0) >= _BUSY_PERCENT and (gpu.generation or 0) < (gpu.generation_max or 0):
         message = f"{gpu.label}: PCIe generation {gpu.generation or 0:g} of {gpu.generation_max:g} under load"
         log.find("pcie_generation", message, Verdict.FAIL, line=at)
     if "Disabled" in (gpu.ecc, gpu.ecc_next) and is_one_of(gpu.name, MODELS_WITH_ECC):
         _find_ecc_off(log, gpu, at)
+
+
+def _judge_heat(log: Log, gpu: GpuReadings, at: int | None) -> None:
+    """Judge the temperatures of a GPU and of its memory."""
+    if gpu.temperature_c is not None and HOTTEST_GPU_C <= gpu.temperature_c <= HOTTEST_C:
+        log.find("too_hot", f"{gpu.label}: at {gpu.temperature_c:g} °C", Verdict.FAIL, line=at)
+    if gpu.memory_c is not None and gpu.memory_c >= HOTTEST_MEMORY_C:
+        verdict = Verdict.FAIL if gpu.memory_c >= MEMORY_FAILS_C else Verdict.DEGRADED
+        log.find("memory_temperature", f"{gpu.label}: its memory is at {gpu.memory_c:g} °C", verdict, line=at)
 
 
 def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:

@@ -179,18 +179,18 @@ class BandwidthTable:
         """
         if self.program:
             return self.program
-        for names in (self.candidates, in_name):
+        for names in (self.candidates, in_name, self._reductions()):
             fitting = [name for name in names if self.may_be(name)]
             if len(fitting) == 1:
                 return fitting[0]
-        # Only for a reduction: each factor is shared by several of the other collectives.
-        if self.ranks > 1 and self.ratio and self.reduces:
-            fitting = [name for name in sorted(_REDUCING) if self.may_be(name)]
-            if not self.with_root:
-                fitting = [name for name in fitting if name != "reduce"]
-            if len(fitting) == 1:
-                return fitting[0]
         return "collective"
+
+    def _reductions(self) -> list[str]:
+        """Return the reductions that the columns allow; none where busbw/algbw identifies no collective."""
+        # Only for a reduction: each factor is shared by several of the other collectives.
+        if not (self.ranks > 1 and self.ratio and self.reduces):
+            return []
+        return sorted(_REDUCING if self.with_root else _REDUCING - {"reduce"})
 
 
 def _factor(name: str, ranks: int) -> float:

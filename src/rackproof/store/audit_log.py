@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -150,6 +150,11 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
         except (OSError, ValidationError):
             damaged += 1
     return found, damaged
+
+
+def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, ProvisionRecord]:
+    """Return by node the last of the provisionings (oldest first) that included it. No I/O."""
+    return {node: one for one in provisions for node in one.nodes}
 
 
 def provision_of(

@@ -147,8 +147,7 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
             yield _unproven(
                 "gpu_use_not_stated",
                 f"the log does not state which other processes used {len(silent)} of {len(gpus)} GPUs {text} "
-                f"({names}): "
-                "call nvidia-smi on the node, then run the benchmark again",
+                f"({names}): call nvidia-smi on the node, then run the benchmark again",
             )
 
 

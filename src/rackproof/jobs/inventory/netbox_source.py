@@ -139,8 +139,7 @@ class _Netbox:
         if parts.scheme == "http" and not is_this_machine(parts.hostname):
             raise AdoptError(
                 f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, by which everybody on the "
-                f"way "
-                "reads the token: use https://"
+                "way reads the token: use https://"
             )
         path = parts.path.rstrip("/").removesuffix("/api")
         self._url = f"{parts.scheme}://{parts.netloc}{path}"

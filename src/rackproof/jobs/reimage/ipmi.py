@@ -248,7 +248,6 @@ def parse_host_and_port(node: str, address: str) -> tuple[str, int]:
     if not re.fullmatch(r"[\w.:-]{1,253}", host) or host.startswith("-") or parts.path or parts.username:
         raise BmcError(
             f"{node}: {sanitize(address, 120)!r} is not an address for IPMI: a name or an IP address, with "
-            f":PORT "
-            "where it is not 623"
+            ":PORT where it is not 623"
         )
     return host, port

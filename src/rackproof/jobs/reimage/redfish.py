@@ -110,8 +110,7 @@ def _untrusted(node: str, access: Access) -> BmcError:
         f"{node}: the certificate of its BMC at {access.display_address} is not trusted: put its "
         "authority's into a file and name that with reimage_bmc_ca_file; where it signs itself, compare "
         f"SHA-256 {shown} with the one that the BMC's own page shows, and set reimage_bmc_fingerprint to it. "
-        f"No "
-        "password was sent"
+        "No password was sent"
     )
 
 

@@ -51,8 +51,7 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
     names = sanitize(compress_hostlist(asked), 200)
     return [
         f"queried without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log "
-        f"alone "
-        "is also read by a user in the groups adm and systemd-journal"
+        "alone is also read by a user in the groups adm and systemd-journal"
     ]
 
 
