@@ -22,8 +22,11 @@ _SLOWDOWN_THRESHOLD = 1
 _CORRECTED, _UNCORRECTED, _SINCE_BOOT = 0, 1, 0
 _MEMORY_CLOCK = 2
 _MOST_LINKS = 18
-_LINK_COUNTERS = (0, 1, 3)
-"""NVML's counters of an NVLink's replays, recoveries, and checksum errors."""
+_LINK_COUNTERS = (0, 1, 2)
+"""NVML's counters of an NVLink's replays, recoveries, and flits with a wrong checksum, as ``nvidia-smi nvlink
+-e`` shows them. Two others, of data (3) and ECC (4), count bits that the link itself corrected: they grew by
+6,000 and 30,000 on two healthy H100 in a soak of 80 s, while these three stayed 0.
+"""
 COUNTERS = ("ecc_corrected", "ecc_uncorrected", "pcie_replay", "nvlink")
 """Keys of :meth:`Nvml.read_counters` that only grow."""
 _NETWORK = Path("/sys/class/net")

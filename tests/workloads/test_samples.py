@@ -23,11 +23,16 @@ def samples() -> Any:
     return load_program("samples")
 
 
+HEALTHY_LINK = (0, 0, 0, 498, 1870)
+"""Replays, recoveries, flits, data and ECC of a link of a healthy H100 after a soak of 80 s."""
+
+
 class StandInNvml:
     """Answers as NVML does, through pointers; the second GPU does not say what power it takes."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status
+        self.link_errors = HEALTHY_LINK
         self.hung = threading.Event()
 
     def nvmlInit_v2(self) -> int:  # noqa: N802
@@ -57,6 +62,10 @@ class StandInNvml:
         answer._obj.value = 0x44
         return 0
 
+    def nvmlDeviceGetNvLinkErrorCounter(self, device: Any, link: int, counter: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = self.link_errors[counter]
+        return 0 if link < 6 else 2
+
     def nvmlSystemGetDriverVersion(self, text: Any, size: int) -> int:  # noqa: N802
         text.value = b"580.159.03"[:size]
         return 0
@@ -82,6 +91,25 @@ def test_what_nvml_answers(samples: ModuleType) -> None:
     assert "power" not in second, "an answer that failed is not a zero"
     with pytest.raises(OSError, match="does not start"):
         samples.Nvml(["GPU-1"], StandInNvml(status=9))
+
+
+@pytest.mark.parametrize(
+    ("errors", "counted"),
+    [
+        (HEALTHY_LINK, 0),
+        ((1, 0, 0, 0, 0), 6),
+        ((0, 2, 0, 498, 0), 12),
+        ((0, 0, 3, 0, 1870), 18),
+    ],
+)
+def test_what_a_link_corrects_by_itself_is_no_error(
+    samples: ModuleType, errors: tuple[int, ...], counted: int
+) -> None:
+    library = StandInNvml()
+    library.link_errors = errors
+    library.nvmlDeviceGetTotalEccErrors = library.nvmlDeviceGetPcieReplayCounter = lambda *_: 3  # type: ignore[attr-defined]
+    library.nvmlDeviceGetTotalEnergyConsumption = library.nvmlDeviceGetTemperatureThreshold = lambda *_: 3  # type: ignore[attr-defined]
+    assert samples.Nvml(["GPU-1"], library).read_counters() == {"nvlink": counted}
 
 
 def test_what_sets_the_speed_of_a_gpu(samples: ModuleType) -> None:
