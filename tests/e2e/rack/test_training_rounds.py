@@ -236,9 +236,40 @@ def test_ten_clean_repeats_make_a_package_that_the_official_checker_accepts(clus
 
 
 def test_a_dry_run_touches_nothing(cluster: Rack) -> None:
-    status, output = cluster("gpt_oss_20b", "--check")
+    looked = "find /shared /var/lib/rackproof -newer /run/before -not -path '*/slurm*' 2> /dev/null"
+    assert cluster.ssh(cluster.nodes[0], "touch /run/before").returncode == 0
+    status, output = cluster("llama31_8b", "--check")
     assert status == 0, output
     assert "sbatch -N 2 --nodelist=" + compress_hostlist(cluster.nodes) in output
+    assert "llama31_8b-amd:20251008 is sha256:" in output
+    assert not cluster.results.exists()
+    assert cluster.ssh(cluster.nodes[0], looked).stdout == ""
+
+
+def test_a_dry_run_lists_all_that_the_rack_lacks(cluster: Rack) -> None:
+    node = cluster.nodes[1]
+    lacks = {
+        "bench_images": {"llama31_8b": "nvdlfwea/mlperftv51/llama31_8b-arm:20250922"},
+        "bench_shared": "/not-mounted/rackproof",
+        "bench_size_factor": 1000,
+    }
+    cluster.ssh(CONTROLLER, f"scontrol update nodename={node} state=drain reason='bad fan, ticket 7'")
+    try:
+        status, output = cluster("llama31_8b", "--check", **lacks)
+    finally:
+        cluster.ssh(CONTROLLER, f"scontrol update nodename={node} state=resume")
+    assert status == 2, output
+    listed = " ".join(output.split("Before the runs can be made:")[-1].split())
+    for words in (
+        "/not-mounted/rackproof is not on",
+        "llama31_8b-arm:20250922 is for arm64",
+        "GB of llama31_8b are to come",
+        f"{node} is drained in Slurm (bad fan, ticket 7)",
+    ):
+        assert words in listed, listed
+    status, output = cluster("gpt_oss_20b", "--check")
+    assert status == 2, output
+    assert "gpt_oss_20b:latest is not in the registry" in output
     assert not cluster.results.exists()
 
 
