@@ -5,11 +5,13 @@ Plain classes without Ansible; the callback ``rackproof`` feeds them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+_NAMED_HOST = re.compile(r"((?:hostname|to host) )[^\s:]+")
 # The callback is loaded by every playbook: imports of the summary are delayed until there is one to show.
 
 
@@ -22,6 +24,27 @@ def describe_left_out(hosts: Sequence[str]) -> str:
         f"{compress_hostlist(hosts)}: requested, but nothing was done there; start the same command again",
         4096,
     )
+
+
+def describe_silent(messages: Sequence[tuple[str, str]]) -> list[str]:
+    """Return one line for each reason why hosts did not answer, with the hosts.
+
+    Args:
+        messages: Host and message of each.
+    """
+    from rackproof.core.hostlist import compress_hostlist
+    from rackproof.core.text import sanitize
+
+    hosts: dict[str, list[str]] = {}
+    for host, message in messages:
+        # The name or address, which ssh repeats, is the only difference.
+        reason = _NAMED_HOST.sub(r"\1HOST", message.removeprefix("Task failed: ")).replace(host, "HOST")
+        hosts.setdefault(" ".join(reason.split()), []).append(host)
+    lines = []
+    for why, names in hosts.items():
+        count = f"{len(names)} host{'s' if len(names) > 1 else ''}"
+        lines.append(sanitize(f"{count} UNREACHABLE: {compress_hostlist(names)}: {why}", 4096))
+    return lines
 
 
 class RunTable:
