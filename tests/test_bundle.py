@@ -158,9 +158,12 @@ def test_a_site_edits_its_inventory_and_installs_again(bundle: Path, install: In
     assert install().returncode == 0
     (bundle / "inventory/hosts.yml").write_text("all: {hosts: {n01: }}\n")
     assert install().returncode == 0
+    (bundle / "results").mkdir()
+    (bundle / "results/run.json").touch()
     done = install("--verify-only")
     assert done.returncode == 1
     assert "inventory/hosts.yml was altered" in done.stderr
+    assert "is not in the manifest" not in done.stderr
     # Wheels are compared each time.
     alter(bundle / WHEEL)
     assert f"{WHEEL} was altered" in install().stderr
