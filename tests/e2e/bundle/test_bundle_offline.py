@@ -106,12 +106,12 @@ def machine(empty_root: Path, bundle: Path, tmp_path_factory: pytest.TempPathFac
         )
 
     yield run
-    shutil.rmtree(home, ignore_errors=True)
+    subprocess.run(["rm", "-rf", "--one-file-system", home], check=True)
 
 
 def unpacked(bundle: Path, place: str) -> str:
     """Return the commands that unpack the bundle into a new folder, and enter it."""
-    return f"rm -rf {place}; mkdir {place}; cd {place}; tar -xf ../{bundle.name}; cd {bundle.stem}"
+    return f"rm -rf {place}; mkdir {place}; cd {place}; tar -xf /root/{bundle.name}; cd {bundle.stem}"
 
 
 def test_the_machine_is_empty_and_without_network(machine: Machine) -> None:
@@ -127,7 +127,9 @@ def test_from_nothing_to_a_judged_run(machine: Machine, bundle: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = machine(f"cd {bundle.stem} && tools/install-bundle")
     assert done.returncode == 0, done.stdout + done.stderr
+    # The suites beside this one are at work, too.
     play = f"cd {bundle.stem} && . .venv/bin/activate && ansible-playbook bench.yml -l localhost"
+    play += " -e bench_require_idle=false"
     done = machine(f"cat > {bundle.stem}/benchmarks/dd.yml <<'END'\n{DD}END\n{play} -e benchmark=dd")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\bdd\b.*\bpass\b", done.stdout), done.stdout
