@@ -129,7 +129,10 @@ DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
     ("link", relink, "link is another link or file than in the manifest"),
     ("usercustomize.py", Path.touch, "usercustomize.py is not in the manifest"),
     (".venv", lambda path: path.symlink_to("/usr"), ".venv is not in the manifest"),
+    ("red\x1b[31m\udcff", Path.touch, r"'red\x1b[31m\udcff is not in the manifest'"),
     ("bundle/manifest.json", lambda path: path.write_text("{"), "bundle/manifest.json is damaged"),
+    ("bundle/manifest.json", lambda path: path.write_text("7"), "bundle/manifest.json is damaged"),
+    ("bundle/manifest.json", lambda path: path.write_text("{}"), "bundle/manifest.json is damaged"),
     ("bundle/manifest.json", Path.unlink, "has no bundle/manifest.json"),
 ]
 
