@@ -661,7 +661,6 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     lines = [
         f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
         *filter(None, [speeds_not_judged(runs, plan_id)]),
-        *_lines_of_bad_runs(runs),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),
@@ -686,15 +685,6 @@ def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[s
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
-
-
-def _lines_of_bad_runs(runs: Sequence[Run]) -> list[str]:
-    lines = []
-    for run in runs:
-        if run.verdict is not Verdict.PASS:
-            nodes = ", ".join(run.asked_nodes)
-            lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
-    return lines
 
 
 def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
