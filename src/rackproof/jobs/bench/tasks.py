@@ -506,9 +506,10 @@ def record_run(
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
     nodes, claims = _without_parts_of_others(results, nodes)
-    uses = {}
+    watched: dict[str, Mapping[str, Any]] = {}
     if not runs_elsewhere(planned.launcher, planned.arguments):
-        uses = read_machine_use({planned.lead: job, **_jobs_of_others(jobs)})
+        watched = {planned.lead: job, **_jobs_of_others(jobs)}
+    uses = read_machine_use(watched)
     evidence = Evidence(
         nodes=nodes,
         job=dict(job),
@@ -523,7 +524,7 @@ def record_run(
         command=tuple(command),
         measurements=setup.measurements,
         machine_use=uses,
-        busy=busy_reason(uses) if required.idle else "",
+        busy=busy_reason(uses, watched) if required.idle else "",
         **_with_observed_texts(texts, setup),
     )
     try:
