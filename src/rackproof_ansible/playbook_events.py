@@ -165,7 +165,11 @@ def record_of(result: Mapping[str, Any]) -> dict[str, str]:
     """Return kind, id, verdict and path of what a task recorded, or nothing. No I/O."""
     run = result.get("rackproof_run")
     if isinstance(run, Mapping):
-        return _record("run", run.get("run_id"), run.get("verdict"), run.get("report"))
+        reasons = message_text(run.get("reasons"))[:MESSAGE_CHARACTERS]
+        return {
+            **_record("run", run.get("run_id"), run.get("verdict"), run.get("report")),
+            "reasons": reasons,
+        }
     report = result.get("rackproof_report_file")
     if isinstance(report, str):
         return _record("plan", Path(report).parent.name, result.get("verdict"), report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -136,6 +137,28 @@ def test_equal_reasons_are_one_line_with_the_names_folded_and_the_next_step() ->
         "ansible_user and the key that this user's ssh offers",
     ]
     assert view.finish() == []
+
+
+def test_a_node_that_fails_twice_for_one_reason_is_counted_once() -> None:
+    view = LiveLines("validate", moves=False)
+    for host in ("n1", "n2", "n1"):
+        view.add_event(unreachable(host, ignored=True), 1)
+    (line,) = view.finish()
+    assert line.startswith("n[1-2] (2 nodes): unreachable: Gather the facts: ")
+
+
+def test_a_thousand_nodes_with_reasons_of_their_own_take_no_time() -> None:
+    view = LiveLines("bench", moves=False)
+    began = time.process_time()
+    for number in range(1000):
+        view.add_event(
+            unreachable(f"n{number:04}", f"reason {number} of {{}} alone", ignored=number % 2 == 0), 1
+        )
+        view.add_output(f"    ATTENTION n{number:04}: reason", 1)
+    view.add_event(task("n0000", "bench : Plan the runs"), 2)
+    lines = [line for number in range(1000) for line in view.add_output(f"    ATTENTION {number}", 3)]
+    assert len([*lines, *view.finish()]) >= 1500
+    assert time.process_time() - began < 20
 
 
 def test_a_failure_is_not_held_for_long() -> None:

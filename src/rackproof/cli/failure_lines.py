@@ -31,7 +31,8 @@ class _Failure:
     text: str
     since: float
     is_once: bool
-    nodes: list[str] = field(default_factory=list)
+    nodes: dict[str, None] = field(default_factory=dict)
+    """The names in order: one node may fail twice for the same reason."""
 
 
 class FailureLines:
@@ -41,6 +42,7 @@ class FailureLines:
         self._held: dict[tuple[str, str, bool, str], _Failure] = {}
         self._postponed: dict[str, _Failure] = {}
         self._printed: dict[str, set[str]] = {}
+        self._all: list[str] | None = None
 
     def add(
         self, node: str, state: str, step: str, text: str, now: float, *, once: bool, reported_later: bool
@@ -59,9 +61,9 @@ class FailureLines:
         general = general_reason(text, node)
         failure = _Failure(state, step, general, plain_reason(text), now, once)
         if reported_later:
-            self._postponed.setdefault(general, failure).nodes.append(node)
+            self._postponed.setdefault(general, failure).nodes[node] = None
         else:
-            self._held.setdefault((state, step, once, general), failure).nodes.append(node)
+            self._held.setdefault((state, step, once, general), failure).nodes[node] = None
 
     def ended_steps(self, step: str) -> list[str]:
         """Return the lines of failures at other steps than the one that a node begins."""
@@ -87,29 +89,32 @@ class FailureLines:
     def note_text(self, text: str) -> str:
         """Keep what a text of the playbook reports of reasons that wait for it; return the text."""
         general = general_reason(text, "")
-        for reason, failure in self._postponed.items():
-            if reason in general:
-                named = {name for word in _NAMES.findall(text) for name in expand_hostlist(word)}
-                failure.nodes = [node for node in failure.nodes if node not in named]
+        reported = [one for reason, one in self._postponed.items() if reason in general and one.nodes]
+        if reported:
+            named = {name for word in _NAMES.findall(text) for name in expand_hostlist(word)}
+            for failure in reported:
+                failure.nodes = {node: None for node in failure.nodes if node not in named}
         return text
 
     def shorten(self, text: str) -> str:
         """Return a text with the reasons that were printed for any node as ``as above``."""
-        return self._without(text, {one for reasons in self._printed.values() for one in reasons})
+        if self._all is None:
+            self._all = _longest_first({one for reasons in self._printed.values() for one in reasons})
+        return _without(text, self._all)
 
     def _lines(self, keys: Iterable[tuple[str, str, bool, str]]) -> list[str]:
         return [line for key in list(keys) for line in self._format(self._held.pop(key))]
 
     def _format(self, failure: _Failure) -> list[str]:
-        nodes = failure.nodes
+        nodes = list(failure.nodes)
         known = set.intersection(*(self._printed.get(node, set()) for node in nodes))
-        text = self._without(failure.text if len(nodes) == 1 else failure.general, known)
+        text = _without(failure.text if len(nodes) == 1 else failure.general, _longest_first(known))
+        self._all = None
         for node in nodes:
             self._printed.setdefault(node, set()).update((failure.general, failure.text))
-            waiting = self._postponed.get(failure.general)
-            for reason, other in self._postponed.items():
-                if reason in failure.general or other is waiting:
-                    other.nodes = [one for one in other.nodes if one != node]
+        for reason, other in self._postponed.items():
+            if reason in failure.general and other is not failure:
+                other.nodes = {node: None for node in other.nodes if node not in failure.nodes}
         if text == AS_ABOVE:
             return []
         next_step = unreachable_step(failure.text) if failure.state == "unreachable" else ""
@@ -118,13 +123,16 @@ class FailureLines:
         place = "" if failure.is_once else f"{named_nodes(nodes)}: {failure.state}: "
         return indented(f"{place}{failure.step}: ", text)
 
-    @staticmethod
-    def _without(text: str, reasons: set[str]) -> str:
-        # The longest first: one reason may be a part of another.
-        for reason in sorted(reasons, key=len, reverse=True):
-            if len(reason) >= _LEAST:
-                text = text.replace(reason, AS_ABOVE)
-        return text
+
+def _longest_first(reasons: set[str]) -> list[str]:
+    """Return the reasons that can be recognized in a text; one of them may be a part of another."""
+    return sorted((one for one in reasons if len(one) >= _LEAST), key=len, reverse=True)
+
+
+def _without(text: str, reasons: list[str]) -> str:
+    for reason in reasons:
+        text = text.replace(reason, AS_ABOVE)
+    return text
 
 
 def indented(head: str, text: str) -> list[str]:

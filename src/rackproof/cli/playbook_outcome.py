@@ -58,6 +58,7 @@ class PlaybookOutcome:
             "id": name,
             "verdict": sanitize(verdict, 20) if verdict else None,
             "path": sanitize(event.get("path", ""), 4096),
+            "reasons": sanitize(event.get("reasons", ""), _MOST, newlines=True).splitlines(),
         }
 
     def as_json(

@@ -572,8 +572,15 @@ def test_a_speed_of_a_machine_that_was_not_watched_is_unproven(
     outcome = site.plan(benchmarks=["disk"], suite="")
     (planned,) = outcome.plan.runs
     job = {
-        **{"id": planned.run_id, "phase": "ended", "ended_by": "itself", "exit_status": 0, "succeeded": True},
-        **{"started": 0, "ended": 4, "elapsed_s": 4.0, **stated_log(SPEED_LOG.encode())},
+        "id": planned.run_id,
+        "phase": "ended",
+        "ended_by": "itself",
+        "exit_status": 0,
+        "succeeded": True,
+        "started": 0,
+        "ended": 4,
+        "elapsed_s": 4.0,
+        **stated_log(SPEED_LOG.encode()),
         **({"machine": machine} if machine else {}),
     }
     verdict = site.record(
