@@ -34,7 +34,7 @@ def view() -> LiveLines:
         ({"kind": "end", "host": "n1", "state": "ok"}, "n1      plan · Plan the runs"),
         (
             {"kind": "end", "host": "n1", "state": "unreachable"},
-            "n1      plan · Plan the runs · unreachable",
+            "n1      unreachable · plan · Plan the runs",
         ),
     ],
 )

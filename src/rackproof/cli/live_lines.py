@@ -237,8 +237,11 @@ class LiveLines:
             return node.progress
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
         # Between two steps, a node has nothing to report.
-        end = {"works": took, "waits": ""}.get(node.state, node.state)
-        return _SEPARATOR.join(part for part in (node.stage.replace("_", " "), node.step, end) if part)
+        end = {"works": took}.get(node.state, "")
+        # A narrow terminal shows the beginning of a line.
+        failure = node.state if node.state in ("failed", "unreachable") else ""
+        parts = (failure, node.stage.replace("_", " "), node.step, end)
+        return _SEPARATOR.join(part for part in parts if part)
 
 
 def _step(task: str) -> tuple[str, str]:
