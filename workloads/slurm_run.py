@@ -86,6 +86,8 @@ PHASES = {
 }
 WHOLE_NODE = ("--exclusive", "--mem=0")
 """Options for all cores, GPUs and memory of a node: Slurm gives a job no more than it requests."""
+OWN_JOBS = f"--user={os.geteuid()}"
+"""Option for jobs of this user alone: any user can give a job the name of ours."""
 SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
 DEVICES = """\
 names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
@@ -1081,7 +1083,7 @@ class Work:
         """
         names = [word.partition("=")[2] for word in command if word.startswith("--job-name=")]
         if command[0] == "srun" and self.run_id and names:
-            run(["scancel", f"--name={names[0]}"])
+            run(["scancel", f"--name={names[0]}", OWN_JOBS])
 
     def image_options(self, cont: str = "") -> list[str]:
         """Return the options of a step in the image; without the image pyxis refuses all of them."""
@@ -1652,13 +1654,14 @@ class Work:
                 say(phase=f"{path} may hold secrets: {error.strerror}")
 
     def find_job(self) -> str:
-        """Return the number of the job that has this run's name, if there is one.
+        """Return the number of this user's job that has this run's name, if there is one.
 
         A Slurm that does not answer, as on a node that has just booted, is not a Slurm without that job.
         """
         began = told = time.monotonic()
         while True:
-            queue = ["squeue", "--noheader", "--states=all", f"--name={self.run_id}", "--format=%i"]
+            own = [f"--name={self.run_id}", OWN_JOBS]
+            queue = ["squeue", "--noheader", "--states=all", *own, "--format=%i"]
             status, out, err = run(queue)
             if status == 0:
                 break
@@ -1674,7 +1677,7 @@ class Work:
                 say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
         # Ended jobs leave the queue after some minutes; not every site keeps accounts.
-        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", f"--name={self.run_id}", "-o", "JobIDRaw"]
+        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *own, "-o", "JobIDRaw"]
         words = out.split() or run(accounts)[1].split()
         return words[0] if words and words[0].isdigit() else ""
 

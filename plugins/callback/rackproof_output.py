@@ -1,21 +1,11 @@
-"""Ansible's own output; headings of tasks above their progress, hosts that did not answer in one message."""
+"""Ansible's own output, with the heading of a task above the progress that it reports."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-from ansible import constants as C  # noqa: N812  (as Ansible's own callbacks name it)
+from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as DefaultCallback
-
-try:
-    import rackproof_ansible  # noqa: F401
-except ImportError:
-    # This callback is loaded before `rackproof`, which does the same.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
-
-from rackproof_ansible.playbook_summary import describe_silent
 
 DOCUMENTATION = """
 name: rackproof_output
@@ -25,7 +15,7 @@ description:
   - Where C(display_skipped_hosts) is off, Ansible prints a task's heading with its first result. The plan of
     a playbook and the progress of a job would be printed before it, under the heading of the task before.
   - This prints the heading of such a task as it begins.
-  - If several hosts do not answer a task, it prints one line for each reason, with the hosts.
+  - Hosts that a task cannot reach for the same reason share one line, when the task has ended.
   - All else is as in C(ansible.builtin.default).
 extends_documentation_fragment:
   - default_callback
@@ -53,55 +43,57 @@ class CallbackModule(DefaultCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._silent: list[Any] = []
+        self._unreachable: list[Any] = []
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Keep a host that cannot be reached until its task has ended."""
+        self._unreachable.append(result)
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_handler_task_start(task)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_no_hosts_remaining(self) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_no_hosts_remaining()
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Print the unreachable hosts of the last task."""
+        self._print_unreachable()
+        super().v2_playbook_on_stats(stats)
+
+    def _print_unreachable(self) -> None:
+        results, self._unreachable = self._unreachable, []
+        if len(results) > 1:
+            self._print_folded(results)
+        elif results:
+            super().v2_runner_on_unreachable(results[0])
+
+    def _print_folded(self, results: list[Any]) -> None:
+        # Not at the top: an import that fails there would end the playbook before any message.
+        from rackproof_ansible.playbook_events import fold_unreachable
+
+        if self._last_task_banner != results[0]._task._uuid:
+            self._print_task_banner(results[0]._task)
+        for line in fold_unreachable([(one._host.get_name(), one._result) for one in results]):
+            self._display.display(line, color=constants.COLOR_UNREACHABLE)
+        if results[0]._task.ignore_unreachable:
+            self._display.display("...ignoring", color=constants.COLOR_SKIP)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Print the heading of a reporting task when its first host begins."""
         if task.action in _REPORTING and self._last_task_banner != task._uuid:
             self._print_task_banner(task)
         super().v2_runner_on_start(host, task)
-
-    def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Keep a host that did not answer until the task ends: a rack that is off is one message."""
-        self._silent.append(result)
-
-    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """Print which hosts did not answer the task before."""
-        self._print_silent()
-        super().v2_playbook_on_task_start(task, is_conditional)
-
-    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """Print which hosts did not answer the task before."""
-        self._print_silent()
-        super().v2_playbook_on_handler_task_start(task)
-
-    def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Print which hosts did not answer the last task of the play before."""
-        self._print_silent()
-        super().v2_playbook_on_play_start(play)
-
-    def v2_playbook_on_no_hosts_remaining(self) -> None:
-        """Print which hosts did not answer the play's last task."""
-        self._print_silent()
-        super().v2_playbook_on_no_hosts_remaining()
-
-    def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Print which hosts did not answer the last task."""
-        self._print_silent()
-        super().v2_playbook_on_stats(stats)
-
-    def _print_silent(self) -> None:
-        """Print the kept hosts: one as Ansible does, several by what they have in common."""
-        kept, self._silent = self._silent, []
-        if len(kept) < 2:
-            for result in kept:
-                super().v2_runner_on_unreachable(result)
-            return
-        task = kept[0].task
-        if self._last_task_banner != task._uuid:
-            self._print_task_banner(task)
-        messages = [(one.host.get_name(), str(one.result.get("msg", ""))) for one in kept]
-        for line in describe_silent(messages):
-            self._display.display(f"fatal: {line}", color=C.COLOR_UNREACHABLE)
-        if task.ignore_unreachable:
-            self._display.display("...ignoring", color=C.COLOR_SKIP)

@@ -5,13 +5,14 @@ Plain classes without Ansible; the callback ``rackproof`` feeds them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_NAMED_HOST = re.compile(r"((?:hostname|to host) )[^\s:]+")
+if TYPE_CHECKING:
+    from rackproof.jobs.provision.record import KeptProvision
+
 # The callback is loaded by every playbook: imports of the summary are delayed until there is one to show.
 
 
@@ -24,27 +25,6 @@ def describe_left_out(hosts: Sequence[str]) -> str:
         f"{compress_hostlist(hosts)}: requested, but nothing was done there; start the same command again",
         4096,
     )
-
-
-def describe_silent(messages: Sequence[tuple[str, str]]) -> list[str]:
-    """Return one line for each reason why hosts did not answer, with the hosts.
-
-    Args:
-        messages: Host and message of each.
-    """
-    from rackproof.core.hostlist import compress_hostlist
-    from rackproof.core.text import sanitize
-
-    hosts: dict[str, list[str]] = {}
-    for host, message in messages:
-        # The name or address, which ssh repeats, is the only difference.
-        reason = _NAMED_HOST.sub(r"\1HOST", message.removeprefix("Task failed: ")).replace(host, "HOST")
-        hosts.setdefault(" ".join(reason.split()), []).append(host)
-    lines = []
-    for why, names in hosts.items():
-        count = f"{len(names)} host{'s' if len(names) > 1 else ''}"
-        lines.append(sanitize(f"{count} UNREACHABLE: {compress_hostlist(names)}: {why}", 4096))
-    return lines
 
 
 class RunTable:
@@ -113,18 +93,20 @@ class ChangeTable:
         if host not in self._listed:
             self._attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
 
-    def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> None:
-        """Write the record of a playbook that provisioned; nothing of another one.
+    def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> KeptProvision | None:
+        """Write record, run and page of a playbook that provisioned; nothing of another one.
 
         Raises:
-            ResultsError: It cannot be written.
+            ResultsError: One of them cannot be written.
         """
-        if self._listed:
-            from rackproof.store.audit_log import provision_of, write_provision
+        if not self._listed:
+            return None
+        from rackproof.jobs.provision.record import keep_provision
+        from rackproof.store.audit_log import provision_of
 
-            failed = {host for host in self._attention if host not in self._listed} | self._failed
-            nodes = provision_of(self._changed, self._attention, failed)
-            write_provision(results, began, nodes, playbook=playbook, limit=limit)
+        failed = {host for host in self._attention if host not in self._listed} | self._failed
+        nodes = provision_of(self._changed, self._attention, failed)
+        return keep_provision(results, began, nodes, playbook=playbook, limit=limit)
 
     def format_summary(self, predicted: bool) -> str:
         """Return the summary; empty for a playbook that does not provision."""

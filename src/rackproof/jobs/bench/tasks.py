@@ -522,9 +522,10 @@ def record_run(
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
     nodes, claims = _without_parts_of_others(results, nodes)
-    uses = {}
+    watched: dict[str, Mapping[str, Any]] = {}
     if not runs_elsewhere(planned.launcher, planned.arguments):
-        uses = read_machine_use({planned.lead: job, **_jobs_of_others(jobs)})
+        watched = {planned.lead: job, **_jobs_of_others(jobs)}
+    uses = read_machine_use(watched)
     evidence = Evidence(
         nodes=nodes,
         job=dict(job),
@@ -539,7 +540,7 @@ def record_run(
         command=tuple(command),
         measurements=setup.measurements,
         machine_use=uses,
-        busy=busy_reason(uses) if required.idle else "",
+        busy=busy_reason(uses, watched) if required.idle else "",
         **_with_observed_texts(texts, setup),
     )
     try:
@@ -677,7 +678,6 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     lines = [
         f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
         *filter(None, [speeds_not_judged(runs, plan_id)]),
-        *_lines_of_bad_runs(runs),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),
@@ -702,15 +702,6 @@ def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[s
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
-
-
-def _lines_of_bad_runs(runs: Sequence[Run]) -> list[str]:
-    lines = []
-    for run in runs:
-        if run.verdict is not Verdict.PASS:
-            nodes = ", ".join(run.asked_nodes)
-            lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
-    return lines
 
 
 def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
