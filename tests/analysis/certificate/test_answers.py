@@ -196,6 +196,36 @@ def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...],
     assert found.verdict.value == verdict, found.reasons
 
 
+WHOLE = {"max_age_days": None, "unmeasured": "the provider's API"}
+PART = {"benchmarks": ("gemm",), "unmeasured": "the API", "measured": "speeds"}
+
+
+@pytest.mark.parametrize(
+    ("row", "evidence", "verdict", "reasons"),
+    [
+        (WHOLE, (), "unproven", ("not measured by Rackproof: the provider's API",)),
+        (WHOLE, (run(), night()), "unproven", ("not measured by Rackproof: the provider's API",)),
+        (PART, (run(),), "unproven", ("not measured", "measured (nothing against it): speeds")),
+        (PART, (run(verdict="degraded"),), "unproven", ("not measured", "measured (degraded)", "n1: gemm")),
+        (PART, (), "unproven", ("not measured", "measured (unproven): speeds", "n1: gemm: there is no run")),
+        (PART, (run(11),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
+        (PART, (run(-1),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
+        # What fails is the first reason.
+        (PART, (run(verdict="fail"),), "fail", ("n1: gemm", "not measured", "measured (fail): speeds")),
+        (PART | {"night": True}, (run(), night(1, "fail")), "fail", ("n1: health", "not measured")),
+    ],
+)
+def test_a_requirement_that_is_not_measured_whole_never_passes(
+    row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str, reasons: tuple[str, ...]
+) -> None:
+    found = answer(*evidence, **row)
+    assert found.verdict.value == verdict
+    assert found.until is None
+    for begin, reason in zip(reasons, found.reasons, strict=False):
+        assert reason.startswith(begin), found.reasons
+    assert len(found.reasons) >= len(reasons)
+
+
 def test_an_answer_holds_until_its_oldest_evidence_is_too_old() -> None:
     pieces = (run(4, parameters={"gpus": 1}), run(1, parameters={"gpus": 2}))
     found = answer(*pieces)
@@ -219,6 +249,11 @@ def test_a_node_that_was_never_seen_is_unproven() -> None:
         ({"night": True, "scope": "rack"}, "its scope is node"),
         ({"night": True, "max_age_days": 0}, "greater than 0"),
         ({"night": True, "nigth": True}, "Extra inputs"),
+        ({"night": True, "max_age_days": None}, "add max_age_days"),
+        ({"night": True, "unmeasured": "the API"}, "needs measured"),
+        ({"night": True, "measured": "health"}, "needs measured"),
+        ({"unmeasured": "the API", "measured": "health"}, "needs measured"),
+        ({"unmeasured": "the API", "codes": ("xid_*",), "reads": ("kernel_log",)}, "add night"),
     ],
 )
 def test_a_requirement_that_nothing_can_answer_is_refused(row: dict[str, Any], wrong: str) -> None:

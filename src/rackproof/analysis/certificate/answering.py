@@ -73,6 +73,10 @@ def whole_verdict(answers: Sequence[Answer]) -> Verdict:
 
 def _answer(question: _Question) -> Answer:
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
+    measured = worst(part.verdict for part in parts)
+    rest = list(_unmeasured_parts(question.requirement, measured))
+    # A failure is the first thing to read.
+    parts = [*parts, *rest] if measured is Verdict.FAIL else [*rest, *parts]
     verdict = worst(part.verdict for part in parts)
     reasons = dict.fromkeys(part.reason for part in parts if part.verdict is not Verdict.PASS)
     pieces = {part.piece.id: part.piece for part in parts if part.piece}
@@ -85,6 +89,15 @@ def _answer(question: _Question) -> Answer:
         by=tuple(sorted(pieces)),
         until=min(ends) if holds else None,
     )
+
+
+def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_Part]:
+    """Yield what no evidence can show: a requirement that is measured in part is not a pass."""
+    if requirement.unmeasured:
+        yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
+    if requirement.measured:
+        found = "nothing against it" if measured is Verdict.PASS else measured.value
+        yield _Part(Verdict.UNPROVEN, f"measured ({found}): {requirement.measured}")
 
 
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
@@ -142,7 +155,8 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
         return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is still to come"
     if _is_old(question, piece):
         days = (question.at - piece.moment) / timedelta(days=1)
-        return f"it is {days:.1f} days old, more than {question.requirement.max_age_days:g}"
+        allowed = question.requirement.max_age / timedelta(days=1)
+        return f"it is {days:.1f} days old, more than {allowed:g}"
     return ""
 
 
