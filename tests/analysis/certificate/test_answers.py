@@ -196,6 +196,13 @@ def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...],
     assert found.verdict.value == verdict, found.reasons
 
 
+def test_a_night_without_its_snapshot_is_not_called_other_hardware() -> None:
+    found = answer(night(nodes=(Node(name="n1"),), objections=("the snapshot of n1 is gone",)), night=True)
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.reasons[0] == "n1: night-1-pass: the snapshot of n1 is gone"
+    assert "other hardware" not in "; ".join(found.reasons)
+
+
 WHOLE = {"max_age_days": None, "unmeasured": "the provider's API"}
 PART = {"benchmarks": ("gemm",), "unmeasured": "the API", "measured": "speeds"}
 

@@ -225,7 +225,9 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
         return
     night = nights[-1]
     if other := _doubt(question, night, name):
-        yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {other}", night)
+        # Without its snapshot, a node looks like other hardware.
+        why = "; ".join(night.objections) or other
+        yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {why}", night)
     if question.requirement.codes:
         yield _piece_part(question, night, Verdict.PASS, name)
         yield from _finding_parts(question, night, name)
