@@ -219,7 +219,7 @@ PART = {"benchmarks": ("gemm",), "unmeasured": "the API", "measured": "speeds"}
         (PART, (run(-1),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
         # What fails is the first reason.
         (PART, (run(verdict="fail"),), "fail", ("n1: gemm", "not measured", "measured (fail): speeds")),
-        (PART | {"night": True}, (run(), night(1, "fail")), "fail", ("n1: health", "not measured")),
+        (PART | {"night": True}, (night(1, "fail"),), "fail", ("n1: health", "not measured")),
     ],
 )
 def test_a_requirement_that_is_not_measured_whole_never_passes(

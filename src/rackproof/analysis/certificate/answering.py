@@ -74,9 +74,11 @@ def whole_verdict(answers: Sequence[Answer]) -> Verdict:
 def _answer(question: _Question) -> Answer:
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
     measured = worst(part.verdict for part in parts)
-    rest = list(_unmeasured_parts(question.requirement, measured))
     # A failure is the first thing to read.
-    parts = [*parts, *rest] if measured is Verdict.FAIL else [*rest, *parts]
+    parts = sorted(
+        [*_unmeasured_parts(question.requirement, measured), *parts],
+        key=lambda part: part.verdict is not Verdict.FAIL,
+    )
     verdict = worst(part.verdict for part in parts)
     reasons = dict.fromkeys(part.reason for part in parts if part.verdict is not Verdict.PASS)
     pieces = {part.piece.id: part.piece for part in parts if part.piece}
