@@ -95,6 +95,11 @@ def answer(
         ((run(2, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "pass", ""),
+        # One GPU shows nothing of the other.
+        ((run(parameters={"gpus": 1}),), "unproven", "no run was on all GPUs of the node"),
+        ((run(parameters={"gpus": 0}),), "unproven", "no run was on all GPUs of the node"),
+        ((run(30, parameters={"gpus": 2}), run(1, parameters={"gpus": 1})), "unproven", "on all GPUs"),
+        ((run(parameters={"gpus": 1}, nodes=(node(gpus=()),)),), "unproven", "GPUs changed"),
         # What is gone hides nothing.
         ((run(2), run(1, "unproven", gone=True, nodes=(Node(name="n1"),))), "unproven", "is unproven"),
         ((run(2, "unproven", gone=True, nodes=(Node(name="n1"),)), run(1)), "pass", ""),
@@ -112,7 +117,7 @@ def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: 
     ("evidence", "verdict", "reason"),
     [
         ((run(),), "pass", ""),
-        ((run(judgements=()),), "unproven", "no run has gemm_best judged"),
+        ((run(judgements=()),), "unproven", "no run on all GPUs has gemm_best judged"),
         (
             (run(judgements=(Judgement(metric="other", verdict=Verdict.PASS, reason=""),)),),
             "unproven",
@@ -125,7 +130,12 @@ def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: 
                 ),
             ),
             "unproven",
-            "no run has gemm_best judged",
+            "no run on all GPUs has gemm_best judged",
+        ),
+        (
+            (run(parameters={"gpus": 1}), run(2, judgements=(), parameters={"gpus": 2})),
+            "unproven",
+            "no run on all GPUs has gemm_best judged",
         ),
         # A point of a sweep may not have it.
         ((run(judgements=(), parameters={"gpus": 1}), run(2, parameters={"gpus": 2})), "pass", ""),

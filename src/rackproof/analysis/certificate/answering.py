@@ -107,6 +107,8 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
     for benchmark in question.requirement.benchmarks:
         counted, doubt = _counted_runs(question, name, benchmark)
         yield from _parts_of_benchmark(question, f"{name}: {benchmark}", counted, doubt)
+        if counted and not any(_uses_all_gpus(piece, name) for piece in counted):
+            yield _Part(Verdict.UNPROVEN, f"{name}: {benchmark}: no run was on all GPUs of the node")
         runs += counted
     yield from _metric_parts(question, name, runs)
     if question.requirement.night:
@@ -181,6 +183,12 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
     return fresh + failed or list(newest.values()), doubt
 
 
+def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
+    """Return whether a run was on all GPUs of its node; a run on one shows nothing of the others."""
+    used, node = piece.parameters.get("gpus"), piece.node(name)
+    return node is None or not isinstance(used, int | float) or used >= len(node.gpus)
+
+
 def _parts_of_benchmark(
     question: _Question, place: str, runs: Sequence[EvidencePiece], doubt: str
 ) -> Iterator[_Part]:
@@ -211,8 +219,8 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
             for one in piece.judgements
             if one.metric == metric and one.gating
         ]
-        if not judged:
-            yield _Part(Verdict.UNPROVEN, f"{name}: no run has {metric} judged")
+        if not any(_uses_all_gpus(piece, name) for _, piece in judged):
+            yield _Part(Verdict.UNPROVEN, f"{name}: no run on all GPUs has {metric} judged")
         for verdict, piece in judged:
             yield _Part(verdict, f"{name}: {metric} of {piece.id} is {verdict.value}", piece)
 
