@@ -264,6 +264,19 @@ def _write_log(path: Path, name: str, kept: str, run_id: str, slurm: Mapping[str
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
+_IDLE_MACHINE = {
+    "cpus": 8,
+    "seconds": 60.0,
+    "disturbed_s": 0.0,
+    "others_s": 0.0,
+    "stolen_s": 0.0,
+    "names": [],
+    "begin": None,
+    "end": None,
+}
+"""What a supervisor states of a machine that nothing else used."""
+
+
 def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]:
     """Return the state of a job as its supervisor writes it, sealed; a case has what is not a good end."""
     state = {
@@ -274,6 +287,7 @@ def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]
         "signal": None,
         "succeeded": job.get("exit_status", 0) == 0,
         **stated_log(log),
+        "machine": _IDLE_MACHINE,
         **{key: value.isoformat() if isinstance(value, datetime) else value for key, value in job.items()},
     }
     return {**state, "seal": job_seal(state)}
