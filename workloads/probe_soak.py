@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
 import statistics
 import sys
@@ -131,6 +132,8 @@ class Load:
         self.bits = torch.int16 if on_gpu else torch.int32
         self.first: torch.Tensor | None = None
         self.differ = torch.zeros((), dtype=torch.int64, device=device)
+        self.counted = torch.zeros((), dtype=torch.int64, pin_memory=on_gpu)
+        self.compared = torch.cuda.Event() if on_gpu else None
         batch, heads, tokens, width = shape.attention
         self.query = torch.randn(batch, heads, tokens, width, device=device, dtype=kind)
         values = (shape.memory_mib << 20) // 4
@@ -161,10 +164,15 @@ class Load:
             self.first = self.out.clone()
         else:
             self.differ += (self.out.view(self.bits) != self.first.view(self.bits)).sum()
+        self.counted.copy_(self.differ, non_blocking=True)
+        if self.compared:
+            self.compared.record()
 
     def wrong_values(self) -> int:
-        """Return how many values differed, over all comparisons."""
-        return int(self.differ.item())
+        """Return how many values differed, over all comparisons; wait for the last comparison only."""
+        if self.compared:
+            self.compared.synchronize()
+        return int(self.counted.item())
 
 
 class Timer:
@@ -335,24 +343,50 @@ def steps_of_window(load: Load, rank: Rank) -> int:
     return int(steps.item())
 
 
+def run_steps(load: Load, waiting: deque[Timer], number: int, until: float) -> list[float]:
+    """Queue so many steps, behind those that wait on the GPU; return the seconds of those that ended.
+
+    Args:
+        load: The load of this rank.
+        waiting: The queued steps; a GPU keeps :data:`QUEUED_STEPS` of them.
+        number: How many to queue.
+        until: A CPU stops here: if others use it, steps may be far slower than when they were counted.
+    """
+    on_gpu = load.device.type == "cuda"
+    steps_s: list[float] = []
+    for _ in range(number):
+        waiting.append(Timer(load.device, load.compute))
+        load.reduce()
+        if len(waiting) > QUEUED_STEPS or not on_gpu:
+            steps_s.append(waiting.popleft().seconds())
+        if not on_gpu and time.monotonic() > until:
+            break
+    return steps_s
+
+
 def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
-    """Run the load; yield a window after each of so many steps."""
+    """Run the load; yield a window after each of so many steps.
+
+    A GPU's window is read after the next one has started. Its comparison has ended then, and the GPU computes
+    the queued steps while its sensors and counters are read and written to the disk.
+    """
+    on_gpu = load.device.type == "cuda"
+    ahead = min(steps, QUEUED_STEPS + 1) if on_gpu else 0
     waiting: deque[Timer] = deque()
+    ended: tuple[float, float, list[float]] | None = None
     began = opened = time.monotonic()
     while True:
-        steps_s: list[float] = []
-        for _ in range(steps):
-            waiting.append(Timer(load.device, load.compute))
-            load.reduce()
-            if len(waiting) > QUEUED_STEPS or load.device.type != "cuda":
-                steps_s.append(waiting.popleft().seconds())
-            # A CPU that others use may be far slower now than when its steps were counted.
-            if load.device.type != "cuda" and time.monotonic() - opened > WINDOW_S:
-                break
+        steps_s = run_steps(load, waiting, ahead, math.inf)
+        if ended:
+            yield watch.take(*ended)
+        steps_s += run_steps(load, waiting, steps - ahead, opened + WINDOW_S)
         load.compare()
         now = time.monotonic()
-        yield watch.take(now - began, now - opened, steps_s)
+        ended = (now - began, now - opened, steps_s)
         opened = now
+        if not on_gpu:
+            yield watch.take(*ended)
+            ended = None
 
 
 def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log) -> None:

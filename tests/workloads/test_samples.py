@@ -23,11 +23,17 @@ def samples() -> Any:
     return load_program("samples")
 
 
+HEALTHY_LINK = (0, 0, 0, 498, 1870)
+"""Replays, recoveries, flits, data and ECC of a link of a healthy H100 after a soak of 80 s."""
+
+
 class StandInNvml:
     """Answers as NVML does, through pointers; the second GPU does not say what power it takes."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status
+        self.links, self.link_status = 6, 0
+        self.link_errors: tuple[int, ...] = HEALTHY_LINK
         self.hung = threading.Event()
 
     def nvmlInit_v2(self) -> int:  # noqa: N802
@@ -57,6 +63,14 @@ class StandInNvml:
         answer._obj.value = 0x44
         return 0
 
+    def nvmlDeviceGetNvLinkErrorCounter(self, device: Any, link: int, counter: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = self.link_errors[counter] if self.link_errors else 0
+        return 0 if self.link_errors and link < self.links else 3
+
+    def nvmlDeviceGetNvLinkState(self, device: Any, link: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 1
+        return self.link_status or (0 if link < self.links else 2)
+
     def nvmlSystemGetDriverVersion(self, text: Any, size: int) -> int:  # noqa: N802
         text.value = b"580.159.03"[:size]
         return 0
@@ -82,6 +96,29 @@ def test_what_nvml_answers(samples: ModuleType) -> None:
     assert "power" not in second, "an answer that failed is not a zero"
     with pytest.raises(OSError, match="does not start"):
         samples.Nvml(["GPU-1"], StandInNvml(status=9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "counters"),
+    [
+        ({}, {"nvlink": 0}),
+        ({"link_errors": (1, 0, 0, 0, 0)}, {"nvlink": 6}),
+        ({"link_errors": (0, 2, 0, 498, 0)}, {"nvlink": 12}),
+        ({"link_errors": (0, 0, 3, 0, 1870)}, {"nvlink": 18}),
+        # A PCIe card: NVML supports neither question.
+        ({"links": 0, "link_status": 3}, {"nvlink": 0}),
+        # Links whose errors NVML does not show, and a GPU that was lost: nothing is known of them.
+        ({"link_errors": ()}, {}),
+        ({"link_errors": (), "link_status": 15}, {}),
+    ],
+    ids=["corrected bits", "replays", "recoveries", "flits", "no links", "unread", "lost"],
+)
+def test_errors_of_nvlinks(samples: ModuleType, changes: dict[str, Any], counters: dict[str, int]) -> None:
+    library: Any = StandInNvml()
+    vars(library).update(changes)
+    library.nvmlDeviceGetTotalEccErrors = library.nvmlDeviceGetPcieReplayCounter = lambda *_: 3
+    library.nvmlDeviceGetTotalEnergyConsumption = library.nvmlDeviceGetTemperatureThreshold = lambda *_: 3
+    assert samples.Nvml(["GPU-1"], library).read_counters() == counters
 
 
 def test_what_sets_the_speed_of_a_gpu(samples: ModuleType) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -597,3 +598,47 @@ def test_a_soak_of_another_length_or_without_sampling_says_so(
     assert not values(done.stdout, "gpu_sample")
     names = {one["name"] for one in values(done.stdout, "measurement")}
     assert {"soak", "soak_elapsed"} <= names
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5, 24])
+def test_a_gpu_has_work_while_its_seconds_are_read_and_kept(
+    resume: Any, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe: Any = load_program("probe_soak")
+    queued: list[Any] = []
+    """What the GPU was given, in order: numbers of steps, and comparisons by name."""
+    ended: list[int] = []
+
+    class QueuedStep:
+        def __init__(self, _: Any, compute: Any) -> None:
+            self.number = sum(isinstance(one, int) for one in queued)
+            compute()
+            queued.append(self.number)
+
+        def seconds(self) -> float:
+            ended.append(self.number)
+            return 0.04
+
+    class ReadWatch:
+        def take(self, since_s: float, seconds: float, steps_s: list[float]) -> int:
+            waiting = [one for one in queued if isinstance(one, int) and one not in ended]
+            taken.append(steps_s)
+            # A window of few steps is compared behind steps that still wait; its count is waited for.
+            compared = len(queued) - queued[::-1].index("compare") - 1
+            done = steps <= probe.QUEUED_STEPS or ended[-1] in queued[compared:]
+            assert queued.count("compare") == len(taken)
+            return len(waiting) if done else -1
+
+    taken: list[list[float]] = []
+    monkeypatch.setattr(probe, "Timer", QueuedStep)
+    load: Any = types.SimpleNamespace(
+        device=types.SimpleNamespace(type="cuda"),
+        compute=lambda: None,
+        reduce=lambda: None,
+        compare=lambda: queued.append("compare"),
+    )
+    waiting = list(itertools.islice(probe.windows_of(load, ReadWatch(), steps), 20))
+    assert set(waiting[5:]) == {probe.QUEUED_STEPS}
+    # Each step is in one window.
+    assert sum(len(one) for one in taken) == 20 * steps - min(20 * steps, probe.QUEUED_STEPS)
+    assert ended == list(range(len(ended)))
