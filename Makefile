@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help structure vms-image venv runtimes bench check lint unit test prove proofs suites nights fleets perf fuzz audit constraints docs dist clean clean-cache molecule scenarios rack rack-down rack-status
+.PHONY: help structure vms-image venv runtimes bench check lint unit test prove proofs suites nights fleets perf fuzz audit constraints docs dist bundle clean clean-cache molecule scenarios rack rack-down rack-status
 SHELL := /bin/bash
 BIN := .venv/bin
 # Ansible refuses to start in a locale that is not UTF-8 or was never generated; every system has this one.
@@ -9,6 +9,8 @@ export LC_ALL := $(if $(filter-out UTF-8,$(shell locale charmap 2>&1)),C.UTF-8,$
 RACK := $(firstword $(wildcard .venv/bin/python) python3) testrack/rack.py
 # A target may be given the whole of a pytest selection: make unit PYTEST='-k judging'.
 PYTEST ?=
+# An unpacked bundle leads pip to its own wheels.
+-include .rackproof/bundle.env
 # What Molecule proves: every folder with something to converge.
 SCENARIOS := $(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge.yml))
 # One for each scenario but the one that makes its own, and two for the tests beside them.
@@ -120,6 +122,9 @@ constraints: venv  ## Renew constraints.txt and the runtimes' requirements: the 
 
 dist: venv  ## Make dist/: the wheel, a tarball of the commit, and their digests
 	@tools/make-dist dist
+
+bundle: venv  ## Make dist/rackproof-*.tar for machines without network (RUNTIMES=torch MIRROR=FOLDER IMAGES=FOLDER)
+	@$(BIN)/python tools/make-bundle dist --runtimes '$(RUNTIMES)' $(if $(MIRROR),--mirror '$(MIRROR)') $(if $(IMAGES),--images '$(IMAGES)')
 
 clean:  ## Remove what make made; results and staged data stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .rackproof/runtimes

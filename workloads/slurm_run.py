@@ -3,6 +3,7 @@
 
     slurm_run.py run --id=RUN_ID --spec=JSON      everything, in order; finished steps are not repeated
     slurm_run.py pull|configs|stage --spec=JSON   one step alone
+    slurm_run.py check --spec=JSON                print what a run would be refused for; nothing is changed
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
 With --plan=PLAN_ID, all runs of a plan have the image that the first of them found behind its tag.
@@ -85,6 +86,8 @@ PHASES = {
 }
 WHOLE_NODE = ("--exclusive", "--mem=0")
 """Options for all cores, GPUs and memory of a node: Slurm gives a job no more than it requests."""
+OWN_JOBS = f"--user={os.geteuid()}"
+"""Option for jobs of this user alone: any user can give a job the name of ours."""
 SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
 DEVICES = """\
 names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
@@ -561,6 +564,29 @@ def imex_complaint(digest: str, listed: str, state: str) -> str:
     return ""
 
 
+def existing_parent(folder: Path) -> Path:
+    """Return a folder, or the nearest folder above it that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
+    """Return which nodes Slurm does not know, or keeps from work; `listed` is sinfo's NODE|STATE|REASON."""
+    states = {}
+    for line in listed.splitlines():
+        name, state, why = [*line.split("|", 2), "", ""][:3]
+        states[name.strip()] = (state.strip().lower().rstrip("*~#!%$@^-"), why.strip())
+    unknown = [host for host in hosts if host not in states]
+    complaints = [f"{', '.join(unknown)}: Slurm has no such node (provision.yml adds it)"] if unknown else []
+    for host in hosts:
+        state, why = states.get(host, ("", ""))
+        if re.match("down|drain|fail|maint|unknown|power|reboot", state):
+            reason = f" ({why})" if why not in ("", "none") else ""
+            complaints.append(f"{host} is {state} in Slurm{reason}: a job on it would wait")
+    return complaints
+
+
 def is_domain(groups: str) -> bool:
     """Return whether a node's GPUs are all in one NVLink domain: one cluster UUID and clique, which are not
     0.
@@ -678,6 +704,106 @@ class Work:
         self.job = ""
         self.changed = False
         self.stopping = False
+
+    # -- what a dry run reads -----------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """Return all that a run would be refused for, as far as reading shows it."""
+        complaints: list[str] = []
+        for examine in (self.check_storage, self.check_image, self.check_room, self.check_slurm):
+            try:
+                complaints += examine()
+            except Refusal as refusal:
+                complaints.append(str(refusal))
+        try:
+            self.check_known_config()
+        except Refusal as refusal:
+            complaints.append(str(refusal))
+        return complaints
+
+    def check_storage(self) -> list[str]:
+        """Return why the shared folder cannot be used."""
+        there = existing_parent(self.shared)
+        # A folder that is made on the root file system is this node's alone.
+        if there != self.shared and there == Path("/"):
+            return [
+                f"{self.shared} is not on {os.uname().nodename}, nor is a folder above it: is the shared "
+                f"storage mounted? {self.variable} names the folder"
+            ]
+        if not os.access(str(there), os.W_OK):
+            return [f"{there} on {os.uname().nodename} cannot be written: {self.variable} is below it"]
+        return []
+
+    def check_image(self) -> list[str]:
+        """Ask the registry for the image and its processors, by the key that a job would use."""
+        spec = self.spec
+        if not spec["repository"]:
+            return []
+        digest = self.digest()
+        self.prove_image(digest)
+        self.image = {"digest": digest, "cont": ""}
+        say(
+            phase=f"{spec['registry']}/{spec['repository']}:{spec['tag']} is {digest} for {self.architecture}"
+        )
+        return []
+
+    def check_room(self) -> list[str]:
+        """Return whether the file system lacks the room for image and data that are not there yet."""
+        wanted = []
+        digest = str(self.image.get("digest", ""))
+        target = self.shared / "images" / f"{self.slug}_{digest[7:19]}.sqsh"
+        if self.spec["image"] == "squashfs" and not self.is_imported(target):
+            wanted.append(("the image", float(self.spec.get("image_gb", 0))))
+        for step in self.spec["stage"]:
+            place = self.data / step["creates"]
+            if not self.is_staged(self.staging_note(step), place, step):
+                wanted.append((step["creates"], max(0.0, float(step["size_gb"]) - tree_size(place) / 1e9)))
+        name = self.spec["benchmark"]
+        if not wanted:
+            say(phase=f"{name}: image and data are there")
+            return []
+        there = existing_parent(self.shared)
+        need, have = sum(size for _part, size in wanted), free_gb(there)
+        listed = ", ".join(f"{part} {size:g} GB" for part, size in wanted)
+        say(phase=f"{name}: not there yet: {listed}; {have:.0f} GB are free")
+        if have >= need:
+            return []
+        return [
+            f"{there} has {have:.0f} GB free, and {need:.0f} GB of {name} are to come ({listed}): make room, "
+            f"or set {self.variable} to another file system"
+        ]
+
+    def check_slurm(self) -> list[str]:
+        """Return what Slurm lacks on this node, and which of the job's nodes cannot take a job."""
+        here, hosts = os.uname().nodename, self.spec["hosts"]
+        lacking = [name for name in ("sbatch", "srun", "sinfo") if not shutil.which(name)]
+        if lacking:
+            return [f"{here} has no {', '.join(lacking)}: provision.yml installs Slurm"]
+        complaints = []
+        _status, text, _errors = run(["srun", "--help"])
+        if "--container-image" not in text:
+            complaints.append(f"{here}: srun has no --container-image: pyxis is missing (role enroot_pyxis)")
+        kind = self.plain.get("SLURM_MPI_TYPE") or "pmix"
+        _status, text, errors = run(["srun", "--mpi=list"])
+        if not re.search(rf"(?m)^\s*{re.escape(kind)}\b", text + errors):
+            complaints.append(f"{here}: srun --mpi=list has no {kind} (slurm_mpi_packages of role slurm)")
+        status, text, errors = run(["sinfo", "--noheader", "-N", "-n", ",".join(hosts), "-o", "%N|%T|%E"])
+        if status:
+            return [*complaints, f"{here}: sinfo does not answer: {last_lines(errors)}"]
+        return [*complaints, *node_complaints(hosts, text)]
+
+    def check_known_config(self) -> None:
+        """Read the config, if an earlier run brought it out of this image."""
+        if not any(self.configs_folder().glob("config_*.sh")):
+            name = self.spec["benchmark"]
+            say(
+                phase=f"{name}: config, batch size and rules are read once its image is there, before the job"
+            )
+            return
+        config = self.choose_config()
+        found = self.source_config(config)
+        self.check_batch(config, found)
+        self.check_rules(config, found)
 
     # -- the shared storage, the registry, the image ------------------------------------------------
 
@@ -957,7 +1083,7 @@ class Work:
         """
         names = [word.partition("=")[2] for word in command if word.startswith("--job-name=")]
         if command[0] == "srun" and self.run_id and names:
-            run(["scancel", f"--name={names[0]}"])
+            run(["scancel", f"--name={names[0]}", OWN_JOBS])
 
     def image_options(self, cont: str = "") -> list[str]:
         """Return the options of a step in the image; without the image pyxis refuses all of them."""
@@ -1048,8 +1174,7 @@ class Work:
         self.data.mkdir(parents=True, exist_ok=True)
         with locked(self.data / ".rackproof.lock", f"the data of {self.spec['benchmark']}"):
             for number, step in enumerate(self.spec["stage"], 1):
-                note = self.data / f".staged-{re.sub(r'[^A-Za-z0-9._-]+', '+', step['creates'])}.json"
-                target = self.data / step["creates"]
+                note, target = self.staging_note(step), self.data / step["creates"]
                 if self.is_staged(note, target, step):
                     continue
                 title = f"staging {step['creates']} ({number} of {len(self.spec['stage'])})"
@@ -1071,6 +1196,10 @@ class Work:
                     self.compare_content(step)
                 write(note, json.dumps({"run": digest_of(step["run"]), "files": files}) + "\n")
                 self.changed = True
+
+    def staging_note(self, step: Mapping[str, Any]) -> Path:
+        """Return the file that lists the files of a staged step."""
+        return self.data / f".staged-{re.sub(r'[^A-Za-z0-9._-]+', '+', step['creates'])}.json"
 
     def compare_content(self, step: Mapping[str, Any]) -> None:
         """Refuse data whose content differs from this step's first download; record it the first time.
@@ -1167,6 +1296,17 @@ class Work:
 
     def job_environment(self, config: Path) -> dict[str, str]:
         """Source the config in a clean environment; return the job's variables, checked."""
+        found = self.source_config(config)
+        self.check_environment(config, found)
+        self.check_batch(config, found)
+        self.check_rules(config, found)
+        self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix", found)
+        self.check_devices(found)
+        self.check_domain()
+        return found
+
+    def source_config(self, config: Path) -> dict[str, str]:
+        """Return the variables that a config sets in a clean environment."""
         spec, folder = self.spec, self.folder
         base = inherited_environment(os.environ)
         for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
@@ -1193,12 +1333,6 @@ class Work:
         found.update(ours)
         # Set by us: the original takes it from the name of whatever file is sourced outermost.
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
-        self.check_environment(config, found)
-        self.check_batch(config, found)
-        self.check_rules(config, found)
-        self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix", found)
-        self.check_devices(found)
-        self.check_domain()
         return found
 
     def check_mpi(self, kind: str, environment: Mapping[str, str]) -> None:
@@ -1520,13 +1654,14 @@ class Work:
                 say(phase=f"{path} may hold secrets: {error.strerror}")
 
     def find_job(self) -> str:
-        """Return the number of the job that has this run's name, if there is one.
+        """Return the number of this user's job that has this run's name, if there is one.
 
         A Slurm that does not answer, as on a node that has just booted, is not a Slurm without that job.
         """
         began = told = time.monotonic()
         while True:
-            queue = ["squeue", "--noheader", "--states=all", f"--name={self.run_id}", "--format=%i"]
+            own = [f"--name={self.run_id}", OWN_JOBS]
+            queue = ["squeue", "--noheader", "--states=all", *own, "--format=%i"]
             status, out, err = run(queue)
             if status == 0:
                 break
@@ -1542,7 +1677,7 @@ class Work:
                 say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
         # Ended jobs leave the queue after some minutes; not every site keeps accounts.
-        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", f"--name={self.run_id}", "-o", "JobIDRaw"]
+        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *own, "-o", "JobIDRaw"]
         words = out.split() or run(accounts)[1].split()
         return words[0] if words and words[0].isdigit() else ""
 
@@ -1888,8 +2023,9 @@ def digest_of(text: str) -> str:
 def read_options(words: list[str] | None) -> argparse.Namespace:
     """Return the options of the command line, checked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("run", "pull", "configs", "stage", "cancel"))
-    parser.add_argument("--spec", required=True, help="what to run, as JSON")
+    parser.add_argument("what", choices=("run", "check", "pull", "configs", "stage", "cancel"))
+    given = os.environ.get("RACKPROOF_SPEC")
+    parser.add_argument("--spec", default=given, required=given is None, help="what to run, as JSON")
     parser.add_argument("--id", default="", help="the run")
     parser.add_argument("--plan", default="", help="the plan that the run belongs to")
     options = parser.parse_args(words)
@@ -1922,8 +2058,8 @@ def main(words: list[str] | None = None) -> int:
             return 0
         if options.what == "configs":
             work.pull()
-        getattr(work, options.what)()
-        print(json.dumps({"changed": work.changed}))
+        lacking = getattr(work, options.what)()
+        print(json.dumps({"lacking": lacking} if options.what == "check" else {"changed": work.changed}))
     except Refusal as refusal:
         say(refused=str(refusal), status=refusal.status)
         print(f"slurm_run: {refusal}", file=sys.stderr, flush=True)

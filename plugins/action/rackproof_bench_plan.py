@@ -15,14 +15,18 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the plan's id, and the runs still to be made by host."""
+        known = {
+            host: self._answer(self.hostvars[host])
+            for host in options["hosts"]
+            if "bench_variables" in self.hostvars[host]
+        }
         outcome = tasks.plan_runs(
             tasks.Choice.model_validate(options["choice"]),
             hosts=options["hosts"],
-            answered={
-                host: self._answer(self.hostvars[host])
-                for host in options["hosts"]
-                if "bench_variables" in self.hostvars[host]
-            },
+            answered={host: answer for host, answer in known.items() if answer.facts},
+            # Where nothing is changed, the role goes on for those that did not answer.
+            assumed={host: answer for host, answer in known.items() if not answer.facts},
+            sku_references=options["sku_references"],
             resume=options["resume"],
             dry_run=self.check_mode,
             workloads=Path(inspect.getfile(type(self))).resolve().parents[2] / "workloads",
@@ -37,13 +41,14 @@ class ActionModule(RackproofAction):
             "mounts": plain["mounts"],
             "runtimes": plain["runtimes"],
             "workers": list(outcome.workers),
+            "lacking": list(outcome.lacking),
         }
 
     @staticmethod
     def _answer(variables: Any) -> tasks.NodeAnswer:
         """Return the facts that the role bench collected about a host."""
         return tasks.NodeAnswer(
-            facts=variables["bench_facts"]["facts"],
+            facts=variables["bench_facts"].get("facts", {}),
             variables=variables["bench_variables"],
             pythons=variables["bench_interpreters"],
             slurm=variables.get("bench_slurm", {}),

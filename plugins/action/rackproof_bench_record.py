@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 
+from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record, tasks
 from rackproof.logs.opening import MOST_UNPACKED
@@ -54,7 +55,9 @@ class ActionModule(NodeAction):
         run = recorded.run
         where = self.node if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
         line = f"{run.verdict.value.upper()}  {run.title} on {where}"
-        self.show_line(sanitize("; ".join([line, *run.reasons[:2]]), limit=600))
+        # The table at the end has the reasons of all runs; until then its page has them.
+        page = f": {recorded.report}" if run.verdict is not Verdict.PASS and recorded.report else ""
+        self.show_line(sanitize(f"{line}{page}", limit=600))
         self.show_warning(recorded.history)
         return {
             "changed": True,

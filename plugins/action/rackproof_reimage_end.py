@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rackproof.jobs.reimage import run_files, tasks
+from rackproof.store.run_folder import RECORD_NAME
 from rackproof_ansible.action import RackproofAction
 
 
@@ -13,11 +15,14 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the verdict over all nodes, and whether it gates."""
-        ended = tasks.end_run(run_files.ReimageContext(**options["run"]))
+        run = run_files.ReimageContext(**options["run"])
+        ended = tasks.end_run(run)
         self.show_warning(ended.history)
         return {
             "changed": True,
             "verdict": ended.verdict.value,
             "gates": ended.gates,
             "message": list(ended.message),
+            "record": "reimaging",
+            "page": str(Path(run.folder) / RECORD_NAME),
         }

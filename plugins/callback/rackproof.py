@@ -24,6 +24,7 @@ except ImportError:
 
 from rackproof_ansible.asked_hosts import asked_hosts, hosts_left_out
 from rackproof_ansible.harmless_output import clean_display
+from rackproof_ansible.playbook_events import EventReporter, EventWriter, open_events
 from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
 
 # Before the first task: Ansible itself may show its output.
@@ -41,8 +42,8 @@ description:
     with status 0.
   - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
-    user, reason and playbook; keeps the changes that provisioning made to each node in C(provisions). Not in
-    check mode.
+    user, reason and playbook; keeps the changes that provisioning made to each node in C(provisions), and a
+    run with a page. Not in check mode.
   - Everything else is only shown. Otherwise the exit status comes from the task that gates.
 options:
   show_table:
@@ -56,6 +57,17 @@ options:
     type: path
     env: [{name: RACKPROOF_RESULTS}]
     ini: [{section: callback_rackproof, key: results}]
+  events:
+    description:
+      - A named pipe to which the steps of each host are written, as by the callback C(rackproof_events).
+      - Set by C(rackproof nightly), whose playbook has another program's output.
+    type: path
+    env: [{name: RACKPROOF_EVENTS_PIPE}]
+  descriptor:
+    description: The descriptor of C(rackproof_events), to which the record of a provisioning is reported.
+    type: int
+    default: -1
+    env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]
 requirements:
   - the Python package rackproof, installed or in src/ of the same checkout
 """
@@ -79,12 +91,18 @@ class CallbackModule(CallbackBase):
         self._playbook = ""
         self._limit = ""
         self._results = Path(__file__).resolve().parents[2] / "results"
+        self._report = EventReporter(EventWriter(-1))
+        self._records = self._report
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
         """Read the options of the configuration."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         self._is_shown = bool(self.get_option("show_table"))
         self._results = Path(self.get_option("results") or self._results)
+        self._report = EventReporter(open_events(self.get_option("events")))
+        # Steps are reported by the callback rackproof_events where that is chosen.
+        descriptor = self.get_option("descriptor")
+        self._records = EventReporter(EventWriter(descriptor)) if descriptor >= 0 else self._report
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Record the file name of the playbook, and the value of --limit."""
@@ -95,8 +113,17 @@ class CallbackModule(CallbackBase):
         """Keep whether this is check mode."""
         self._is_prediction = bool(play.check_mode)
 
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Report a step that a host begins."""
+        self._report.start(host, task)
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        """Report a step that was skipped."""
+        self._report.skip(result)
+
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep the run or the changes of a task that ended well."""
+        self._report.end_well(result)
         self._runs.add_result(result._result)
         self._note_acts(result._result)
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
@@ -107,22 +134,22 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Record the node of a failed task: after a failed handler no later task can list it."""
+        self._report.fail(result, "ok" if ignore_errors else "failed")
         if not ignore_errors:
             self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Keep a node that became unreachable."""
+        self._report.fail(result, "unreachable")
         self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Print the table and the summary; end with failure where hosts were left out and nothing failed."""
-        if not self._is_prediction:
-            try:
-                self._changes.keep(self._results, self._began, self._playbook, self._limit)
-            except Exception as error:
-                self._display.error(f"no record of this provisioning could be kept: {error}"[:600])
+        page = "" if self._is_prediction else self._keep_provision()
         if self._is_shown:
             self._show_tables()
+            if page:
+                self._display.display(f"Report: {page}")
         try:
             left_out = hosts_left_out(asked_hosts(), stats)
             if left_out:
@@ -134,6 +161,21 @@ class CallbackModule(CallbackBase):
             self._display.error(f"the changes on the hosts are unknown: {error!r}"[:600])
         if left_out and not stats.failures and not stats.dark:
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
+
+    def _keep_provision(self) -> str:
+        """Keep what this playbook provisioned; return the page, or "" if there is none."""
+        try:
+            kept = self._changes.keep(self._results, self._began, self._playbook, self._limit)
+        except Exception as error:
+            self._display.error(f"no complete record of this provisioning could be kept: {error}"[:600])
+            return ""
+        if kept is None:
+            return ""
+        if kept.history:
+            self._display.warning(kept.history)
+        run = kept.run
+        self._records.record("provisioning", run.run_id, run.verdict.value, str(kept.page))
+        return str(kept.page)
 
     def _note_acts(self, result: dict[str, Any]) -> None:
         """Add a task's actions on nodes of Slurm to the audit log; an error there stops nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as DefaultCallback
 
 DOCUMENTATION = """
@@ -13,7 +14,9 @@ short_description: Ansible's own output, with headings above the progress of tas
 description:
   - Where C(display_skipped_hosts) is off, Ansible prints a task's heading with its first result. The plan of
     a playbook and the progress of a job would be printed before it, under the heading of the task before.
-  - This prints the heading of such a task as it begins. All else is as in C(ansible.builtin.default).
+  - This prints the heading of such a task as it begins.
+  - Hosts that a task cannot reach for the same reason share one line, when the task has ended.
+  - All else is as in C(ansible.builtin.default).
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
@@ -37,6 +40,57 @@ class CallbackModule(DefaultCallback):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "rackproof_output"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unreachable: list[Any] = []
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Keep a host that cannot be reached until its task has ended."""
+        self._unreachable.append(result)
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_task_start(task, is_conditional)
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_handler_task_start(task)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_no_hosts_remaining(self) -> None:
+        """Print the unreachable hosts of the task before."""
+        self._print_unreachable()
+        super().v2_playbook_on_no_hosts_remaining()
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Print the unreachable hosts of the last task."""
+        self._print_unreachable()
+        super().v2_playbook_on_stats(stats)
+
+    def _print_unreachable(self) -> None:
+        results, self._unreachable = self._unreachable, []
+        if len(results) > 1:
+            self._print_folded(results)
+        elif results:
+            super().v2_runner_on_unreachable(results[0])
+
+    def _print_folded(self, results: list[Any]) -> None:
+        # Not at the top: an import that fails there would end the playbook before any message.
+        from rackproof_ansible.playbook_events import fold_unreachable
+
+        if self._last_task_banner != results[0]._task._uuid:
+            self._print_task_banner(results[0]._task)
+        for line in fold_unreachable([(one._host.get_name(), one._result) for one in results]):
+            self._display.display(line, color=constants.COLOR_UNREACHABLE)
+        if results[0]._task.ignore_unreachable:
+            self._display.display("...ignoring", color=constants.COLOR_SKIP)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Print the heading of a reporting task when its first host begins."""

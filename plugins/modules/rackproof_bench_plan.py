@@ -13,7 +13,8 @@ description:
   - Stores the plan in the results folder.
   - If the same request is made again while runs are missing, it continues the stored plan.
   - Reads C(bench_facts) and C(bench_variables) of every host; hosts without them count as not reached.
-  - In check mode the plan is shown but not stored.
+  - In check mode the plan is shown but not stored. A rack's runs are planned with the hosts that have
+    C(bench_variables) but did not answer, too, by what the inventory has of them.
 options:
   choice:
     description: C(choice) as M(rackproof_bench_select) returned it.
@@ -24,6 +25,11 @@ options:
     type: list
     elements: str
     required: true
+  sku_references:
+    description: References of the SKU, C(bench_sku_references); those that judge a run are shown with it.
+    type: list
+    elements: dict
+    default: []
   resume:
     description: Whether to continue an interrupted plan.
     type: bool
@@ -68,6 +74,11 @@ runtimes:
   description: Runtimes of the runs that nodes start together, by inventory host.
   returned: success
   type: dict
+lacking:
+  description: What has to be mended before the runs can be made, each thing once.
+  returned: success
+  type: list
+  elements: str
 workers:
   description: Hosts that need the workloads to make the runs.
   returned: success

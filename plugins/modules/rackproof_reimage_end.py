@@ -27,4 +27,6 @@ RETURN = r"""
 verdict: {description: The worst of all nodes., type: str, returned: success}
 gates: {description: Whether the playbook should end non-zero., type: bool, returned: success}
 message: {description: A line for each node., type: list, returned: success}
+record: {description: "The kind of the record, C(reimaging).", type: str, returned: success}
+page: {description: The record., type: path, returned: success}
 """

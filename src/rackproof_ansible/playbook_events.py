@@ -2,7 +2,8 @@
 
 A line is an object with ``kind``: ``task`` (a host starts a step), ``end`` (the host ended it; ``once`` marks
 a failure of a task that runs once for all hosts), ``job`` (a
-supervised job runs or has ended), ``note`` (a message of a task) or ``diff``. ``rackproof.cli.live_lines``
+supervised job runs or has ended), ``record`` (a run, plan, night or provisioning was recorded), ``note`` (a
+message of a task) or ``diff``. ``rackproof.cli.live_lines``
 reads them.
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 MESSAGE_CHARACTERS = 4000
@@ -43,6 +45,72 @@ class EventWriter:
             self._descriptor = -1
 
 
+def open_events(pipe: str | None) -> EventWriter:
+    """Return a writer to a named pipe; without a pipe, or without its reader, it writes nothing."""
+    if not pipe:
+        return EventWriter(-1)
+    try:
+        # Without a reader this fails, where it would otherwise wait for one.
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
+    except OSError:
+        return EventWriter(-1)
+    return EventWriter(descriptor)
+
+
+class EventReporter:
+    """Report what a callback is called with.
+
+    Args:
+        events: The writer of the events.
+    """
+
+    def __init__(self, events: EventWriter) -> None:
+        self._events = events
+
+    def start(self, host: Any, task: Any) -> None:
+        """Report a step that a host begins."""
+        self._events.write("task", host=host.get_name(), task=task.get_name(), path=task.get_path() or "")
+
+    def end_well(self, result: Any) -> None:
+        """Report a step that ended well, its message, its jobs, and what it recorded."""
+        host = result._host.get_name()
+        record = record_of(result._result)
+        if record:
+            self._events.write("record", host=host, **record)
+        for job, node, runs in jobs_of(result._result):
+            self._events.write("job", host=host, id=job, on=node or host, runs=runs)
+        text = spoken_text(str(result._task.action), result._result)
+        if text:
+            self._events.write("note", host=host, text=text)
+        self.skip(result)
+
+    def skip(self, result: Any) -> None:
+        """Report a step that was skipped."""
+        self._events.write("end", host=result._host.get_name(), state="ok")
+
+    def fail(self, result: Any, state: str) -> None:
+        """Report a step that failed, and why."""
+        self._events.write(
+            "end",
+            host=result._host.get_name(),
+            state=state,
+            task=result._task.get_name(),
+            once=bool(result._task.run_once) and not result._task.delegate_to,
+            # The playbook goes on with the node, and reports the reason by itself.
+            ignored=state == "unreachable" and bool(result._task.ignore_unreachable),
+            text=failure_text(result._result),
+        )
+
+    def record(self, kind: str, name: str, verdict: str, path: str) -> None:
+        """Report a record that no task reports."""
+        self._events.write("record", **_record(kind, name, verdict, path))
+
+    def show_diff(self, host: Any, text: str) -> None:
+        """Report a step's changes in a file."""
+        self._events.write("diff", host=host.get_name(), text=text)
+
+
 def failure_text(result: Mapping[str, Any]) -> str:
     """Return the reason why a task failed; for a loop, that of the first failed item. No I/O."""
     items = result.get("results")
@@ -72,6 +140,49 @@ def message_text(message: object) -> str:
     if isinstance(message, list | tuple):
         return "\n".join(str(line) for line in message)
     return "" if message is None else str(message)
+
+
+def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return a line for each reason for which hosts cannot be reached, with its hosts. No I/O."""
+    from rackproof.core.same_reason import general_reason, named_nodes, unreachable_step
+    from rackproof.core.text import sanitize
+
+    hosts: dict[str, list[str]] = {}
+    texts: dict[str, str] = {}
+    for host, result in results:
+        text = sanitize(failure_text(result), MESSAGE_CHARACTERS)
+        general = general_reason(text, host)
+        hosts.setdefault(general, []).append(host)
+        texts[general] = text
+    return [
+        f"fatal: [{named_nodes(names)}]: UNREACHABLE! => "
+        + "; ".join(filter(None, (general if len(names) > 1 else texts[general], unreachable_step(general))))
+        for general, names in hosts.items()
+    ]
+
+
+def record_of(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return kind, id, verdict and path of what a task recorded, or nothing. No I/O."""
+    run = result.get("rackproof_run")
+    if isinstance(run, Mapping):
+        reasons = message_text(run.get("reasons"))[:MESSAGE_CHARACTERS]
+        return {
+            **_record("run", run.get("run_id"), run.get("verdict"), run.get("report")),
+            "reasons": reasons,
+        }
+    report = result.get("rackproof_report_file")
+    if isinstance(report, str):
+        return _record("plan", Path(report).parent.name, result.get("verdict"), report)
+    page = result.get("page")
+    if isinstance(page, str) and page and "gates" in result:
+        return _record(
+            str(result.get("record", "night")), Path(page).parent.name, result.get("verdict"), page
+        )
+    return {}
+
+
+def _record(kind: str, name: object, verdict: object, path: object) -> dict[str, str]:
+    return {"what": kind, "id": str(name), "verdict": str(verdict), "path": str(path or "")}
 
 
 def jobs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:

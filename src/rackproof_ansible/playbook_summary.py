@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rackproof.jobs.provision.record import KeptProvision
 
 # The callback is loaded by every playbook: imports of the summary are delayed until there is one to show.
 
@@ -90,18 +93,20 @@ class ChangeTable:
         if host not in self._listed:
             self._attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
 
-    def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> None:
-        """Write the record of a playbook that provisioned; nothing of another one.
+    def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> KeptProvision | None:
+        """Write record, run and page of a playbook that provisioned; nothing of another one.
 
         Raises:
-            ResultsError: It cannot be written.
+            ResultsError: One of them cannot be written.
         """
-        if self._listed:
-            from rackproof.store.audit_log import provision_of, write_provision
+        if not self._listed:
+            return None
+        from rackproof.jobs.provision.record import keep_provision
+        from rackproof.store.audit_log import provision_of
 
-            failed = {host for host in self._attention if host not in self._listed} | self._failed
-            nodes = provision_of(self._changed, self._attention, failed)
-            write_provision(results, began, nodes, playbook=playbook, limit=limit)
+        failed = {host for host in self._attention if host not in self._listed} | self._failed
+        nodes = provision_of(self._changed, self._attention, failed)
+        return keep_provision(results, began, nodes, playbook=playbook, limit=limit)
 
     def format_summary(self, predicted: bool) -> str:
         """Return the summary; empty for a playbook that does not provision."""

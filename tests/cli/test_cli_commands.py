@@ -348,6 +348,30 @@ class TestAccept:
         assert said.count("not accepted: ") == len([one for one in ids if one != kept])
         assert (f"from {kept}" in said, "covers " in said) == (status == 0, status == 0)
 
+    def test_in_json_a_plan_has_what_was_accepted_and_what_was_not(
+        self, run: Call, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "results" / "plan-1").mkdir()
+        made = SimpleNamespace(runs=[SimpleNamespace(run_id=one) for one in (kept, "gone")])
+        monkeypatch.setattr("rackproof.cli.find_run.read_plan", lambda *_: made)
+        result = run("accept", "plan-1", "--json")
+        assert (result.exit_code, result.stderr.count("not accepted: ")) == (0, 1)
+        printed = json.loads(result.stdout)
+        (accepted,), (refused,) = printed["accepted"], printed["refused"]
+        assert set(accepted) == {"run_id", "title", "references", "nodes", "metrics", "unbounded"}
+        assert (accepted["run_id"], accepted["nodes"], refused["run_id"]) == (kept, ["node-01"], "gone")
+        assert accepted["references"] > 0
+        listed = json.loads(run("accept", "--list", "--json").stdout)
+        assert ([one["run_id"] for one in listed["acts"]], listed["damaged"]) == ([kept], 0)
+        back = json.loads(run("withdraw", kept, "--reason", "fan", "--json").stdout)
+        assert back == {"run_id": kept, "references": accepted["references"], "reason": "fan"}
+
+    @pytest.mark.parametrize("arguments", [("accept", "x"), ("accept",), ("withdraw", "x")])
+    def test_an_error_prints_no_json(self, arguments: tuple[str, ...], run: Call) -> None:
+        result = run(*arguments, "--json")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith("rackproof: ")
+
     def test_a_run_of_a_busy_machine(self, run: Call, kept: str, tmp_path: Path) -> None:
         folder = tmp_path / "results" / kept
         remark = Finding(code="machine_busy", message="no speed of this run counts: n1 was not idle")
@@ -361,6 +385,25 @@ class TestAccept:
         folder = tmp_path / "results" / kept
         write_run(read_run(folder).model_copy(update={"seeds": (7,)}), folder)
         assert "differ about it" in output_of(run("accept", kept))
+
+
+class TestJson:
+    def test_every_command_that_prints_for_people_prints_json_too(self) -> None:
+        # Their output is a document of a format that an option or the command itself names.
+        documents = {"report", "schema", "image"}
+        lacking = set()
+
+        def look(name: str, command: click.Command) -> None:
+            if isinstance(command, click.Group):
+                for inner in command.list_commands(click.Context(command)):
+                    found = command.get_command(click.Context(command), inner)
+                    assert found is not None
+                    look(inner, found)
+            elif not any("--json" in option.opts for option in command.params):
+                lacking.add(name)
+
+        look("rackproof", main)
+        assert lacking == documents
 
 
 class TestUnfitValues:

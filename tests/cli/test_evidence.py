@@ -15,6 +15,7 @@ import yaml
 from click.testing import Result
 
 from rackproof.analysis.certificate import changes
+from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.models import CertificateError, EvidencePiece, PieceFinding
 from rackproof.analysis.certificate.page_parts import load_certificate, split_page
 from rackproof.analysis.certificate.signature import sign_bytes, signer_of
@@ -107,6 +108,28 @@ def test_the_page_is_whole_by_itself_and_asks_for_nothing(run: Call, folder: Pat
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", page)
     assert "default-src 'none'" in page
     assert load_certificate(split_page(page.encode()).json).verdict is Verdict.PASS
+
+
+def test_requirements_that_are_not_measured_are_counted_and_folded_on_the_page(
+    run: Call, folder: Path
+) -> None:
+    options = ("--results", folder / "results", "--catalogue", "nvidia-ai-clouds", "--out", folder / "c.html")
+    result = run("evidence", samples.NODE, *options)
+    assert result.exit_code == 3
+    lines = result.output.splitlines()
+    assert (
+        lines[1]
+        == "138 requirements: 1 pass, 137 unproven; of the unproven, Rackproof measures nothing of 125"
+    )
+    assert [line.split()[:2] for line in lines if line.startswith("BMAAS11")] == [["BMAAS11", "pass"]]
+    assert not [line for line in lines if line.startswith("SEC")]
+    assert lines[-1] == "The page lists the requirements of which Rackproof measures nothing."
+    text = (folder / "c.html").read_text().partition('<pre id="certificate-json">')[0]
+    for row in load_catalogue("nvidia-ai-clouds").requirements:
+        assert text.count(f"<code>{row.id}</code>") == 1
+    assert "<summary>Identity and access: 12 of which Rackproof measures nothing</summary>" in text
+    result = verify(run, folder, "--unsigned")
+    assert (result.exit_code, lines[1] in result.output) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def view() -> LiveLines:
         ({"kind": "end", "host": "n1", "state": "ok"}, "n1      plan · Plan the runs"),
         (
             {"kind": "end", "host": "n1", "state": "unreachable"},
-            "n1      plan · Plan the runs · unreachable",
+            "n1      unreachable · plan · Plan the runs",
         ),
     ],
 )
@@ -76,7 +77,13 @@ def test_a_failure_is_printed_with_its_reason_and_a_note_as_it_is(view: LiveLine
         "task": "a : Mount it",
         "text": "no\n\x1b[31mroom",
     }
-    assert view.add_event(ended, 11) == ["n1: failed: Mount it: no", "  room"]
+    assert view.add_event(ended, 11) == []
+    # At the latest where something else is printed.
+    assert view.add_event({"kind": "note", "host": "n1", "text": "n1: 2 jobs"}, 11) == [
+        "n1: failed: Mount it: no",
+        "  room",
+        "n1: 2 jobs",
+    ]
     assert view.add_event({"kind": "note", "host": "n1", "text": "n1: 3 jobs"}, 11) == ["n1: 3 jobs"]
     assert view.add_event({"kind": "note", "host": "n1", "text": "ended"}, 11) == ["n1: ended"]
 
@@ -100,7 +107,124 @@ def test_what_is_refused_for_all_nodes_accuses_none(
         "text": "no -l",
         "once": once,
     }
-    assert view.add_event(ended, 11) == [shown]
+    assert [*view.add_event(ended, 11), *view.finish()] == [shown]
+
+
+RACK = [f"gb300-r01-n{number:02}" for number in range(1, 19)]
+NO_SNAPSHOT = "no snapshot of it: ssh: Could not resolve hostname: Name not known"
+NO_NAME = "Failed to connect to the host via ssh: ssh: Could not resolve hostname {}.rack: Name not known"
+
+
+def unreachable(host: str, text: str = NO_NAME, *, ignored: bool = False) -> Any:
+    end = {"kind": "end", "host": host, "state": "unreachable", "task": "bench : Gather the facts"}
+    return {**end, "text": "Task failed: " + text.format(host), "ignored": ignored}
+
+
+def test_equal_reasons_are_one_line_with_the_names_folded_and_the_next_step() -> None:
+    view = LiveLines("bench", moves=False)
+    other = "Failed to connect to the host via ssh: root@10.0.0.7: Permission denied (publickey)."
+    printed = [
+        line
+        for host in RACK
+        for line in view.add_event(unreachable(host, other if host == RACK[6] else NO_NAME), 1)
+    ]
+    assert printed == []
+    assert view.add_event(task(RACK[0], "bench : Plan the runs"), 2) == [
+        "gb300-r01-n[01-06,08-18] (17 nodes): unreachable: Gather the facts: ssh: Could not resolve "
+        "hostname: Name not known; put the name into DNS or /etc/hosts of this machine, or set "
+        "ansible_host in the inventory",
+        "gb300-r01-n07: unreachable: Gather the facts: root@10.0.0.7: Permission denied (publickey).; check "
+        "ansible_user and the key that this user's ssh offers",
+    ]
+    assert view.finish() == []
+
+
+def test_a_node_that_fails_twice_for_one_reason_is_counted_once() -> None:
+    view = LiveLines("validate", moves=False)
+    for host in ("n1", "n2", "n1"):
+        view.add_event(unreachable(host, ignored=True), 1)
+    (line,) = view.finish()
+    assert line.startswith("n[1-2] (2 nodes): unreachable: Gather the facts: ")
+
+
+def test_a_thousand_nodes_with_reasons_of_their_own_take_no_time() -> None:
+    view = LiveLines("bench", moves=False)
+    began = time.process_time()
+    for number in range(1000):
+        view.add_event(
+            unreachable(f"n{number:04}", f"reason {number} of {{}} alone", ignored=number % 2 == 0), 1
+        )
+        view.add_output(f"    ATTENTION n{number:04}: reason", 1)
+    view.add_event(task("n0000", "bench : Plan the runs"), 2)
+    lines = [line for number in range(1000) for line in view.add_output(f"    ATTENTION {number}", 3)]
+    assert len([*lines, *view.finish()]) >= 1500
+    assert time.process_time() - began < 20
+
+
+def test_a_failure_is_not_held_for_long() -> None:
+    view = LiveLines("bench", moves=True)
+    view.add_event(unreachable("n1"), 100)
+    assert view.overdue(110) == []
+    assert len(view.overdue(115)) == 1
+    view.add_event(unreachable("n2"), 116)
+    assert len(view.finish()) == 1
+
+
+def test_a_reason_that_comes_again_within_another_is_printed_once() -> None:
+    view = LiveLines("provision", moves=False)
+    reason = "{0} cannot be reached by ssh: " + NO_NAME.replace("{}", "{0}")
+    shown = []
+    for step in ("Leave out a node", "Fail if a node failed"):
+        for host in RACK[:2]:
+            text = (reason if step[0] == "L" else "{0} is as it was: Leave out a node: " + reason).format(
+                host
+            )
+            end = {
+                "kind": "end",
+                "host": host,
+                "state": "failed",
+                "task": f"provision : {step}",
+                "text": text,
+            }
+            shown += view.add_event(end, 1)
+        shown += view.add_event(task(RACK[2], "provision : next"), 2)
+    shown += view.add_output(
+        "    ATTENTION Leave out a node: the node cannot be reached by ssh: "
+        "ssh: Could not resolve hostname: Name not known",
+        3,
+    )
+    assert sum(line.count("resolve") for line in shown) == 1
+    assert shown[1:] == [
+        "gb300-r01-n[01-02] (2 nodes): failed: Fail if a node failed: the node is as it was: Leave out a "
+        "node: as above",
+        "    ATTENTION Leave out a node: as above",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        (
+            f"UNPROVEN 2 nodes\nunproven n[1-2]: {NO_SNAPSHOT}",
+            0,
+        ),
+        (
+            f"UNPROVEN 2 nodes\nunproven n1: {NO_SNAPSHOT}",
+            1,
+        ),
+        ("UNPROVEN 2 nodes", 1),
+    ],
+)
+def test_a_reason_that_the_playbook_reports_itself_is_left_to_it_and_never_lost(
+    message: str, left: int
+) -> None:
+    view = LiveLines("validate", moves=False)
+    for host in ("n1", "n2"):
+        assert view.add_event(unreachable(host, ignored=True), 1) == []
+    assert view.add_event(task("n1", "validate : Judge the night"), 2) == []
+    verdict = {"kind": "end", "host": "n1", "state": "failed", "task": "End", "once": True, "text": message}
+    assert len(view.add_event(verdict, 3)) == message.count("\n") + 1
+    assert len(view.finish()) == left
 
 
 @pytest.mark.parametrize("help_first", [True, False])
@@ -187,7 +311,9 @@ def test_a_command_to_type_is_seen(line: str, named: bool) -> None:
     assert view.named_program is named
 
 
-KEYS = st.sampled_from(("kind", "host", "task", "path", "state", "text", "id", "on", "runs", "once"))
+KEYS = st.sampled_from(
+    ("kind", "host", "task", "path", "state", "text", "id", "on", "runs", "once", "ignored")
+)
 KINDS = st.sampled_from(("task", "end", "job", "note", "diff", "failed"))
 EVENTS = st.dictionaries(KEYS, st.one_of(KINDS, st.text(), st.none(), st.integers()))
 
@@ -196,6 +322,7 @@ EVENTS = st.dictionaries(KEYS, st.one_of(KINDS, st.text(), st.none(), st.integer
 def test_no_event_breaks_the_view_or_moves_the_cursor(events: list[Any], columns: int, rows: int) -> None:
     view = LiveLines("bench", moves=True)
     printed = [line for event in events for line in view.add_event(event, 1)]
+    printed += view.finish()
     drawn = view.lines(columns, rows, 2)
     assert len(drawn) <= max(rows, 2)
     assert all(width(line) <= columns for line in drawn)

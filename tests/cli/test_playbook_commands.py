@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -87,6 +88,58 @@ def test_the_playbook_has_a_locale_that_ansible_starts_in(
 def test_v_shows_ansibles_own_output(root: Path, command: Callable[..., list[str]]) -> None:
     done = subprocess.run(command("bench", "-v", "0"), cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout == "given ['-v', '0']\n\x1b[2Jrun-1 · n1 · epoch 1/3\n"
+
+
+def test_in_json_standard_output_is_one_object(root: Path, command: Callable[..., list[str]]) -> None:
+    done = subprocess.run(
+        command("bench", "--json", "-l", "n1", "2"), cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {
+        "command": "bench",
+        "status": 2,
+        "interrupted": False,
+        "nodes": {"n1": "unfinished"},
+        "failures": [],
+        "records": [],
+        "running_jobs": {},
+    }
+    assert done.stderr == "given ['-l', 'n1', '2']\nrun-1 · n1 · epoch 1/3\n"
+
+
+@pytest.mark.parametrize("own", ["-v", "-vvv", "--list-hosts"])
+def test_json_of_ansibles_own_output_is_refused(
+    root: Path, command: Callable[..., list[str]], own: str
+) -> None:
+    done = subprocess.run(
+        command("bench", "--json", own, "0"), cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--json does not go with" in done.stderr
+
+
+@pytest.mark.parametrize("output", ["closed", "full"])
+def test_a_playbook_goes_on_where_its_output_cannot_be_written(
+    root: Path, command: Callable[..., list[str]], output: str, tmp_path: Path
+) -> None:
+    argv = command("bench", "3")
+    text = (
+        (tmp_path / "fake").read_text().replace("os.kill(os", "open(arguments[-2], 'w').close()\nos.kill(os")
+    )
+    (tmp_path / "fake").write_text(text)
+    argv.insert(-1, str(tmp_path / "done"))
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(
+            argv, cwd=root, stdout=full if output == "full" else subprocess.PIPE, stderr=subprocess.PIPE
+        ) as child,
+    ):
+        if child.stdout is not None:
+            child.stdout.close()
+        assert child.stderr is not None
+        said = child.stderr.read().decode()
+    assert (child.returncode, said) == (3, "")
+    assert (tmp_path / "done").exists()
 
 
 @contextmanager

@@ -5,7 +5,8 @@ Two kinds of mutations, by turns:
 * ``page``: a signed certificate's page, its JSON, its copies or its signature are altered, with and without
   a new digest. Nothing that was altered may verify as a pass.
 * ``results``: files of the results folder are altered, cut or removed, whole folders as well, and the
-  certificate is made again. No answer becomes better, and none that rests on the altered file is a pass.
+  certificate is made again, by a contract or a shipped catalogue. No answer becomes better, and none that
+  rests on the altered file is a pass.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from rackproof.analysis.certificate.catalogue import catalogue_names
 from rackproof.analysis.certificate.models import Certificate
 from rackproof.analysis.certificate.page_parts import PageParts, fill_page, split_page
 from rackproof.analysis.certificate.verification import verify_certificate
@@ -52,15 +54,15 @@ class Subject:
         assert passing.verdict is Verdict.PASS, passing.answers
         self.page, self.json, self.signature = samples.page_of(passing, self.key)
         _, self.stranger = samples.make_key(folder, "stranger@example.com")
-        samples.add_run(self.results, "all-reduce", verdict=Verdict.FAIL)
-        self.before = self.certify()
-        assert [one.verdict.value for one in self.before.answers] == ["pass", "pass", "fail"]
+        samples.add_run(self.results, "gemm", verdict=Verdict.FAIL)
+        self.before = {name: self.certify(name) for name in (self.contract, *catalogue_names())}
+        assert [one.verdict.value for one in self.before[self.contract].answers] == ["pass", "fail", "pass"]
         self.files = sorted(path for path in self.results.rglob("*") if path.is_file())
         self.folders = sorted(path for path in self.results.iterdir() if path.is_dir())
 
-    def certify(self) -> Certificate:
+    def certify(self, catalogue: str) -> Certificate:
         """Return the certificate of the results folder as it is now."""
-        return samples.certify(self.results, self.contract, now=self.now)
+        return samples.certify(self.results, catalogue, now=self.now)
 
     def verify(self, page: bytes, beside: dict[str, bytes], signers: Path | None = None) -> Verdict:
         """Return what a page proves."""
@@ -205,17 +207,19 @@ def check_results(subject: Subject, chance: Random) -> tuple[str, str]:
     """Alter the results folder and certify it again; return the kind and what is wrong."""
     takes_folder = chance.random() < 0.1
     path = chance.choice(subject.folders if takes_folder else subject.files)
+    catalogue = chance.choice(list(subject.before))
+    before = subject.before[catalogue]
     with removed_folder(path) if takes_folder else altered_file(path, chance) as kind:
         try:
-            after = subject.certify()
+            after = subject.certify(catalogue)
         except RackproofError:
             # No certificate at all.
             return f"results:{kind}:refused", ""
     place = str(path.relative_to(subject.results))
-    found = list(_better(subject.before, after))
+    found = list(_better(before, after))
     if kind != "same":
-        found += _kept(subject.before, after, place)
-    return f"results:{kind}", f"{kind} {place}: {'; '.join(found)}" if found else ""
+        found += _kept(before, after, place)
+    return f"results:{kind}", f"{catalogue}: {kind} {place}: {'; '.join(found)}" if found else ""
 
 
 def _better(before: Certificate, after: Certificate) -> Iterator[str]:

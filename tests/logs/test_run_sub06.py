@@ -16,6 +16,7 @@ from rackproof.core.definitions import DefinitionError
 from rackproof.core.records import Finding, Measurement, Node, Run, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan, PlannedRun
 from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.logs import FORMATS, run_sub, run_sub06
@@ -75,7 +76,7 @@ def test_every_host_is_a_system_with_a_run_of_each_model(root: Path) -> None:
         own = "/data/imagenet/recordio" if run.benchmark == "resnet-0.6" else "/data/mlperf-0.6"
         assert run.environment["DATADIR"].startswith(own)
         assert run.parameters == {"system": "LambdaHyperplaneBasic"}
-    text = planning.describe_plan(plan)
+    text = describe_plan(plan)
     assert "build   mlperf-nvidia:single_stage_detector from https://example.org/sources.tar.gz" in text
     assert "start   PULL=0 DGXSYSTEM=LambdaHyperplaneBasic ./run.sub" in text
 
@@ -107,7 +108,7 @@ def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
         # Where ImageNet lies is the role's bench_imagenet alone, which is on shared storage then.
         own = "/data/imagenet/recordio" if run.benchmark == "resnet-0.6" else "/shared/data/mlperf-0.6"
         assert run.environment["DATADIR"].startswith(own)
-    assert "--ntasks-per-node $DGXNGPU run.sub" in planning.describe_plan(plan)
+    assert "--ntasks-per-node $DGXNGPU run.sub" in describe_plan(plan)
 
 
 @pytest.mark.parametrize(

@@ -215,3 +215,45 @@ print(len(paths), sys.modules["rackproof_ansible"].__file__)
     number, file = done.stdout.split()
     assert int(number) > 15
     assert file == str(root / "src" / "rackproof_ansible" / "__init__.py")
+
+
+UNREACHABLE = """- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Reach it
+      ansible.builtin.ping:
+"""
+
+
+def test_hosts_that_cannot_be_reached_for_one_reason_share_a_line(root: Path, tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\nfor host; do case $host in 10.0.0.*) break;; esac; done\n"
+        'case $host in *.3) echo "root@$host: Permission denied (publickey)." >&2;;\n'
+        '*) echo "ssh: connect to host $host port 22: Connection refused" >&2;; esac\nexit 255\n'
+    )
+    ssh.chmod(0o755)
+    hosts = {f"n{number}": {"ansible_host": f"10.0.0.{number}"} for number in range(1, 5)}
+    variables = {"ansible_ssh_executable": str(ssh), "ansible_ssh_retries": 0, "ansible_ssh_args": ""}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": variables}}))
+    (tmp_path / "play.yml").write_text(UNREACHABLE)
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            *("-i", tmp_path / "hosts.json", tmp_path / "play.yml"),
+        ],
+        cwd=root,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stdout
+    lines = done.stdout[done.stdout.index("TASK [Reach it]") :].splitlines()
+    assert lines[1] == (
+        "fatal: [n[1-2,4] (3 nodes)]: UNREACHABLE! => ssh: connect to host port 22: Connection refused; "
+        "check that sshd runs there, and ansible_port"
+    )
+    assert lines[2].startswith("fatal: [n3]: UNREACHABLE! => ")
+    assert "root@10.0.0.3: Permission denied" in lines[2]
+    assert lines[3:4] == [""]

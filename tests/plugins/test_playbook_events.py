@@ -11,7 +11,14 @@ import pytest
 
 from rackproof.core.errors import RackproofError
 from rackproof_ansible.connections import check_ssh_client
-from rackproof_ansible.playbook_events import EventWriter, failure_text, jobs_of, spoken_text
+from rackproof_ansible.playbook_events import (
+    EventWriter,
+    failure_text,
+    jobs_of,
+    open_events,
+    record_of,
+    spoken_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +93,56 @@ def test_a_missing_ssh_client_is_named_where_one_is_needed(
         return
     with pytest.raises(RackproofError, match=r"n1 is reached by ssh.*apt-get install openssh-client"):
         check_ssh_client({"n1": variables}, connection)
+
+
+RUN = {
+    "run_id": "r1",
+    "verdict": "unproven",
+    "reasons": ["no reference", "busy"],
+    "report": "/r/r1/report.html",
+}
+
+
+@pytest.mark.parametrize(
+    ("result", "record"),
+    [
+        ({"changed": True}, {}),
+        (
+            {"rackproof_run": RUN},
+            {
+                "what": "run",
+                "id": "r1",
+                "verdict": "unproven",
+                "path": "/r/r1/report.html",
+                "reasons": "no reference\nbusy",
+            },
+        ),
+        (
+            {"rackproof_report_file": "/r/plan-1/report.html", "verdict": "pass"},
+            {"what": "plan", "id": "plan-1", "verdict": "pass", "path": "/r/plan-1/report.html"},
+        ),
+        (
+            {"verdict": "fail", "gates": True, "page": "/r/night-1/index.html"},
+            {"what": "night", "id": "night-1", "verdict": "fail", "path": "/r/night-1/index.html"},
+        ),
+        (
+            {"verdict": "pass", "gates": False, "record": "reimaging", "page": "/r/i/run.json"},
+            {"what": "reimaging", "id": "i", "verdict": "pass", "path": "/r/i/run.json"},
+        ),
+        # Check mode writes no page.
+        ({"verdict": "pass", "gates": False, "page": ""}, {}),
+        ({"page": 3, "rackproof_run": "x", "rackproof_report_file": None}, {}),
+    ],
+)
+def test_what_a_task_recorded(result: dict[str, Any], record: dict[str, str]) -> None:
+    assert record_of(result) == record
+
+
+def test_a_pipe_without_a_reader_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (str(tmp_path / "pipe"), str(tmp_path / "none"), None):
+        open_events(place).write("task", host="n1")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    open_events(str(tmp_path / "pipe")).write("task", host="n1")
+    assert json.loads(os.read(reader, 1000))["host"] == "n1"
+    os.close(reader)

@@ -11,6 +11,7 @@ import pytest
 
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.jobs.provision.summary import provision_summary
+from rackproof.store.run_folder import iter_runs
 
 HERE = Path(__file__).resolve().parent / "provision_view"
 EXPECTED = """\
@@ -60,7 +61,7 @@ def test_summary_of_a_playbook(root: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, HERE / "playbook.yml"],
         cwd=root,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "RACKPROOF_RESULTS": str(tmp_path / "results")},
         capture_output=True,
         text=True,
         timeout=120,
@@ -68,4 +69,8 @@ def test_summary_of_a_playbook(root: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 2, done.stdout + done.stderr
     printed = done.stdout.split("NODES ****", 1)[1].split("\n", 1)[1]
-    assert printed.strip() == EXPECTED
+    *summary, report = printed.strip().splitlines()
+    assert "\n".join(summary) == EXPECTED
+    (run,) = iter_runs(tmp_path / "results")
+    assert report == f"Report: {tmp_path}/results/{run.run_id}/report.html"
+    assert run.reasons[0] == "node03: Break one node: no space left on node03"

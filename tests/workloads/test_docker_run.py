@@ -328,7 +328,7 @@ def test_a_step_that_srun_cannot_give_back_is_cancelled(machine: Machine) -> Non
     assert status == 6
     assert "still not ready" in output
     (call,) = (machine.folder / "slurm/scancel.calls").read_text().splitlines()
-    assert re.fullmatch(r"--name=build-\S{8,}", call), call
+    assert re.fullmatch(rf"--name=build-\S{{8,}} --user={os.geteuid()}", call), call
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from rackproof.cli.output import exit_status, json_value, print_json, terminal_w
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.lint import list_inventory
-from rackproof.report.certificate import certificate_shell
+from rackproof.report.certificate import certificate_shell, count_text
 from rackproof.report.terminal import text_table
 from rackproof.store.history.store import open_store
 from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
@@ -94,7 +94,7 @@ def make_command(
     else:
         title = sanitize(catalogue.title, 300)
         click.echo(f"{certificate.verdict.value}: {title}, {len(asked)} nodes: {out}")
-        click.echo(_answer_table(certificate, certificate.answers))
+        click.echo(_answer_text(certificate, certificate.answers))
     ctx.exit(exit_status(certificate.verdict))
 
 
@@ -126,18 +126,24 @@ def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate
     return certificate
 
 
-def _answer_table(certificate: Certificate, answers: Sequence[Answer]) -> str:
-    texts = {one.id: one.text for one in certificate.catalogue.requirements}
+def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
+    """Return the number of each answer, and a table of the requirements that are measured."""
+    texts = {one.id: one.text for one in certificate.catalogue.requirements if one.is_measured}
     rows = [
         (
             one.id,
             one.verdict.value,
             f"{one.until:%Y-%m-%d}" if one.until else "-",
-            sanitize("; ".join(one.reasons[:_SHOWN_REASONS]) or texts.get(one.id, ""), 300),
+            sanitize("; ".join(one.reasons[:_SHOWN_REASONS]) or texts[one.id], 300),
         )
         for one in answers
+        if one.id in texts
     ]
-    return "\n".join(text_table(("Requirement", "Answer", "Until", "Why"), rows, terminal_width(), (3,)))
+    columns = ("Requirement", "Answer", "Until", "Why")
+    lines = [count_text(certificate, answers), *text_table(columns, rows, terminal_width(), (3,))]
+    if len(rows) < len(answers):
+        lines.append("The page lists the requirements of which Rackproof measures nothing.")
+    return "\n".join(lines)
 
 
 @evidence_group.command("verify")
@@ -184,7 +190,7 @@ def _verification_text(found: Verification) -> str:
     if found.certificate is not None:
         title = found.certificate.catalogue.title
         lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
-        tables.append(_answer_table(found.certificate, found.answers))
+        tables.append(_answer_text(found.certificate, found.answers))
     return "\n".join([*(sanitize(line, 600) for line in lines), *tables])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from rackproof.cli.errors import ToolError
 from rackproof.cli.find_run import history_path, run_ids_of_plan
 from rackproof.cli.options import json_option, results_option
-from rackproof.cli.output import print_json, terminal_width
+from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 from rackproof.report.terminal import text_table
@@ -112,7 +113,8 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
     help="Accept numbers refused as implausible for a healthy machine; WHY is recorded.",
 )
 @results_option
-def accept_command(name: str | None, listed: bool, despite: str, results: Path) -> None:
+@json_option
+def accept_command(name: str | None, listed: bool, despite: str, results: Path, as_json: bool) -> None:
     """Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.
 
     RUN is the id of a run in the history, or the beginning of it; PLAN is the id of a plan. Measurements
@@ -125,39 +127,66 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path) 
     """
     despite = sanitize(despite.strip(), 400)
     if listed:
-        _show_acceptances(results)
+        _show_acceptances(results, as_json)
         return
     if not name:
         raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
     ids = run_ids_of_plan(name, results)
+    refused: list[dict[str, str]] = []
     with open_store(history_path(results)) as store:
         if ids is None:
-            _accept(store, name, results, despite)
-            return
-        _accept_plan(store, name, ids, results, despite)
+            accepted = [_accept(store, name, results, despite)]
+            _show_accepted(accepted[0], as_json)
+        else:
+            accepted, refused = _accept_plan(store, name, ids, results, despite, as_json)
+    if as_json:
+        print_json({"accepted": [asdict(one) for one in accepted], "refused": refused})
 
 
-def _accept_plan(store: Store, plan_id: str, ids: list[str], results: Path, despite: str) -> None:
-    """Accept each acceptable run of a plan, and report the others.
+@dataclass(frozen=True)
+class _Acceptance:
+    """The references that one run gave; ``unbounded`` are metrics that nothing independent bounds."""
+
+    run_id: str
+    title: str
+    references: int
+    nodes: tuple[str, ...]
+    metrics: tuple[str, ...]
+    unbounded: tuple[str, ...]
+
+
+def _show_accepted(one: _Acceptance, as_json: bool) -> None:
+    if not as_json:
+        click.echo("\n".join(_acceptance_lines(one)))
+
+
+def _accept_plan(
+    store: Store, plan_id: str, ids: list[str], results: Path, despite: str, as_json: bool
+) -> tuple[list[_Acceptance], list[dict[str, str]]]:
+    """Accept each acceptable run of a plan, and report the others; return both.
 
     Raises:
         ToolError: No run of the plan may be accepted.
     """
-    accepted = 0
+    accepted, refused = [], []
     for run_id in ids:
         try:
-            _accept(store, run_id, results, despite)
-            accepted += 1
+            accepted.append(_accept(store, run_id, results, despite))
+            # At once: an interruption takes no acceptance back.
+            _show_accepted(accepted[-1], as_json)
         except RackproofError as error:
-            click.echo(f"not accepted: {sanitize(str(error), 600)}", err=True)
+            reason = sanitize(str(error), 600)
+            refused.append({"run_id": run_id, "reason": reason})
+            click.echo(f"not accepted: {reason}", err=True)
     if not accepted:
         raise ToolError(
             f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {len(ids)} runs may be"
         )
+    return accepted, refused
 
 
-def _accept(store: Store, name: str, results: Path, despite: str) -> None:
-    """Accept one run, and print the references that it gives.
+def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance:
+    """Accept one run; return the references that it gives.
 
     Raises:
         ToolError: No number of the run can be accepted, or its record is not evidence.
@@ -175,18 +204,26 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
     count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
-    nodes = ", ".join(node.name for node in run.nodes)
-    references = f"{_references(count)} from {run.run_id}"
-    click.echo(f"accepted {sanitize(references + (f' for {nodes}' if nodes else ''), 600)}")
     metrics = dict.fromkeys(one.metric for one in run.judgements if one.value is not None)
-    click.echo(f"covers {sanitize(run.title, 300)}: {sanitize(', '.join(metrics), 300)}")
-    if unbounded:
-        click.echo(
-            f"note: nothing independent bounds {sanitize(', '.join(unbounded), 300)}: no data sheet, no "
+    nodes = tuple(node.name for node in run.nodes)
+    return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded))
+
+
+def _acceptance_lines(one: _Acceptance) -> list[str]:
+    references = f"{_references(one.references)} from {one.run_id}"
+    nodes = f" for {', '.join(one.nodes)}" if one.nodes else ""
+    lines = [
+        f"accepted {sanitize(references + nodes, 600)}",
+        f"covers {sanitize(one.title, 300)}: {sanitize(', '.join(one.metrics), 300)}",
+    ]
+    if one.unbounded:
+        lines.append(
+            f"note: nothing independent bounds {sanitize(', '.join(one.unbounded), 300)}: no data sheet, no "
             "other machine of its kind, and no earlier acceptance. If this machine is slow today, later "
             "runs pass as slow. Put the SKU's number into bench_sku_references (inventory/group_vars of its "
             "SKU), or measure a second machine"
         )
+    return lines
 
 
 @click.command("withdraw")
@@ -195,7 +232,8 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> None:
     "--reason", default="", help="Why: shown by `rackproof accept --list`; it no longer bounds others."
 )
 @results_option
-def withdraw_command(run_id: str, reason: str, results: Path) -> None:
+@json_option
+def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> None:
     """Take back the references that a run gave.
 
     RUN is the whole id of an accepted run. Later runs are judged by the other references of the hardware, or
@@ -220,6 +258,9 @@ def withdraw_command(run_id: str, reason: str, results: Path) -> None:
             f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "
             "(`rackproof accept --list`)"
         )
+    if as_json:
+        print_json({"run_id": run_id, "references": count, "reason": reason})
+        return
     click.echo(f"withdrew {_references(count)} from {sanitize(run_id, 130)}")
 
 
@@ -227,10 +268,12 @@ def _references(count: int) -> str:
     return f"{count} reference{'' if count == 1 else 's'}"
 
 
-def _show_acceptances(results: Path) -> None:
+def _show_acceptances(results: Path, as_json: bool) -> None:
     """Show the acts in the log of acceptances, oldest first."""
     acts, damaged = read_acceptances(results)
-    if acts:
+    if as_json:
+        print_json({"acts": [json_value(act) for act in acts], "damaged": damaged})
+    elif acts:
         rows = [
             (
                 f"{act.moment:%Y-%m-%d %H:%M}",

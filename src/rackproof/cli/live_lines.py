@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from rackproof.cli.failure_lines import FailureLines, indented
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import ELLIPSIS, duration, sanitize, width
 
@@ -23,6 +24,8 @@ _MOST_SILENT_S = 300.0
 _SEPARATOR = " · "
 _PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
 _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
+_REMARK = "ATTENTION "
+"""Begins a remark in the summary of provisioning."""
 _INTERRUPTED = "User interrupted execution"
 _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
@@ -60,6 +63,7 @@ class LiveLines:
         self._jobs: dict[str, list[str]] = {}
         self._unknown: list[str] = []
         self._has_usage = False
+        self._failures = FailureLines()
         self.named_program = False
 
     @property
@@ -80,22 +84,50 @@ class LiveLines:
         match event.get("kind"):
             case "task":
                 self._begin(node, event, now)
+                return self._failures.ended_steps(node.step)
             case "job":
                 self._note_job(event)
             case "end" if event.get("state") in ("failed", "unreachable"):
-                self.named_program |= bool(_PROGRAM.search(text))
-                node.state, node.shown = str(event["state"]), now
-                step = _step(str(event.get("task", "")))[1]
-                # What is done once for all nodes is no fault of the node that Ansible does it on.
-                place = "" if event.get("once") else f"{host}: {node.state}: "
-                return _indented(f"{place}{step}: ", text)
+                return self._fail(node, host, event, now)
             case "end":
                 node.state = "waits"
             case "note":
-                return _indented("", text) if text.startswith(host) else _indented(f"{host}: ", text)
+                head = "" if text.startswith(host) else f"{host}: "
+                return self._after_failures(indented(head, _clean_lines(text)))
             case "diff":
-                return _indented(f"{host}: ", text)
+                return self._after_failures(indented(f"{host}: ", _clean_lines(text)))
         return []
+
+    def _fail(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
+        text = _clean_lines(str(event.get("text") or ""))
+        self.named_program |= bool(_PROGRAM.search(text))
+        node.state, node.shown = str(event["state"]), now
+        is_once = bool(event.get("once"))
+        if is_once:
+            self._failures.note_text(text)
+        self._failures.add(
+            host,
+            node.state,
+            _step(str(event.get("task", "")))[1],
+            text,
+            now,
+            once=is_once,
+            reported_later=bool(event.get("ignored")),
+        )
+        # No other node can fail for the same reason.
+        return self._failures.flush() if is_once else []
+
+    def _after_failures(self, lines: list[str]) -> list[str]:
+        """Return lines after the failures that came before them."""
+        return [*self._failures.flush(), *map(self._failures.note_text, lines)]
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the lines of failures that were held for as long as a failure may be."""
+        return self._failures.overdue(now)
+
+    def finish(self) -> list[str]:
+        """Return the last lines of a playbook that has ended."""
+        return self._failures.finish()
 
     def _begin(self, node: _Node, event: Mapping[str, Any], now: float) -> None:
         role, step = _step(str(event.get("task", "")))
@@ -127,9 +159,11 @@ class LiveLines:
         node = self._nodes.get(host) if run and progress else None
         if node is None:
             self.named_program |= bool(_PROGRAM.search(shown))
-            return [shown]
+            if shown.lstrip().startswith(_REMARK):
+                shown = self._failures.shorten(shown)
+            return self._after_failures([shown])
         node.progress, node.shown, node.patience_s = f"{run}{_SEPARATOR}{progress}", now, _SILENT_S
-        return [] if self._moves else [shown]
+        return [] if self._moves else self._after_failures([shown])
 
     def add_error(self, line: str, now: float) -> list[str]:
         """Process a line of the error output; return the lines to print permanently."""
@@ -203,8 +237,11 @@ class LiveLines:
             return node.progress
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
         # Between two steps, a node has nothing to report.
-        end = {"works": took, "waits": ""}.get(node.state, node.state)
-        return _SEPARATOR.join(part for part in (node.stage.replace("_", " "), node.step, end) if part)
+        end = {"works": took}.get(node.state, "")
+        # A narrow terminal shows the beginning of a line.
+        failure = node.state if node.state in ("failed", "unreachable") else ""
+        parts = (failure, node.stage.replace("_", " "), node.step, end)
+        return _SEPARATOR.join(part for part in parts if part)
 
 
 def _step(task: str) -> tuple[str, str]:
@@ -219,10 +256,8 @@ def _clean(line: str) -> str:
     return " " * indent + sanitize(line.rstrip("\r\n"), 4000, newlines=True).replace("\n", " ")
 
 
-def _indented(head: str, text: str) -> list[str]:
-    """Return a text after a head, with its further lines below its first."""
-    lines = [_clean(line) for line in text.splitlines()] or [""]
-    return [head + lines[0], *(f"  {line}" for line in lines[1:])]
+def _clean_lines(text: str) -> str:
+    return "\n".join(_clean(line) for line in text.splitlines())
 
 
 def _cut(text: str, columns: int) -> str:

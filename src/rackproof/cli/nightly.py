@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from rackproof.cli.options import results_option
+from rackproof.cli.live_lines import LiveLines
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import print_json
+from rackproof.cli.screen import Screen
 from rackproof.core.text import sanitize
-from rackproof.jobs.validate.nightly import NightlySettings, run_nightly
+from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, run_nightly
 
 
 @click.command("nightly")
@@ -36,29 +42,28 @@ from rackproof.jobs.validate.nightly import NightlySettings, run_nightly
 @click.option("--mail-to", multiple=True, help="Address to write to; may be repeated.")
 @click.option("--mail-from", default="rackproof@localhost", show_default=True)
 @click.option("--smtp", default="localhost:25", show_default=True, help="Mail server and port.")
+@click.option("-v", "--verbose", is_flag=True, help="Show Ansible's own output instead of a line per node.")
 @results_option
+@json_option
 @click.pass_context
 def nightly_command(
     ctx: click.Context,
-    checkout: Path,
-    limit: str,
-    timeout: float,
+    /,
     drain: bool,
     resume: bool,
     share: float,
-    link: str,
-    metrics: Path | None,
+    timeout: float,
     gpu_minutes: float | None,
-    mail_to: tuple[str, ...],
-    mail_from: str,
-    smtp: str,
-    results: Path,
+    verbose: bool,
+    as_json: bool,
+    **settings: Any,
 ) -> None:
     """Validate the fleet once and report the changes.
 
     One at a time, bounded, and after an interruption simply started again. A webhook that takes Slack's
     messages is named by RACKPROOF_WEBHOOK_URL, a login to the mail server by RACKPROOF_SMTP_USER and
-    RACKPROOF_SMTP_PASSWORD. Exit status: 0 pass, 2 a bad node, 3 unproven, 1 a fault of the tool itself.
+    RACKPROOF_SMTP_PASSWORD. One line for each node shows its step on standard error. Exit status: 0 pass, 2 a
+    bad node, 3 unproven, 1 a fault of the tool itself.
     """
     variables = {
         "validate_drain": drain,
@@ -68,19 +73,83 @@ def nightly_command(
     # Left out unless it is given: an extra variable would override the inventory's budget.
     if gpu_minutes is not None:
         variables["validate_probe_gpu_minutes"] = gpu_minutes
-    settings = NightlySettings(
-        results=results,
-        checkout=checkout,
-        limit=limit,
-        timeout_s=timeout,
-        variables=variables,
-        metrics=metrics,
-        mail_to=mail_to,
-        mail_from=mail_from,
-        smtp=smtp,
-        link=link,
-    )
-    # The playbook's output goes to standard error; standard output is the summary that cron mails.
-    outcome = run_nightly(settings, sys.stderr)
-    click.echo("\n".join(sanitize(line, 1000) for line in outcome.lines))
+    given = NightlySettings(timeout_s=timeout, variables=variables, **settings)
+    # Standard output is the summary that cron mails.
+    view = _Night(Screen(sys.stderr), shows_ansible=verbose)
+    try:
+        outcome = run_nightly(given, view)
+    except KeyboardInterrupt:
+        view.end(was_judged=True)
+        click.echo("Interrupted; its playbook was ended. The same command finishes the night.", err=True)
+        raise
+    view.end(was_judged=outcome.night is not None)
+    if as_json:
+        print_json(_outcome_json(outcome, given.results))
+    else:
+        click.echo("\n".join(sanitize(line, 1000) for line in outcome.lines))
     ctx.exit(outcome.status)
+
+
+class _Night:
+    """The playbook of a night on a screen: a line for each node, or Ansible's own output."""
+
+    def __init__(self, screen: Screen, *, shows_ansible: bool) -> None:
+        self._screen = screen
+        self._shows_ansible = shows_ansible
+        self._lines = LiveLines("validate", moves=screen.moves)
+        self._new: list[str] = []
+        self._verdict: list[str] = []
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        if self._shows_ansible:
+            return
+        lines = self._lines.add_event(event, time.monotonic())
+        if event.get("once"):
+            self._verdict += lines
+        else:
+            self._new += lines
+
+    def add_output(self, line: str) -> None:
+        if self._shows_ansible:
+            self._new.append(line)
+
+    def refresh(self) -> None:
+        now = time.monotonic()
+        drawn: list[str] = []
+        if not self._shows_ansible:
+            self._new += self._lines.overdue(now)
+            self._new += [] if self._screen.moves else self._lines.long_steps(now)
+            columns, rows = self._screen.size()
+            drawn = self._lines.lines(columns, rows, now) if self._screen.moves else []
+        self._screen.show(self._new, drawn)
+        self._new = []
+
+    def end(self, *, was_judged: bool) -> None:
+        """Show the last lines, and remove those of the nodes.
+
+        Args:
+            was_judged: Whether the command's own summary has what the playbook reports of all nodes.
+        """
+        self._screen.show([*self._lines.finish(), *([] if was_judged else self._verdict)], [])
+
+
+def _outcome_json(outcome: NightlyOutcome, results: Path) -> dict[str, Any]:
+    """Return the outcome with the same keys always; without a night they hold null or nothing."""
+    night = outcome.night
+    return {
+        "status": outcome.status,
+        "night": night.night_id if night else None,
+        "verdict": night.verdict.value if night else None,
+        "folder": str(results / night.night_id) if night else None,
+        "nodes": [
+            {
+                "node": one.node,
+                "verdict": one.verdict.value,
+                "reasons": one.reason_texts(),
+                "plan": one.plan,
+                "did": one.did,
+            }
+            for one in (night.nodes if night else ())
+        ],
+        "lines": [sanitize(line, 1000) for line in outcome.lines],
+    }

@@ -29,7 +29,10 @@ import click
 
 from rackproof.cli.errors import ToolError
 from rackproof.cli.live_lines import LiveLines, interruption_lines
-from rackproof.cli.output import terminal_width
+from rackproof.cli.options import json_option
+from rackproof.cli.output import print_json, terminal_width
+from rackproof.cli.playbook_outcome import PlaybookOutcome
+from rackproof.cli.screen import Screen
 
 _TICK_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -39,8 +42,6 @@ _ANSIBLES_OWN = frozenset(
 )
 """Options that Ansible itself handles."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-_ROWS_LEFT = 3
-"""Number of a terminal's rows that the nodes' lines leave free."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
         type=click.Path(path_type=Path, file_okay=False),
         help="Checkout of Rackproof; by default the present folder, else the one that this command is of.",
     )
+    @json_option
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTION OF ansible-playbook]...")
     @click.pass_context
-    def command(ctx: click.Context, checkout: Path | None, arguments: tuple[str, ...]) -> None:
-        ctx.exit(run_playbook(file, checkout, arguments))
+    def command(ctx: click.Context, checkout: Path | None, as_json: bool, arguments: tuple[str, ...]) -> None:
+        ctx.exit(run_playbook(file, checkout, arguments, as_json=as_json))
 
     return command
 
@@ -84,32 +86,42 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
 _HELP = (
     "All options of ansible-playbook are taken as typed there: -l, -e, --check, --diff, and whatever stands "
     "behind --. One line for each node shows its step, rate and expected end; -v shows Ansible's own output. "
-    "The exit status is the playbook's."
+    "With --json, standard output has one JSON object at the end, and all else goes to standard error. The "
+    "exit status is the playbook's."
 )
 
 
-def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str]) -> int:
+def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, as_json: bool = False) -> int:
     """Run a playbook to its end; return its exit status.
 
     Raises:
-        ToolError: There is no checkout, or ansible-playbook is missing.
+        ToolError: There is no checkout, ansible-playbook is missing, or JSON is requested of Ansible's own
+            output.
     """
     is_quiet = not any(one in _ANSIBLES_OWN or re.fullmatch("-v+", one) for one in arguments)
+    if as_json and not is_quiet:
+        raise ToolError(
+            "--json does not go with an option by which Ansible prints its own output, such as -v"
+        )
     folder = find_checkout(file, checkout)
     name = Path(file).stem
     argv = (_program("ansible-playbook"), _path_of(folder, file), *arguments)
     program = _own_name()
     started = Playbook(name, argv, _environment(folder), shlex.join([program, name, *arguments]))
-    view = LiveLines(name, moves=_has_terminal())
-    status, was_interrupted = _Follower(started, view, quiet=is_quiet).run()
+    screen = Screen(sys.stderr if as_json else sys.stdout)
+    view = LiveLines(name, moves=screen.moves)
+    outcome = PlaybookOutcome(name)
+    status, was_interrupted = _Follower(started, view, outcome, screen, quiet=is_quiet).run()
     if was_interrupted:
         stop = shlex.join([program, "stop", *_same_places(arguments)])
         lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs)
         if not is_quiet:
             lines = [f"Interrupted. A job that was started goes on; {stop} -l HOSTS ends it.", *lines[1:]]
-        click.echo("\n".join(lines))
+        screen.show(lines, [])
     elif view.named_program and program != "rackproof":
-        click.echo(f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate")
+        screen.show([f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate"], [])
+    if as_json:
+        print_json(outcome.as_json(status, was_interrupted, view.running_jobs))
     return status
 
 
@@ -176,10 +188,6 @@ def _environment(folder: Path) -> dict[str, str]:
     return environment if is_utf8 else environment | {"LC_ALL": "C.UTF-8"}
 
 
-def _has_terminal() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
 def _let_signals_in() -> None:
     """Unblock, in the new process, the signals that are blocked in this one."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -188,13 +196,15 @@ def _let_signals_in() -> None:
 class _Follower:
     """A playbook from start to end, with its display."""
 
-    def __init__(self, playbook: Playbook, view: LiveLines, *, quiet: bool) -> None:
+    def __init__(
+        self, playbook: Playbook, view: LiveLines, outcome: PlaybookOutcome, screen: Screen, *, quiet: bool
+    ) -> None:
         self._playbook = playbook
         self._view = view
+        self._outcome = outcome
+        self._screen = screen
         self._is_quiet = quiet
-        self._moves = quiet and _has_terminal()
         self._lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        self._drawn: list[str] = []
 
     def run(self) -> tuple[int, bool]:
         """Return the exit status as a shell reports it, and whether a signal requested the end."""
@@ -214,8 +224,9 @@ class _Follower:
             # A process that the playbook left behind may keep a pipe open.
             reader.join(_LAST_WORDS_S)
             self._show()
+            self._screen.show(self._view.finish(), [])
         finally:
-            self._erase()
+            self._screen.erase()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         status = child.returncode
         return (128 - status if status < 0 else status), was_interrupted
@@ -280,17 +291,12 @@ class _Follower:
         while not self._lines.empty():
             kind, line = self._lines.get()
             lines += self._taken_in(kind, line, now)
-        if not self._moves:
+        lines += self._view.overdue(now)
+        if not self._screen.moves:
             lines += self._view.long_steps(now)
-        size = shutil.get_terminal_size()
-        rows = max(size.lines - _ROWS_LEFT, 1)
-        drawn = self._view.lines(size.columns - 1, rows, now) if self._moves else []
-        if lines or drawn != self._drawn:
-            self._erase()
-            # Write once, so that a terminal never shows half of it.
-            sys.stdout.write("".join(f"{line}\n" for line in (*lines, *drawn)))
-            sys.stdout.flush()
-            self._drawn = drawn
+        columns, rows = self._screen.size()
+        drawn = self._view.lines(columns, rows, now) if self._screen.moves else []
+        self._screen.show(lines, drawn)
 
     def _taken_in(self, kind: str, line: str, now: float) -> list[str]:
         if kind == "error":
@@ -301,14 +307,10 @@ class _Follower:
             event = json.loads(line)
         except ValueError:
             return []
-        return self._view.add_event(event, now) if isinstance(event, dict) else []
-
-    def _erase(self) -> None:
-        """Remove the nodes' lines."""
-        if self._drawn:
-            sys.stdout.write(f"\x1b[{len(self._drawn)}A\x1b[J")
-            sys.stdout.flush()
-            self._drawn = []
+        if not isinstance(event, dict):
+            return []
+        self._outcome.add_event(event)
+        return self._view.add_event(event, now)
 
 
 bench_command = playbook_command(

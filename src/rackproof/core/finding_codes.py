@@ -20,7 +20,7 @@ JOBS = {
     "log": "Logs, wherever they are read: runs, parse, import, score and nights",
     "score": "Scores of MLPerf results",
     "submission": "Packages of an MLPerf submission",
-    "provision": "Preflight of provision.yml",
+    "provision": "Preflight and record of provision.yml",
     "reimage": "Re-imaging (reimage.yml)",
 }
 """Titles of the jobs that give a code, in the order of the page."""

@@ -524,7 +524,9 @@ class JobRunner:
         return result
 
     def _cancel(self, job: Job) -> None:
-        self.shell(f"scancel --name={JOB_NAME} --nodelist={shlex.quote(','.join(job.nodes))}")
+        nodes = shlex.quote(",".join(job.nodes))
+        # Without the user, root's scancel would end another user's job of that name.
+        self.shell(f'scancel --name={JOB_NAME} --nodelist={nodes} --user="$(id -un)"')
 
 
 def classify_exit(output: str, status: str, minutes: float) -> JobResult:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 
-from rackproof.analysis.certificate.models import Certificate, EvidencePiece
+from rackproof.analysis.certificate.models import Answer, Certificate, EvidencePiece, Requirement
 from rackproof.core.records import Verdict
 from rackproof.core.text import moment, number, quantity, sanitize, size
 from rackproof.report.html import environment, style
@@ -26,7 +28,9 @@ def certificate_shell(certificate: Certificate) -> str:
             verdict=certificate.verdict,
             meaning=WORDS[certificate.verdict],
             source=sanitize(catalogue.source, 600),
+            counts=count_text(certificate, certificate.answers),
             answers=_answer_table(certificate),
+            unmeasured=_unmeasured_tables(certificate),
             left_out=[sanitize(one, 600) for one in catalogue.left_out],
             nodes=_hardware_table(certificate),
             pieces=_piece_table(certificate),
@@ -37,6 +41,20 @@ def certificate_shell(certificate: Certificate) -> str:
             version=sanitize(certificate.rackproof_version, 60),
         )
     )
+
+
+def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
+    """Return the number of each answer, and of the requirements that no evidence is about."""
+    counts = Counter(one.verdict for one in answers)
+    text = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    nothing = len(unmeasured_requirements(certificate))
+    measures = "; of the unproven, Rackproof measures nothing of"
+    return f"{len(answers)} requirements: {text}{f'{measures} {nothing}' if nothing else ''}"
+
+
+def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:
+    """Return the requirements of which Rackproof measures nothing."""
+    return [one for one in certificate.catalogue.requirements if not one.is_measured]
 
 
 def _text(value: object, limit: int = 400) -> Cell:
@@ -52,17 +70,41 @@ def _answer_table(certificate: Certificate) -> Table:
     rows = [
         (
             verdict_cell(answers[one.id].verdict),
-            _code(one.id),
+            Cell(sanitize(one.id, 200), "code", note=sanitize(one.area, 100)),
             _text(one.text, 1000),
             _text("; ".join(answers[one.id].reasons), 2000),
             _text(", ".join(answers[one.id].by), 1000),
             Cell(moment(until) if (until := answers[one.id].until) else ""),
         )
         for one in certificate.catalogue.requirements
-        if one.id in answers
+        if one.id in answers and one.is_measured
     ]
     columns = ("Answer", "Requirement", "Text", "Why", "Answered by", "Holds until")
-    return table("The answer to each requirement", columns, rows)
+    return table("The answer to each requirement that is measured, whole or in part", columns, rows)
+
+
+def _unmeasured_tables(certificate: Certificate) -> list[Table]:
+    """Return a table for each area with the requirements of which Rackproof measures nothing."""
+    areas: dict[str, list[Requirement]] = {}
+    for one in unmeasured_requirements(certificate):
+        areas.setdefault(sanitize(one.area, 100) or "Other requirements", []).append(one)
+    columns = ("Answer", "Requirement", "Text", "What would have to be shown")
+    return [
+        table(
+            area,
+            columns,
+            [
+                (
+                    verdict_cell(Verdict.UNPROVEN),
+                    _code(one.id),
+                    _text(one.text, 1000),
+                    _text(one.unmeasured, 500),
+                )
+                for one in rows
+            ],
+        )
+        for area, rows in areas.items()
+    ]
 
 
 def _hardware_table(certificate: Certificate) -> Table:

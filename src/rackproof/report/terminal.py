@@ -10,6 +10,8 @@ from rackproof.report import view
 
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
 _GAP = "  "
+_SHOWN_REASONS = 3
+"""Number of a run's reasons in the table, the only place of a playbook's output that has them."""
 _KEEP = "\N{NO-BREAK SPACE}"
 
 
@@ -115,9 +117,14 @@ def _terminal_row(run: Run) -> tuple[str, ...]:
     # A number and its unit stay on one line.
     main = "; ".join(one.brief.replace(one.amount, one.amount.replace(" ", _KEEP)) for one in headlines)
     # On a terminal a plain pass needs no reason.
-    why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
+    why = "" if run.verdict is Verdict.PASS and not run.reasons else _reason_text(view.reasons(run))
     verdict = _verdict_mark(run.verdict)
     return (verdict, sanitize(run.benchmark, 80), view.point_text(run, 80), main or NOTHING, why)
+
+
+def _reason_text(reasons: Sequence[str]) -> str:
+    more = len(reasons) - _SHOWN_REASONS
+    return "; ".join((*reasons[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])))
 
 
 def _verdict_mark(verdict: Verdict) -> str:

@@ -512,6 +512,8 @@ def reasons(run: Run) -> tuple[str, ...]:
 
 def meaning(run: Run) -> str:
     """Describe the meaning of a run's verdict in one sentence."""
+    if run.verdict is Verdict.PASS and not run.judgements and not run.logs and run.provenance == "ran":
+        return "The work ended well on all nodes. Nothing was measured."
     if run.verdict is Verdict.PASS and not run.judgements:
         return "The log shows a run that ended well. Nothing in it was judged against a reference."
     return meaning_of_all([run], run.verdict, run.run_id)

@@ -95,6 +95,11 @@ def answer(
         ((run(2, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "pass", ""),
+        # One GPU shows nothing of the other.
+        ((run(parameters={"gpus": 1}),), "unproven", "no run was on all GPUs of the node"),
+        ((run(parameters={"gpus": 0}),), "unproven", "no run was on all GPUs of the node"),
+        ((run(30, parameters={"gpus": 2}), run(1, parameters={"gpus": 1})), "unproven", "on all GPUs"),
+        ((run(parameters={"gpus": 1}, nodes=(node(gpus=()),)),), "unproven", "GPUs changed"),
         # What is gone hides nothing.
         ((run(2), run(1, "unproven", gone=True, nodes=(Node(name="n1"),))), "unproven", "is unproven"),
         ((run(2, "unproven", gone=True, nodes=(Node(name="n1"),)), run(1)), "pass", ""),
@@ -112,7 +117,7 @@ def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: 
     ("evidence", "verdict", "reason"),
     [
         ((run(),), "pass", ""),
-        ((run(judgements=()),), "unproven", "no run has gemm_best judged"),
+        ((run(judgements=()),), "unproven", "no run on all GPUs has gemm_best judged"),
         (
             (run(judgements=(Judgement(metric="other", verdict=Verdict.PASS, reason=""),)),),
             "unproven",
@@ -125,7 +130,12 @@ def test_runs_answer(evidence: tuple[EvidencePiece, ...], verdict: str, reason: 
                 ),
             ),
             "unproven",
-            "no run has gemm_best judged",
+            "no run on all GPUs has gemm_best judged",
+        ),
+        (
+            (run(parameters={"gpus": 1}), run(2, judgements=(), parameters={"gpus": 2})),
+            "unproven",
+            "no run on all GPUs has gemm_best judged",
         ),
         # A point of a sweep may not have it.
         ((run(judgements=(), parameters={"gpus": 1}), run(2, parameters={"gpus": 2})), "pass", ""),
@@ -196,6 +206,43 @@ def test_nights_answer(row: dict[str, Any], evidence: tuple[EvidencePiece, ...],
     assert found.verdict.value == verdict, found.reasons
 
 
+def test_a_night_without_its_snapshot_is_not_called_other_hardware() -> None:
+    found = answer(night(nodes=(Node(name="n1"),), objections=("the snapshot of n1 is gone",)), night=True)
+    assert found.verdict is Verdict.UNPROVEN
+    assert found.reasons[0] == "n1: night-1-pass: the snapshot of n1 is gone"
+    assert "other hardware" not in "; ".join(found.reasons)
+
+
+WHOLE = {"max_age_days": None, "unmeasured": "the provider's API"}
+PART = {"benchmarks": ("gemm",), "unmeasured": "the API", "measured": "speeds"}
+
+
+@pytest.mark.parametrize(
+    ("row", "evidence", "verdict", "reasons"),
+    [
+        (WHOLE, (), "unproven", ("not measured by Rackproof: the provider's API",)),
+        (WHOLE, (run(), night()), "unproven", ("not measured by Rackproof: the provider's API",)),
+        (PART, (run(),), "unproven", ("not measured", "measured (nothing against it): speeds")),
+        (PART, (run(verdict="degraded"),), "unproven", ("not measured", "measured (degraded)", "n1: gemm")),
+        (PART, (), "unproven", ("not measured", "measured (unproven): speeds", "n1: gemm: there is no run")),
+        (PART, (run(11),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
+        (PART, (run(-1),), "unproven", ("not measured", "measured (unproven)", "n1: gemm")),
+        # What fails is the first reason.
+        (PART, (run(verdict="fail"),), "fail", ("n1: gemm", "not measured", "measured (fail): speeds")),
+        (PART | {"night": True}, (night(1, "fail"),), "fail", ("n1: health", "not measured")),
+    ],
+)
+def test_a_requirement_that_is_not_measured_whole_never_passes(
+    row: dict[str, Any], evidence: tuple[EvidencePiece, ...], verdict: str, reasons: tuple[str, ...]
+) -> None:
+    found = answer(*evidence, **row)
+    assert found.verdict.value == verdict
+    assert found.until is None
+    for begin, reason in zip(reasons, found.reasons, strict=False):
+        assert reason.startswith(begin), found.reasons
+    assert len(found.reasons) >= len(reasons)
+
+
 def test_an_answer_holds_until_its_oldest_evidence_is_too_old() -> None:
     pieces = (run(4, parameters={"gpus": 1}), run(1, parameters={"gpus": 2}))
     found = answer(*pieces)
@@ -219,6 +266,11 @@ def test_a_node_that_was_never_seen_is_unproven() -> None:
         ({"night": True, "scope": "rack"}, "its scope is node"),
         ({"night": True, "max_age_days": 0}, "greater than 0"),
         ({"night": True, "nigth": True}, "Extra inputs"),
+        ({"night": True, "max_age_days": None}, "add max_age_days"),
+        ({"night": True, "unmeasured": "the API"}, "needs measured"),
+        ({"night": True, "measured": "health"}, "needs measured"),
+        ({"unmeasured": "the API", "measured": "health"}, "needs measured"),
+        ({"unmeasured": "the API", "codes": ("xid_*",), "reads": ("kernel_log",)}, "add night"),
     ],
 )
 def test_a_requirement_that_nothing_can_answer_is_refused(row: dict[str, Any], wrong: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Run
 from rackproof.store.run_folder import iter_runs
 from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, start
@@ -235,10 +236,68 @@ def test_ten_clean_repeats_make_a_package_that_the_official_checker_accepts(clus
 
 
 def test_a_dry_run_touches_nothing(cluster: Rack) -> None:
-    status, output = cluster("gpt_oss_20b", "--check")
+    looked = "find /shared /var/lib/rackproof -newer /run/before -not -path '*/slurm*' 2> /dev/null"
+    assert cluster.ssh(cluster.nodes[0], "touch /run/before").returncode == 0
+    status, output = cluster("llama31_8b", "--check")
     assert status == 0, output
-    assert "sbatch -N 2 --nodelist=" + ",".join(cluster.nodes) in output
+    assert "sbatch -N 2 --nodelist=" + compress_hostlist(cluster.nodes) in output
+    assert "llama31_8b-amd:20251008 is sha256:" in output
     assert not cluster.results.exists()
+    assert cluster.ssh(cluster.nodes[0], looked).stdout == ""
+
+
+def test_a_dry_run_lists_all_that_the_rack_lacks(cluster: Rack) -> None:
+    node = cluster.nodes[1]
+    lacks = {
+        "bench_images": {"llama31_8b": "nvdlfwea/mlperftv51/llama31_8b-arm:20250922"},
+        "bench_shared": "/not-mounted/rackproof",
+        "bench_size_factor": 1000,
+    }
+    cluster.ssh(CONTROLLER, f"scontrol update nodename={node} state=drain reason='bad fan, ticket 7'")
+    try:
+        status, output = cluster("llama31_8b", "--check", **lacks)
+    finally:
+        cluster.ssh(CONTROLLER, f"scontrol update nodename={node} state=resume")
+    assert status == 2, output
+    listed = " ".join(output.split("Before the runs can be made:")[-1].split())
+    for words in (
+        "/not-mounted/rackproof is not on",
+        "llama31_8b-arm:20250922 is for arm64",
+        "GB of llama31_8b are to come",
+        f"{node} is drained in Slurm (bad fan, ticket 7)",
+    ):
+        assert words in listed, listed
+    status, output = cluster("gpt_oss_20b", "--check")
+    assert status == 2, output
+    assert "gpt_oss_20b:latest is not in the registry" in output
+    assert not cluster.results.exists()
+
+
+def test_a_preflight_is_judged_by_the_reference_of_its_ranks_size_and_type(cluster: Rack) -> None:
+    """The fake ends at 62 MiB in half, on eight ranks; other cases have a rate ten times as high."""
+    case = {"ranks": "8", "size_bytes": "65011712", "dtype": "half"}
+    others = [
+        {**case, "ranks": "72"},
+        {**case, "size_bytes": "1073741824"},
+        {**case, "dtype": "float"},
+    ]
+    bounds = {"metric": "nccl_preflight_busbw", "low": -0.2, "warn": -0.1, "high": 0.4, "unit": "GB/s"}
+    references = [{**bounds, "labels": labels, "value": 3110, "source": "another case"} for labels in others]
+    status, output = cluster("llama2_70b_lora", bench_sku_references=references)
+    assert status == 0, output
+    references.append({**bounds, "labels": case, "value": 3110, "source": "its own case"})
+    status, output = cluster("llama2_70b_lora", bench_sku_references=references)
+    assert status == 2, output
+    without, judged = (
+        next(one for one in run.judgements if one.metric == "nccl_preflight_busbw")
+        for run in sorted(cluster.runs(), key=lambda run: run.run_id)
+    )
+    assert case.items() <= judged.labels.items()
+    # No number of another case stands in: it is unproven, and gates where references are required.
+    assert (without.verdict.value, without.reference) == ("unproven", None)
+    assert judged.verdict.value == "fail"
+    assert judged.reference is not None
+    assert judged.reference.source == "its own case"
 
 
 def test_an_image_for_other_processors_is_refused_and_no_node_starts_it(cluster: Rack) -> None:

@@ -169,6 +169,39 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
     broken.clear()
 
 
+@pytest.mark.usefixtures("sound")
+def test_a_node_that_left_its_nvlink_domain_is_found(
+    root: Path, tmp_path: Path, rack: Command, driver: Command
+) -> None:
+    """First in another domain than the night before, then in none: its GPUs still pass every other check."""
+    results = tmp_path / "results"
+
+    def night() -> dict[str, NodeNight]:
+        done = play(root, "validate.yml", [BAD, THEIRS], "-e", f"validate_results={results}")
+        assert night_folders(results), done.stdout + done.stderr
+        return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
+
+    def fabric(one: NodeNight) -> set[tuple[str, str]]:
+        return {(f.code, f.verdict.value) for f in one.findings if f.code.startswith("fabric")}
+
+    hardware = "/var/lib/rack/hardware.json"
+    other = f'sed -i.kept -E \'s/("cluster_uuid": *")[0-9a-f]{{8}}/\\1deadbeef/\' {hardware}'
+    assert {one.verdict.value for one in night().values()} == {"pass"}
+    assert rack(BAD, other).returncode == 0
+    try:
+        found = night()
+        assert fabric(found[BAD]) == {("fabric_changed", "degraded")}, found[BAD].reason_texts()
+        assert rack(BAD, f"mv {hardware}.kept {hardware}").returncode == 0
+        assert driver("fault", BAD, "no-nvlink-domain").returncode == 0
+        found = night()
+        # Of all nodes of an NVL72 only this one: on an HGX the same words are normal.
+        assert ("fabric_failed", "fail") in fabric(found[BAD]), found[BAD].reason_texts()
+        assert found[THEIRS].verdict.value == "pass"
+    finally:
+        rack(BAD, f"! [ -f {hardware}.kept ] || mv {hardware}.kept {hardware}")
+        driver("fault", BAD, "no-nvlink-domain", "--off")
+
+
 @pytest.mark.torch
 def test_idle_nodes_are_measured_by_slurm_s_jobs_alone_and_as_a_pair(
     root: Path, tmp_path: Path, slurm: Command, shared_torch: str

@@ -14,7 +14,8 @@ from rackproof.core.records import Verdict
 from rackproof.jobs.bench import planning, tasks
 from rackproof.jobs.bench.record import job_seal
 from rackproof.jobs.bench.tasks import BenchError, Choice, NodeAnswer, PlanOutcome
-from rackproof.store.run_folder import read_run, write_run
+from rackproof.report.terminal import terminal_table
+from rackproof.store.run_folder import iter_runs, read_run, write_run
 from rackproof.store.sealed_json import seal_json
 from tests.jobs.bench.log_states import stated_log
 
@@ -283,7 +284,10 @@ def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None
     assert site.record(first, log=None, job=running, failure=failure) == "unproven"
     report = tasks.report_plan(site.results, first.plan.plan_id)
     assert report.gates
-    assert "start the playbook again" in report.message
+    (recorded,) = iter_runs(site.results)
+    # The table below the message has the reasons.
+    assert "start the playbook again" in terminal_table([recorded], width=400)
+    assert recorded.reasons[0] not in report.message
 
     second = site.plan()
     assert second.resumed
@@ -543,3 +547,48 @@ def test_a_plan_without_skus_gives_all_nodes_that_of_the_lead(site: Site) -> Non
     site.record(outcome, facts={"n1": FACTS, "n2": FACTS}, sku="gb300", sku_gpus=4)
     findings = read_run(site.results / outcome.plan.runs[0].run_id).findings
     assert any(one.message.startswith("n2: has 0 of 4 GPUs") for one in findings)
+
+
+SPEED_LOG = "speed 100\ndone\n"
+WATCHED = {
+    "cpus": 2, "seconds": 4.0, "disturbed_s": 0.0, "others_s": 0.0, "stolen_s": 0.0, "names": [],
+    "begin": None, "end": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("machine", "idle", "reason"),
+    [
+        (WATCHED, True, ""),
+        (None, True, "n1 is not known to have been idle"),
+        (None, False, ""),
+    ],
+)
+def test_a_speed_of_a_machine_that_was_not_watched_is_unproven(
+    site: Site, machine: dict[str, Any] | None, idle: bool, reason: str
+) -> None:
+    text = PROGRAM.replace("judge: [{metric: speed}]", "judge: [{metric: speed, at_least: 90}]")
+    (site.definitions / "disk.yml").write_text(text)
+    outcome = site.plan(benchmarks=["disk"], suite="")
+    (planned,) = outcome.plan.runs
+    job = {
+        "id": planned.run_id,
+        "phase": "ended",
+        "ended_by": "itself",
+        "exit_status": 0,
+        "succeeded": True,
+        "started": 0,
+        "ended": 4,
+        "elapsed_s": 4.0,
+        **stated_log(SPEED_LOG.encode()),
+        **({"machine": machine} if machine else {}),
+    }
+    verdict = site.record(
+        outcome,
+        log=SPEED_LOG,
+        job={**job, "seal": job_seal(job)},
+        required=tasks.Requirements(references=False, idle=idle),
+    )
+    (run,) = iter_runs(site.results)
+    assert verdict is (Verdict.UNPROVEN if reason else Verdict.PASS), run.reasons
+    assert any(reason in one for one in run.reasons) or not reason

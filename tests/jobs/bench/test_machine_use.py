@@ -58,6 +58,37 @@ def test_the_reason_names_node_others_and_what_to_do() -> None:
     assert "\x1b" not in reason
 
 
+ENDED = {"phase": "ended", "ended_by": "itself", "elapsed_s": 60.0}
+QUIET = {**USE, "disturbed_s": 0.0, "others_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (ENDED, "states nothing of its use"),
+        ({**ENDED, "machine": None}, "states nothing of its use"),
+        ({**ENDED, "machine": "x"}, "states nothing of its use"),
+        ({**ENDED, "machine": {**QUIET, "seconds": 0.0, "cpus": 0}}, "states only 0 of 60 s of its use"),
+        ({**ENDED, "machine": {**QUIET, "seconds": 20.0}}, "states only 20 of 60 s of its use"),
+        ({**ENDED, "machine": {**QUIET, "seconds": float("nan")}}, "states only nan of 60 s of its use"),
+        ({**ENDED, "machine": QUIET}, ""),
+        # What a machine does not report does not make it busy.
+        ({**ENDED, "machine": {**QUIET, "begin": None}}, ""),
+        ({**ENDED, "elapsed_s": 0.04, "machine": {**QUIET, "seconds": 0.0}}, ""),
+        # The run of a job whose end is not known, or that was ended, is judged by that.
+        ({}, ""),
+        ({**ENDED, "phase": "running"}, ""),
+        ({**ENDED, "ended_by": "supervisor_died"}, ""),
+    ],
+)
+def test_a_machine_that_was_not_watched_is_not_known_to_be_idle(job: dict[str, Any], said: str) -> None:
+    reason = busy_reason(read_machine_use({"n1": job}), {"n1": job})
+    assert said in reason
+    assert bool(reason) == bool(said)
+    # A log that no supervisor of ours wrote has no job.
+    assert busy_reason(read_machine_use({"n1": job}), {}) == ""
+
+
 @pytest.mark.parametrize("raw", [None, [], "x", {}, {"cpus": "many"}, {**USE, "more": 1}])
 def test_a_state_that_makes_no_sense_is_left_out(raw: object) -> None:
     assert read_machine_use({"n1": {"machine": raw}, "n2": {"machine": USE}}).keys() == {"n2"}

@@ -15,6 +15,7 @@ from rackproof.core.definitions import DefinitionError, LoadedDefinition
 from rackproof.core.records import Gpu, Node, Run
 from rackproof.jobs.bench import launch_slurm, planning
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 from rackproof.store.run_folder import ResultsError, write_run
@@ -95,7 +96,7 @@ def test_an_unknown_parameter_is_refused_with_near_names(train: LoadedDefinition
 def test_nodes_that_did_not_answer_stay_in_the_plan(train: LoadedDefinition) -> None:
     made = plan(train, unreached=["n2"])
     assert made.unreached == ("n2",)
-    assert "not reached: n2" in planning.describe_plan(made)
+    assert "not reached: n2" in describe_plan(made)
 
 
 def test_run_ids_stay_distinct_when_chance_repeats_itself(
@@ -116,7 +117,7 @@ def test_a_benchmark_of_which_every_point_is_excluded_is_named(
     )
     made = plan(alone, gpus=1, overrides=overrides)
     assert made.runs == ()
-    assert "train: " in planning.describe_plan(made)
+    assert "train: " in describe_plan(made)
     assert "excludes" in made.skipped[0].reason
     assert made.unused == {"n1": f"train: {made.skipped[0].reason}"}
 
@@ -237,7 +238,7 @@ def test_a_missing_or_damaged_plan_names_what_to_do(tmp_path: Path) -> None:
 
 def test_the_plan_says_how_long_it_takes_when_all_is_known(train: LoadedDefinition) -> None:
     known = plan(train, suite="sweep", estimate=lambda *_: 10.0)
-    assert "6 runs, about 60 s" in planning.describe_plan(known)
+    assert "6 runs, about 60 s" in describe_plan(known)
     assert plan(train).expected_s is None
 
 
@@ -482,11 +483,11 @@ def test_the_lead_can_be_named(big: LoadedDefinition) -> None:
 
 
 def test_a_dry_run_says_what_would_be_pulled_staged_and_submitted(big: LoadedDefinition) -> None:
-    text = planning.describe_plan(rack_plan(big, site={"partition": "batch", "image_tags": {"big": "2"}}))
+    text = describe_plan(rack_plan(big, site={"partition": "batch", "image_tags": {"big": "2"}}))
     assert "pull    nvcr.io/a/b:2" in text
     assert "stage   /shared/data/big/data unless it is there, 3 GB" in text
     assert "config_GB300_2x4x*.sh" in text
-    assert "sbatch -N 2 --nodelist=a0,a1 --partition=batch run.sub" in text
+    assert "sbatch -N 2 --nodelist=a[0-1] --partition=batch run.sub" in text
 
 
 def test_repeats_end_when_the_result_cannot_become_valid_any_more(

@@ -11,6 +11,7 @@ from rackproof.core.definitions import DefinitionError, LoadedDefinition
 from rackproof.core.records import Gpu, Node
 from rackproof.jobs.bench import planning
 from rackproof.jobs.bench.node_setup import ExperimentConfig, Storage
+from rackproof.jobs.bench.plan_text import describe_plan
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 
@@ -82,16 +83,16 @@ def test_a_filter_that_names_no_parameter_is_refused(tmp_path: Path, kind: str) 
 
 def test_a_plan_says_how_many_runs_and_how_long(tmp_path: Path) -> None:
     one = loaded(tmp_path)
-    assert planning.describe_plan(plan(one)).startswith(
+    assert describe_plan(plan(one)).startswith(
         "train: 8 runs; 8 have no successful run here yet and take at most 1 h 20 min by their limits\n"
     )
     half = plan(one, estimate=lambda name, point, node: 50.0 if point["network"] == "host" else None)
-    assert planning.describe_plan(half).splitlines()[0] == (
+    assert describe_plan(half).splitlines()[0] == (
         "train: 8 runs, about 200 s for 4 of them by earlier runs; 4 have no successful run here yet and "
         "take at most 40 min 00 s by their limits"
     )
     every = plan(one, estimate=lambda *_: 50.0)
-    assert planning.describe_plan(every).splitlines()[0] == "train: 8 runs, about 400 s by earlier runs"
+    assert describe_plan(every).splitlines()[0] == "train: 8 runs, about 400 s by earlier runs"
 
 
 def test_an_estimate_is_asked_for_the_point_as_runs_record_it(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -36,11 +36,32 @@ do = os.environ["DO"]
 print("TASK [Take snapshots of the nodes]", flush=True)
 if do == "hang":
     time.sleep(60)
+for host in ("n2", "n1"):
+    end = {{"kind": "end", "host": host, "state": "unreachable", "task": "validate : Take snapshots"}}
+    with open(os.environ["RACKPROOF_EVENTS_PIPE"], "w") as pipe:
+        pipe.write(json.dumps(end) + "\\n")
 if do == "die":
     sys.exit("ERROR! the inventory cannot be read")
 a_night(results, {{1: gathered(1, gone=2)}} if do == "bad" else {{1: None}} if do == "lost" else {{}})
 sys.exit(2 if do != "good" else 0)
 """
+
+
+class View(StringIO):
+    """What a night showed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Any] = []
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        self.events.append(event)
+
+    def add_output(self, line: str) -> None:
+        self.write(line + "\n")
+
+    def refresh(self) -> None:
+        """Nothing is drawn."""
 
 
 class Hook(BaseHTTPRequestHandler):
@@ -111,13 +132,14 @@ def test_the_exit_status_separates_the_fleets_faults_from_the_tools(
 ) -> None:
     monkeypatch.setenv("DO", do)
     file = settings.results / "rackproof.prom"
-    done = run_nightly(NightlySettings(**(vars(settings) | {"metrics": file})), StringIO())
+    done = run_nightly(NightlySettings(**(vars(settings) | {"metrics": file})), View())
     assert done.status == status
     assert done.lines[0].startswith(first)
     (said,) = hook.said
     assert said.startswith(first)
     if status == 1:
         assert "the inventory cannot be read" in said
+        assert "unreachable: n[1-2]" in said
     else:
         assert f"https://example.org/r/{night_folders(settings.results)[0].name}/index.html" in said
     text = file.read_text()
@@ -130,7 +152,7 @@ def test_what_changed_is_reported_before_what_is_wrong(
 ) -> None:
     for do in ("good", "bad"):
         monkeypatch.setenv("DO", do)
-        run_nightly(settings, StringIO())
+        run_nightly(settings, View())
     said = hook.said[1]
     assert said.index("changed: r1-n02: pass → fail") < said.index("fail r1-n02:")
 
@@ -138,7 +160,7 @@ def test_what_changed_is_reported_before_what_is_wrong(
 def test_a_playbook_that_hangs_is_stopped(settings: NightlySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO", "hang")
     begin_ = time.monotonic()
-    done = run_nightly(NightlySettings(**(vars(settings) | {"timeout_s": 1.5})), StringIO())
+    done = run_nightly(NightlySettings(**(vars(settings) | {"timeout_s": 1.5})), View())
     assert time.monotonic() - begin_ < 15
     assert done.status == 1
     assert "was stopped after" in done.lines[0]
@@ -162,11 +184,11 @@ def test_a_webhook_that_refuses_is_a_fault_of_the_tool_and_stays_secret(
 ) -> None:
     monkeypatch.setenv("DO", "good")
     hook.status = 500
-    done = run_nightly(settings, StringIO())
+    done = run_nightly(settings, View())
     assert done.status == 1
     assert done.lines[-1] == "note: webhook failed: it answered 500"
     monkeypatch.setenv(nightly.WEBHOOK, "file:///etc/S3CRET")
-    done = run_nightly(settings, StringIO())
+    done = run_nightly(settings, View())
     assert "holds no URL" in done.lines[-1]
     assert not any("S3CRET" in line for line in done.lines)
 
@@ -218,12 +240,12 @@ def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(NightlyError, match=rf"another nightly runs \(pid {other.pid}\)"):
-            run_nightly(settings, StringIO())
+            run_nightly(settings, View())
         other.kill()
         other.wait()
     # What the killed one left says that it was interrupted; an end, good or bad, says so too.
     assert (settings.results / nightly.LOCK).read_text() == str(other.pid)
-    assert run_nightly(settings, StringIO()).status == 0
+    assert run_nightly(settings, View()).status == 0
     assert (settings.results / nightly.LOCK).read_text() == ""
 
 
@@ -258,7 +280,7 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
 
 def test_a_folder_without_a_playbook_is_refused(settings: NightlySettings, tmp_path: Path) -> None:
     with pytest.raises(NightlyError, match="holds no validate"):
-        run_nightly(NightlySettings(results=tmp_path, checkout=tmp_path), StringIO())
+        run_nightly(NightlySettings(results=tmp_path, checkout=tmp_path), View())
 
 
 def test_the_playbook_gets_no_secret_that_it_does_not_need(
@@ -272,7 +294,7 @@ def test_the_playbook_gets_no_secret_that_it_does_not_need(
     # What a killed one left goes; a folder of one that is alive stays.
     for pid in (2**22 + 1, os.getppid()):
         (tmp_path / f"tmp/rackproof-nightly-{pid}-x").mkdir()
-    said = StringIO()
+    said = View()
     assert run_nightly(settings, said).status == 0
     assert "TASK [Take snapshots of the nodes]" in said.getvalue()
     seen = json.loads((tmp_path / "seen.json").read_text())
@@ -286,7 +308,7 @@ def test_what_the_playbook_says_is_there_while_it_runs(
     settings: NightlySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DO", "hang")
-    said = StringIO()
+    said = View()
     thread = threading.Thread(
         target=run_nightly,
         args=(NightlySettings(**(vars(settings) | {"timeout_s": 20.0})), said),

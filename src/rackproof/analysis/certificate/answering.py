@@ -73,6 +73,12 @@ def whole_verdict(answers: Sequence[Answer]) -> Verdict:
 
 def _answer(question: _Question) -> Answer:
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
+    measured = worst(part.verdict for part in parts)
+    # A failure is the first thing to read.
+    parts = sorted(
+        [*_unmeasured_parts(question.requirement, measured), *parts],
+        key=lambda part: part.verdict is not Verdict.FAIL,
+    )
     verdict = worst(part.verdict for part in parts)
     reasons = dict.fromkeys(part.reason for part in parts if part.verdict is not Verdict.PASS)
     pieces = {part.piece.id: part.piece for part in parts if part.piece}
@@ -87,11 +93,22 @@ def _answer(question: _Question) -> Answer:
     )
 
 
+def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_Part]:
+    """Yield what no evidence can show: a requirement that is measured in part is not a pass."""
+    if requirement.unmeasured:
+        yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
+    if requirement.measured:
+        found = "nothing against it" if measured is Verdict.PASS else measured.value
+        yield _Part(Verdict.UNPROVEN, f"measured ({found}): {requirement.measured}")
+
+
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
     runs = []
     for benchmark in question.requirement.benchmarks:
         counted, doubt = _counted_runs(question, name, benchmark)
         yield from _parts_of_benchmark(question, f"{name}: {benchmark}", counted, doubt)
+        if counted and not any(_uses_all_gpus(piece, name) for piece in counted):
+            yield _Part(Verdict.UNPROVEN, f"{name}: {benchmark}: no run was on all GPUs of the node")
         runs += counted
     yield from _metric_parts(question, name, runs)
     if question.requirement.night:
@@ -142,7 +159,8 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
         return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is still to come"
     if _is_old(question, piece):
         days = (question.at - piece.moment) / timedelta(days=1)
-        return f"it is {days:.1f} days old, more than {question.requirement.max_age_days:g}"
+        allowed = question.requirement.max_age / timedelta(days=1)
+        return f"it is {days:.1f} days old, more than {allowed:g}"
     return ""
 
 
@@ -163,6 +181,12 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
     # A failure does not become a pass with time.
     failed = [piece for piece in newest.values() if piece.verdict is Verdict.FAIL and piece not in fresh]
     return fresh + failed or list(newest.values()), doubt
+
+
+def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
+    """Return whether a run was on all GPUs of its node; a run on one shows nothing of the others."""
+    used, node = piece.parameters.get("gpus"), piece.node(name)
+    return node is None or not isinstance(used, int | float) or used >= len(node.gpus)
 
 
 def _parts_of_benchmark(
@@ -195,8 +219,8 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
             for one in piece.judgements
             if one.metric == metric and one.gating
         ]
-        if not judged:
-            yield _Part(Verdict.UNPROVEN, f"{name}: no run has {metric} judged")
+        if not any(_uses_all_gpus(piece, name) for _, piece in judged):
+            yield _Part(Verdict.UNPROVEN, f"{name}: no run on all GPUs has {metric} judged")
         for verdict, piece in judged:
             yield _Part(verdict, f"{name}: {metric} of {piece.id} is {verdict.value}", piece)
 
@@ -211,7 +235,9 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
         return
     night = nights[-1]
     if other := _doubt(question, night, name):
-        yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {other}", night)
+        # Without its snapshot, a node looks like other hardware.
+        why = "; ".join(night.objections) or other
+        yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {why}", night)
     if question.requirement.codes:
         yield _piece_part(question, night, Verdict.PASS, name)
         yield from _finding_parts(question, night, name)

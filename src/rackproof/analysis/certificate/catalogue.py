@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from rackproof.analysis.certificate.models import Catalogue, CertificateError
+from rackproof.core.finding_codes import find_code, near_codes, registry
 from rackproof.core.text import sanitize
 from rackproof.store.run_folder import read_file
 
@@ -25,28 +27,43 @@ def load_catalogue(name: str) -> Catalogue:
     """Return a shipped catalogue by its name, or that of a file.
 
     Raises:
-        CertificateError: There is none, or it is damaged; names file and key.
+        CertificateError: There is none, it is damaged, or names a code that no night gives; the
+            message names file and key.
     """
     if name in catalogue_names():
         found = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
         return _parse(found.read_bytes(), name)
     try:
         data = read_file(Path(name), _LARGEST)
-    except OSError as error:
+    except FileNotFoundError:
         known = ", ".join(catalogue_names())
-        raise CertificateError(
-            f"no catalogue {name}: it is none of {known}, and no file ({error.strerror})"
-        ) from None
+        raise CertificateError(f"no catalogue {name}: it is none of {known}, and no file") from None
+    except OSError as error:
+        raise CertificateError(f"cannot read the catalogue {name}: {error.strerror}") from None
     return _parse(data, name)
 
 
 def _parse(data: bytes, name: str) -> Catalogue:
     try:
-        return Catalogue.model_validate(yaml.safe_load(data))
+        catalogue = Catalogue.model_validate(yaml.safe_load(data))
     except ValidationError as error:
         shown = "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'catalogue'}: {one['msg']}" for one in error.errors()[:3]
+            f"{'.'.join(map(str, one['loc'])) or 'catalogue'}: {one['msg'].removeprefix('Value error, ')}"
+            for one in error.errors()[:3]
         )
         raise CertificateError(f"{name}: {sanitize(shown, 600)}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CertificateError(f"{name} is not YAML: {sanitize(error, 300)}") from None
+    # No night has a finding of a misspelt code: it would be a pass for ever.
+    for row in catalogue.requirements:
+        if wrong := next((code for code in row.codes if not is_night_code(code)), ""):
+            near = " or ".join(near_codes(wrong)) or "one of docs/using/codes.md"
+            raise CertificateError(f"{name}: {row.id}: no night gives the code {wrong}; perhaps {near}")
+    return catalogue
+
+
+def is_night_code(pattern: str) -> bool:
+    """Return whether a night can give a finding whose code matches a pattern."""
+    entry = find_code(pattern)
+    matching = (one for code, one in registry().items() if fnmatchcase(code, pattern))
+    return any("night" in one.jobs for one in ([entry] if entry else matching))

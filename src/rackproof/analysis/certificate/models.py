@@ -27,12 +27,21 @@ class Requirement(Record):
     Every benchmark must have run, and each ``metric`` must be judged in one of these runs. With
     ``night``, the last night of each node counts: all of it or, with ``codes``, only the findings
     with these codes, if the tools in ``reads`` answered.
+
+    Attributes:
+        area: The heading under which a page shows the row.
+        unmeasured: What the requirement asks and Rackproof does not measure. Then the answer is at best
+            unproven: evidence of a part can only make it a failure.
+        measured: The part that the evidence is about, where it is only a part.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
     text: Annotated[str, StringConstraints(min_length=10, max_length=1000)]
+    area: Annotated[str, StringConstraints(max_length=100)] = ""
+    unmeasured: Annotated[str, StringConstraints(max_length=500)] = ""
+    measured: Annotated[str, StringConstraints(max_length=500)] = ""
     scope: Scope = "node"
-    max_age_days: float = Field(gt=0, le=3660)
+    max_age_days: Annotated[float, Field(gt=0, le=3660)] | None = None
     benchmarks: tuple[Name, ...] = ()
     metrics: tuple[Name, ...] = ()
     night: bool = False
@@ -41,8 +50,12 @@ class Requirement(Record):
 
     @model_validator(mode="after")
     def _answerable(self) -> Requirement:
-        if not (self.benchmarks or self.night):
-            raise ValueError("a requirement names benchmarks, or night: true")
+        if not (self.is_measured or self.unmeasured):
+            raise ValueError("a requirement names benchmarks, or night: true, or what is unmeasured")
+        if self.is_measured and self.max_age_days is None:
+            raise ValueError("evidence grows old: add max_age_days")
+        if bool(self.measured) != bool(self.is_measured and self.unmeasured):
+            raise ValueError("unmeasured with evidence of a part needs measured, which describes this part")
         if (self.codes or self.reads) and not self.night:
             raise ValueError("codes and reads are those of a night: add night: true")
         if bool(self.codes) != bool(self.reads):
@@ -54,9 +67,14 @@ class Requirement(Record):
         return self
 
     @property
+    def is_measured(self) -> bool:
+        """Return whether any evidence answers the requirement or a part of it."""
+        return bool(self.benchmarks or self.night)
+
+    @property
     def max_age(self) -> timedelta:
         """Return the largest allowed age of the evidence."""
-        return timedelta(days=self.max_age_days)
+        return timedelta(days=self.max_age_days or 0)
 
     def names_code(self, code: str) -> bool:
         """Return whether findings with this code answer the requirement; without codes, all do."""

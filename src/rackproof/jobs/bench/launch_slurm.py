@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
@@ -24,6 +24,7 @@ from rackproof.core.definitions import (
     Scalar,
     substitute_variables,
 )
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Node, Record
 from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
@@ -102,42 +103,54 @@ class Site(Record):
         return dict.fromkeys(self.secrets, HIDDEN)
 
 
+def unreached_obstacle(unreached: Sequence[str]) -> str:
+    """Return why no job can use all nodes of a rack together where some did not answer, or ""."""
+    # A smaller rack would need another config: its result would belong to another benchmark.
+    if not unreached:
+        return ""
+    left_out = (
+        f"leave it out with -l 'RACK:!{unreached[0]}'" if len(unreached) == 1 else "limit those that do"
+    )
+    return (
+        f"it runs on all nodes of the rack together, and {compress_hostlist(unreached)} did not answer: mend "
+        f"that, or {left_out}"
+    )
+
+
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
     """Return the reason why no job can use all nodes of a rack together, or "" if there is none."""
-    # A smaller rack would need another config: its result would belong to another benchmark.
     if unreached:
-        return (
-            f"it runs on all nodes of the rack together, and {', '.join(unreached)} did not answer: mend "
-            f"that, or leave it out with -l 'RACK:!{unreached[0]}'"
-        )
+        return unreached_obstacle(unreached)
     if not site.shared.startswith("/"):
         return "bench_shared is not set: name a folder on storage that all nodes share"
     return ""
 
 
-def slurm_obstacle(
-    loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
-) -> str:
-    """Return the reason why the nodes cannot run the benchmark by Slurm, or "" if there is none.
+def slurm_obstacles(
+    loaded: LoadedDefinition, site: Site, unreached: Sequence[str], *, with_image: bool
+) -> Iterator[str]:
+    """Yield each reason why the nodes cannot run the benchmark by Slurm.
 
     The checks are, in this order: nodes that did not answer, shared storage, an image for the nodes'
     architecture, a config for the SKU, and the SKU's number of GPUs.
+
+    Args:
+        loaded: The benchmark's definition.
+        site: The Slurm cluster.
+        unreached: The requested nodes that did not answer.
+        with_image: Whether to check the image: not where no node answered, or their architectures differ.
     """
-    obstacle = rack_obstacle(site, unreached)
-    if obstacle:
-        return obstacle
-    obstacle = _image_obstacle(loaded, site)
-    if obstacle:
-        return obstacle
+    yield unreached_obstacle(unreached)
+    yield rack_obstacle(site, ())
+    if with_image:
+        yield _image_obstacle(loaded, site)
     configs = loaded.definition.configs
     if configs is not None and not site.config and site.sku not in configs.systems:
         known = ", ".join(configs.systems)
-        return (
-            f"no config for SKU {site.sku or '(none: set bench_sku)'}; there are {known}; or set bench_config"
-        )
+        sku = site.sku or "(none: set bench_sku)"
+        yield f"no config for SKU {sku}; there are {known}; or set bench_config"
     if not site.config and site.sku_gpus < 1:
-        return "bench_sku_gpus is not set: the config is chosen by it; or set bench_config"
-    return ""
+        yield "bench_sku_gpus is not set: the config is chosen by it; or set bench_config"
 
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
@@ -299,16 +312,31 @@ def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[
     definition = loaded.definition
     if definition.container is None:
         return []
-    repository, tag = image_of(loaded, site)
-    where = "imported once to shared storage" if site.image == "squashfs" else "on each node"
-    kind = f"for {site.architecture}, " if site.architecture else ""
-    lines = [f"pull    {site.registry}/{repository}:{tag} ({kind}{where})"]
+    lines = _pull_lines(loaded, definition.container, site)
     for stage in definition.stage:
         size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""
         lines.append(f"stage   {site.shared}/data/{loaded.name}/{stage.creates} unless it is there{size}")
     lines.append(f"config  {config_pattern(loaded, site, len(nodes))} from {definition.container.folder}")
-    submit = f"submit  sbatch -N {len(nodes)} --nodelist={','.join(nodes)} {_site_options(site)}"
+    submit = f"submit  sbatch -N {len(nodes)} --nodelist={compress_hostlist(nodes)} {_site_options(site)}"
     lines.append(submit.rstrip() + " run.sub")
+    return lines
+
+
+def _pull_lines(loaded: LoadedDefinition, container: Container, site: Site) -> list[str]:
+    """Return the lines of a plan for its image: one for each image that its nodes may need."""
+    own = site.architecture or loaded.name in site.images
+    architectures: dict[tuple[str, str], list[str]] = {}
+    for architecture in [site.architecture] if own else sorted(container.images):
+        image = image_of(loaded, site.model_copy(update={"architecture": architecture}))
+        architectures.setdefault(image, []).append(architecture)
+    where = "imported once to shared storage" if site.image == "squashfs" else "on each node"
+    size = f", {container.size_gb * site.size_factor:g} GB" if container.size_gb else ""
+    lines = []
+    for (repository, tag), names in architectures.items():
+        kind = f"for {' and '.join(names)}, " if any(names) else ""
+        # A digest takes the place of a tag.
+        at = "@" if tag.startswith("sha256:") else ":"
+        lines.append(f"pull    {site.registry}/{repository}{at}{tag} ({kind}{where}{size})")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +18,9 @@ _DISTURBED = 0.1
 _FEWEST_S = 1.0
 """Processor seconds of others below which even a short run is not slowed: a login and a timer's
 script use as much."""
+_WATCHED = 0.5
+"""Share of a job's time that its supervisor has to watch: a machine that was hardly watched is not known to
+be idle."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
 """Programs that run a job outside its supervisor's processes: the job's own time would count as
 that of others.
@@ -61,14 +65,39 @@ def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
     )
 
 
-def busy_reason(uses: Mapping[str, MachineUse]) -> str:
-    """Return the reason why no speed of a run counts: the nodes that others used during it, or "".
+def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Return the reason why no speed of a run counts, or "": the nodes that others used during it, and those
+    whose supervisor does not state their use.
 
     Args:
         uses: By node, the use by others.
+        jobs: The state of the job by node, for the nodes whose supervisor measures it.
     """
     reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
+    reasons += [
+        f"{node} is not known to have been idle: its supervisor states {what} of its use by others; check "
+        "that /proc can be read there, then run the benchmark again, or judge it as it is: "
+        "-e bench_require_idle=false"
+        for node, job in (jobs or {}).items()
+        if (what := _unwatched(uses.get(node), job))
+    ]
     return "; ".join(reasons)[:3000]
+
+
+def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
+    """Return how little a supervisor states of a job that has ended; "" if it is enough, or the job has not
+    ended.
+    """
+    # Of a job whose end is not known, the run is unproven for that.
+    if job.get("phase") != "ended" or job.get("ended_by") != "itself":
+        return ""
+    if use is None:
+        return "nothing"
+    elapsed_s = job.get("elapsed_s")
+    took = elapsed_s if isinstance(elapsed_s, int | float) and math.isfinite(elapsed_s) else 0.0
+    # Written so that NaN counts as nothing. It is rounded to a tenth of a second.
+    is_enough = use.cpus > 0 and use.seconds + 0.1 >= _WATCHED * took
+    return "" if is_enough else f"only {use.seconds:g} of {took:g} s"
 
 
 def was_busy(use: MachineUse) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from rackproof.core.definitions import (
     substitute_variables,
 )
 from rackproof.core.records import Finding, Node, Record, Run, Verdict
-from rackproof.core.text import duration, sanitize
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
 from rackproof.jobs.bench.launch_docker import (
     describe_docker_launch,
@@ -44,7 +44,7 @@ from rackproof.jobs.bench.launch_slurm import (
     describe_slurm_launch,
     program_arguments,
     slurm_environment,
-    slurm_obstacle,
+    slurm_obstacles,
     slurm_specification,
 )
 from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer
@@ -284,6 +284,7 @@ def make_plan(
     suite: str = "",
     overrides: Matrix | None = None,
     unreached: Sequence[str] = (),
+    assumed: Sequence[str] = (),
     estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
     now: datetime | None = None,
     sites: Mapping[str, Site] | None = None,
@@ -299,6 +300,8 @@ def make_plan(
         suite: The suite whose matrix is used; empty for each benchmark's own.
         overrides: The operator's values, which replace those of matrices.
         unreached: The requested nodes that did not answer.
+        assumed: Those of them that a rack's runs include all the same, as the inventory describes them: a dry
+            run shows the plan of a rack before its nodes are there.
         estimate: Returns the seconds that a run is expected to take, or None.
         now: The time of planning.
         sites: Per node, its Slurm cluster, for benchmarks that run on a whole rack.
@@ -317,6 +320,7 @@ def make_plan(
         experiments=experiments or {},
         addresses=addresses or {},
         unreached=unreached,
+        assumed=assumed,
         suite=suite,
         overrides=dict(overrides or {}),
         now=now,
@@ -325,7 +329,9 @@ def make_plan(
     runs = [
         run.model_copy(
             update={
-                "expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]]),
+                "expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])
+                if run.nodes[0] in nodes
+                else None,
                 "sku_gpu_name": planner.sites.get(run.lead, Site()).sku_gpu_name,
                 "node_skus": {
                     name: _node_sku(planner.sites[name]) for name in run.nodes if name in planner.sites
@@ -401,6 +407,7 @@ class _Planner:
     experiments: Mapping[str, ExperimentConfig]
     addresses: Mapping[str, str]
     unreached: Sequence[str]
+    assumed: Sequence[str]
     suite: str
     overrides: Matrix
     now: datetime
@@ -452,11 +459,12 @@ class _Planner:
 
     def _add_multi_node_runs(self, loaded: LoadedDefinition) -> None:
         """Add the runs that several nodes of a rack make together."""
-        for members in self._racks():
-            if self._needs_whole_rack(loaded):
+        if self._needs_whole_rack(loaded):
+            for members in self._racks([*self.nodes, *self.assumed]):
                 self._add_rack_runs(loaded, members)
-            else:
-                self._add_grouped_runs(loaded, members)
+            return
+        for members in self._racks(self.nodes):
+            self._add_grouped_runs(loaded, members)
 
     def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
         """Add the runs of points with a number of nodes; each uses the first nodes of the rack."""
@@ -502,10 +510,12 @@ class _Planner:
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members)
+            answered = [name for name in members if name in self.nodes]
+            found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in answered)
             site = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
             mixed = launch_slurm.architecture_obstacle(found)
-            why = mixed or slurm_obstacle(loaded, site, members, self.unreached) or obstacle
+            obstacles = slurm_obstacles(loaded, site, self.unreached, with_image=bool(answered) and not mixed)
+            why = "; ".join(one for one in (mixed, *obstacles, obstacle) if one)
             run = self._slurm_run(loaded, point, members, lead, site, variables)
             self.runs += _repeats(run.model_copy(update={"unproven_because": why}), self.now)
 
@@ -591,10 +601,10 @@ class _Planner:
     def _own_overrides(self, loaded: LoadedDefinition) -> Matrix:
         return fitting_overrides(loaded, self.overrides, self.selected)
 
-    def _racks(self) -> list[list[str]]:
-        """Return the nodes of each rack, in the order of the inventory."""
+    def _racks(self, names: Iterable[str]) -> list[list[str]]:
+        """Return the nodes of each rack, in the given order."""
         racks: dict[str, list[str]] = {}
-        for name in self.nodes:
+        for name in names:
             racks.setdefault(self.sites.get(name, Site()).rack, []).append(name)
         return list(racks.values())
 
@@ -847,51 +857,3 @@ def _read_plan(path: Path) -> Plan | None:
         return None
     # The folder was copied or renamed by hand: its runs name another plan as theirs.
     return plan if plan.plan_id == path.parent.name else None
-
-
-def describe_plan(plan: Plan) -> str:
-    """Describe the plan: the number of runs, their nodes, their duration, and the omissions."""
-    count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
-    lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
-    for run in plan.runs:
-        lines += _run_lines(run)
-    lines += [f"  left out on {point.node}: {point.benchmark}: {point.reason}" for point in plan.skipped]
-    lines += [f"  not reached: {name}" for name in plan.unreached]
-    return "\n".join(lines)
-
-
-def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
-    """Return the expected duration of runs from their history, or from their limits if there is none."""
-    expected_s = [run.expected_s for run in runs if run.expected_s is not None]
-    # A run that cannot be made takes no time.
-    limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
-    text = ""
-    if expected_s:
-        share = f" for {len(expected_s)} of them" if limits_s else ""
-        text = f", about {sum(expected_s):.0f} s{share} by earlier runs"
-    if limits_s:
-        limit = duration(sum(limits_s))
-        text += f"; {len(limits_s)} have no successful run here yet and take at most {limit} by their limits"
-    return text
-
-
-def _run_lines(run: PlannedRun) -> list[str]:
-    expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
-    note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
-    where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
-    lines = [f"  {where}: {run.title}{expected}{note}"]
-    if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
-        lines.append(
-            "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
-            "cannot pass; look at that run, then `rackproof accept` it"
-        )
-    # All repeats would do the same: it is shown only with the first.
-    if run.repeat <= 1:
-        lines += [f"    {line}" for line in run.would]
-    return lines
-
-
-def _judges_speed_alone(result: Result) -> bool:
-    """Return whether no rule has its own bound, so that a run can only be compared with a reference."""
-    bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
-    return not result.ruleset and all(bound == (None, None, None) for bound in bounds)

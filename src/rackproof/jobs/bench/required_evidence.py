@@ -260,9 +260,7 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
         without="nothing is known of the job",
     ),
     *(_of_evidence(name, _AGAINST) for name in ("findings", "could_not_start", "busy")),
-    _of_evidence(
-        "machine_use", "a state without it is that of an earlier supervisor; one that lost it has no seal"
-    ),
+    _of_evidence("machine_use", "of a job that ended, every speed is unproven without it"),
     *(_of_evidence(name, _ABOUT) for name in ("command", "description", "storage", "network", "notes")),
     _of_evidence("container_digest", _ABOUT),
     _of_evidence("measurements", "a rule that requires one of them has its own finding"),

@@ -23,7 +23,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench import node_setup, planning, runtime_needs
+from rackproof.jobs.bench import node_setup, plan_text, planning, runtime_needs
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.machine_use import busy_reason, read_machine_use, runs_elsewhere
@@ -109,6 +109,9 @@ class PlanOutcome(Record):
     mounts: dict[str, tuple[dict[str, Any], ...]] = Field(
         default={},
         description="Mounts that the role storage makes for these runs, by inventory host.",
+    )
+    lacking: tuple[str, ...] = Field(
+        default=(), description="What has to be mended before the runs can be made, each thing once."
     )
     description: str
 
@@ -243,6 +246,8 @@ def plan_runs(
     answered: Mapping[str, NodeAnswer],
     resume: bool,
     dry_run: bool,
+    assumed: Mapping[str, NodeAnswer] | None = None,
+    sku_references: Sequence[Mapping[str, Any]] = (),
     workloads: Path | None = None,
 ) -> PlanOutcome:
     """Plan the runs for the nodes that answered, or continue the interrupted plan.
@@ -253,17 +258,22 @@ def plan_runs(
         answered: The facts about each node that answered.
         resume: Whether to continue an interrupted plan of the same request.
         dry_run: Whether to write nothing.
+        assumed: Variables of nodes that did not answer: a dry run plans a rack's runs with them all the same.
+        sku_references: The baselines of the SKU, to show those that judge the runs.
         workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
 
     Raises:
         BenchError: A definition names an unknown variable, a node lacks a variable, or the plan
             cannot be written.
     """
-    _check_variables(answered)
+    assumed = assumed or {}
+    _check_variables({**answered, **assumed})
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
     try:
-        made = _with_obstacles(_make_plan(choice, hosts, answered, experiments, dry_run=dry_run), answered)
+        made = _with_obstacles(
+            _make_plan(choice, hosts, answered, assumed, experiments, dry_run=dry_run), answered
+        )
         resumed = False
         if not dry_run:
             made, resumed = planning.resume_or_keep(made, results, resume=resume)
@@ -272,19 +282,22 @@ def plan_runs(
         raise BenchError(str(error)) from error
     given_up = made.given_up(done)
     to_do = list(made.remaining_runs(done, given_up))
-    description = planning.describe_plan(made)
+    description = plan_text.describe_plan(made, _sku_references(sku_references))
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
     description = "\n".join([description, *lacking])
+    # How a run is started is read from its lead, which in a dry run may not have answered.
+    startable = [run for run in to_do if run.lead in answered]
     return PlanOutcome(
         plan=made,
         resumed=resumed,
         given_up=given_up,
-        remaining=_starts_by_host(to_do, answered, made),
-        workers=_workers(to_do),
-        runtimes=_runtimes(to_do, answered),
-        mounts=_mounts(to_do, experiments),
+        remaining=_starts_by_host(startable, answered, made),
+        workers=_workers(startable),
+        runtimes=_runtimes(startable, answered),
+        mounts=_mounts(startable, experiments),
+        lacking=tuple(plan_text.lacking(made)),
         description=description,
     )
 
@@ -316,6 +329,7 @@ def _make_plan(
     choice: Choice,
     hosts: Sequence[str],
     answered: Mapping[str, NodeAnswer],
+    assumed: Mapping[str, NodeAnswer],
     experiments: Mapping[str, ExperimentConfig],
     *,
     dry_run: bool,
@@ -327,7 +341,8 @@ def _make_plan(
         DefinitionError: A definition is wrong or names an unknown variable, or a node lacks a
             variable.
     """
-    sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
+    known = {**answered, **assumed}
+    sites = {host: _site(host, answer.slurm) for host, answer in known.items()}
     history = History(Path(choice.results))
     nodes = {
         host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
@@ -339,10 +354,11 @@ def _make_plan(
     return planning.make_plan(
         definitions.select_benchmarks(loaded, benchmarks=choice.benchmarks),
         nodes,
-        {host: answer.variables for host, answer in answered.items()},
+        {host: answer.variables for host, answer in known.items()},
         suite=choice.suite,
         overrides=choice.parameters,
         unreached=[host for host in hosts if host not in nodes],
+        assumed=list(assumed),
         # A dry run creates no history, but uses one that exists.
         estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
         sites=sites,
@@ -506,9 +522,10 @@ def record_run(
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
     nodes, claims = _without_parts_of_others(results, nodes)
-    uses = {}
+    watched: dict[str, Mapping[str, Any]] = {}
     if not runs_elsewhere(planned.launcher, planned.arguments):
-        uses = read_machine_use({planned.lead: job, **_jobs_of_others(jobs)})
+        watched = {planned.lead: job, **_jobs_of_others(jobs)}
+    uses = read_machine_use(watched)
     evidence = Evidence(
         nodes=nodes,
         job=dict(job),
@@ -523,7 +540,7 @@ def record_run(
         command=tuple(command),
         measurements=setup.measurements,
         machine_use=uses,
-        busy=busy_reason(uses) if required.idle else "",
+        busy=busy_reason(uses, watched) if required.idle else "",
         **_with_observed_texts(texts, setup),
     )
     try:
@@ -661,7 +678,6 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     lines = [
         f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
         *filter(None, [speeds_not_judged(runs, plan_id)]),
-        *_lines_of_bad_runs(runs),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),
@@ -686,15 +702,6 @@ def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[s
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
-
-
-def _lines_of_bad_runs(runs: Sequence[Run]) -> list[str]:
-    lines = []
-    for run in runs:
-        if run.verdict is not Verdict.PASS:
-            nodes = ", ".join(run.asked_nodes)
-            lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
-    return lines
 
 
 def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:

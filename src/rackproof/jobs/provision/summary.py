@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.same_reason import general_reason
 from rackproof.core.text import sanitize
 
 MAX_ATTENTION = 600
@@ -28,7 +29,7 @@ def provision_summary(
     for node in sorted(changed.keys() | attention.keys()):
         # By its own name alone each node's remark would differ: a hundred nodes, a hundred lines.
         remarks = tuple(
-            sanitize(one, limit=MAX_ATTENTION).replace(node, "NODE") for one in attention.get(node, ())
+            general_reason(sanitize(one, limit=MAX_ATTENTION), node) for one in attention.get(node, ())
         )
         groups.setdefault((tuple(changed.get(node, ())), remarks), []).append(node)
     lines = []
@@ -38,6 +39,7 @@ def provision_summary(
         what = f"{len(tasks)} {verb}" if tasks else f"nothing {verb}"
         lines.append(f"{compress_hostlist(nodes)}{count}: {what}")
         lines += [f"    {sanitize(task)}" for task in tasks]
-        one_node = nodes[0] if len(nodes) == 1 else "the node"
-        lines += [f"    ATTENTION {remark.replace('NODE', one_node)}" for remark in remarks]
+        if len(nodes) == 1:
+            remarks = tuple(sanitize(one, limit=MAX_ATTENTION) for one in attention.get(nodes[0], ()))
+        lines += [f"    ATTENTION {remark}" for remark in remarks]
     return "\n".join(lines)

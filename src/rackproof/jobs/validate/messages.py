@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
+from rackproof.core.same_reason import general_reason, named_nodes
 from rackproof.core.text import moment, sanitize
 from rackproof.store import night_store
 from rackproof.store.night_store import (
@@ -75,14 +76,19 @@ def _unmeasured_nodes(night: NightRecord) -> list[str]:
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:
-    """Yield a line for each of the first nodes of a verdict, and one for all others."""
-    for one in nodes[:_TOLD]:
-        reasons = one.reason_texts()
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        first = sanitize(reasons[0] if reasons else "no reason kept", 300)
-        yield f"{verdict.value} {one.node}: {first}{more}"
-    if len(nodes) > _TOLD:
-        yield f"{verdict.value}, too: {compress_hostlist([one.node for one in nodes[_TOLD:]])}"
+    """Yield a line for each of the first reasons of a verdict with its nodes, and one for all others."""
+    groups: dict[tuple[str, int], list[NodeNight]] = {}
+    for one in nodes:
+        texts = one.reason_texts()
+        first = sanitize(texts[0] if texts else "no reason kept", 300)
+        groups.setdefault((general_reason(first, one.node), len(texts)), []).append(one)
+    for (general, count), equal in list(groups.items())[:_TOLD]:
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        first = sanitize(equal[0].reason_texts()[0], 300) if len(equal) == 1 and count else general
+        yield f"{verdict.value} {named_nodes([one.node for one in equal])}: {first}{more}"
+    others = [one.node for equal in list(groups.values())[_TOLD:] for one in equal]
+    if others:
+        yield f"{verdict.value}, too: {compress_hostlist(others)}"
 
 
 def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:

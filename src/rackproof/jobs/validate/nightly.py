@@ -24,13 +24,14 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
@@ -50,6 +51,8 @@ _TELL_S = 20
 _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
+_SHOW_S = 0.25
+_PIPE_BYTES = 1 << 20
 _KEPT_LINES = 30
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
@@ -92,12 +95,25 @@ class NightlyOutcome:
     lines: tuple[str, ...]
 
 
-def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
+class NightlyView(Protocol):
+    """The display of a playbook while it runs."""
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Take a step of a host; ``rackproof_ansible.playbook_events`` has the form."""
+
+    def add_output(self, line: str) -> None:
+        """Take a line of Ansible's own output."""
+
+    def refresh(self) -> None:
+        """Show what has come since the last call."""
+
+
+def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
     """Run one night and send messages about it.
 
     Args:
         settings: The settings of the request.
-        output: The stream for the playbook's output while it runs.
+        view: Shows the playbook while it runs.
 
     Raises:
         NightlyError: Another nightly is running, or there is no checkout; no message is sent,
@@ -111,7 +127,7 @@ def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
         _remove_private_folders()
         before = next(iter(night_store.night_folders(settings.results)), None)
         begin = time.monotonic()
-        played = _run_playbook(settings, output)
+        played = _run_playbook(settings, view)
         took = time.monotonic() - begin
         newest = next(iter(night_store.night_folders(settings.results)), None)
         night = night_store.read_night(newest) if newest is not None and newest != before else None
@@ -202,8 +218,8 @@ def _program(name: str) -> Path:
     return Path(found)
 
 
-def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
-    """Run the playbook through ansible-runner within limits; its output is printed as it arrives."""
+def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResult:
+    """Run the playbook through ansible-runner within limits; it is shown while it runs."""
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
@@ -215,6 +231,7 @@ def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
         # This process limits the playbook; if this process is gone, ansible-runner does.
         bounds = {"job_timeout": int(settings.timeout_s + _LATER_S), "pexpect_timeout": 1}
         (private / "env/settings").write_text(json.dumps(bounds))
+        events = _EventPipe(private / "events")
         argv = [str(runner), "run", folder, "--project-dir", str(checkout), "--playbook", "validate.yml"]
         argv += ["--ident", _IDENT, "--only-failed-event-data"]
         argv += [f"--limit={settings.limit}"] if settings.limit else []
@@ -228,20 +245,81 @@ def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
             errors="replace",
             # A terminal's Ctrl-C reaches only this process, which then ends the playbook in an orderly way.
             start_new_session=True,
-            env=_environment(checkout, playbook.parent),
+            env=_environment(checkout, playbook.parent) | {"RACKPROOF_EVENTS_PIPE": str(events.path)},
         )
         artifacts = private / "artifacts" / _IDENT
+        lines: SimpleQueue[str] = SimpleQueue()
         tail: deque[str] = deque(maxlen=_KEPT_LINES)
-        follower = Thread(target=_follow, args=(child, artifacts, output, tail), daemon=True)
+        follower = Thread(target=_follow, args=(child, artifacts, lines), daemon=True)
         follower.start()
+        failed: dict[str, set[str]] = {}
+
+        def show() -> None:
+            for event in events.read():
+                _note_failure(event, failed)
+                view.add_event(event)
+            while not lines.empty():
+                line = lines.get()
+                view.add_output(line)
+                if line.strip():
+                    tail.append(line)
+            view.refresh()
+
         try:
-            status: int | None = child.wait(settings.timeout_s)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = _wait(child, settings.timeout_s, show)
         finally:
             _end(child)
-        follower.join(_TELL_S)
-        return _PlaybookResult(status, tuple(tail), tuple(_failed_hosts(artifacts / "job_events")))
+            follower.join(_TELL_S)
+            show()
+            events.close()
+        return _PlaybookResult(status, tuple(tail), tuple(_failure_lines(failed)))
+
+
+def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], None]) -> int | None:
+    """Return the exit status of the playbook, or None if it is out of time."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(_SHOW_S)
+        show()
+    return None
+
+
+class _EventPipe:
+    """A named pipe that a playbook writes its steps to; no descriptor passes through ansible-runner.
+
+    Args:
+        path: The path of the pipe, in a private folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path, 0o600)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        # The playbook waits while it is full: a step of a thousand nodes has to fit.
+        with suppress(OSError):
+            fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._rest = b""
+
+    def read(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the events that have come."""
+        while True:
+            try:
+                data = os.read(self._descriptor, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                with suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict):
+                        yield event
+
+    def close(self) -> None:
+        """Close the pipe; what the playbook then writes is lost."""
+        os.close(self._descriptor)
 
 
 def _remove_private_folders() -> None:
@@ -262,38 +340,27 @@ def _environment(checkout: Path, programs: Path) -> dict[str, str]:
     return kept | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "True", "PATH": path}
 
 
-def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail: deque[str]) -> None:
-    """Print the playbook's output line by line, and store its end."""
+def _follow(child: subprocess.Popen[str], artifacts: Path, lines: SimpleQueue[str]) -> None:
+    """Read the playbook's output line by line."""
     for number, line in enumerate(child.stdout or ()):
         if number == 0:
             # It contains the whole environment, including the history's address and password.
             (artifacts / "command").unlink(missing_ok=True)
-        shown = sanitize(line, 500)
-        output.write(shown + "\n")
-        output.flush()
-        if shown.strip():
-            tail.append(shown)
+        lines.put(sanitize(line, 500))
 
 
-def _failed_hosts(events: Path) -> Iterator[str]:
-    """Yield the unreachable hosts and the hosts with a failed task, as ansible-runner recorded them."""
-    lost: set[str] = set()
-    failed: dict[str, set[str]] = {}
-    for path in events.glob("*.json") if events.is_dir() else ():
-        try:
-            one = json.loads(path.read_bytes())
-            about = one.get("event_data") or {}
-            host, task = sanitize(about.get("host") or "", 100), sanitize(about.get("task") or "", 100)
-        except (OSError, ValueError, AttributeError):
-            continue
-        if one.get("event") == "runner_on_unreachable":
-            lost.add(host)
-        elif one.get("event") == "runner_on_failed":
-            failed.setdefault(task, set()).add(host)
-    if lost - {""}:
-        yield f"unreachable: {compress_hostlist(sorted(lost - {''}))}"
-    for task, hosts in sorted(failed.items()):
-        yield f"failed: {task}: {compress_hostlist(sorted(hosts - {''}))}"
+def _note_failure(event: Mapping[str, Any], failed: dict[str, set[str]]) -> None:
+    """Keep the host of a failure, by the step; ``""`` is the step of hosts that cannot be reached."""
+    state = event.get("state")
+    if event.get("kind") == "end" and state in ("failed", "unreachable"):
+        step = sanitize(event.get("task") or "", 100) if state == "failed" else ""
+        failed.setdefault(step, set()).add(sanitize(event.get("host") or "", 100))
+
+
+def _failure_lines(failed: Mapping[str, set[str]]) -> Iterator[str]:
+    """Yield the unreachable hosts and the hosts with a failed task."""
+    for step, hosts in sorted(failed.items()):
+        yield f"{f'failed: {step}' if step else 'unreachable'}: {compress_hostlist(sorted(hosts))}"
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -1,0 +1,141 @@
+"""Print each reason of a playbook once: equal reasons of several nodes in one line. No I/O.
+
+A failure is held until its step has ended on all nodes, but not for long. A reason that is printed again as a
+part of a later one becomes ``as above`` there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rackproof.core.hostlist import expand_hostlist
+from rackproof.core.same_reason import general_reason, named_nodes, plain_reason, unreachable_step
+
+AS_ABOVE = "as above"
+_HELD_S = 15.0
+"""Seconds after which a failure is printed although its step goes on elsewhere."""
+_LEAST = 12
+"""Number of characters from which a reason is recognized in a later text: a short one is in any."""
+_NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
+
+
+@dataclass
+class _Failure:
+    """Nodes that failed at one step for one reason; ``text`` is the first node's own."""
+
+    state: str
+    step: str
+    general: str
+    text: str
+    since: float
+    is_once: bool
+    nodes: dict[str, None] = field(default_factory=dict)
+    """The names in order: one node may fail twice for the same reason."""
+
+
+class FailureLines:
+    """The failures of one playbook, from which lines are made."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str, bool, str], _Failure] = {}
+        self._postponed: dict[str, _Failure] = {}
+        self._printed: dict[str, set[str]] = {}
+        self._all: list[str] | None = None
+
+    def add(
+        self, node: str, state: str, step: str, text: str, now: float, *, once: bool, reported_later: bool
+    ) -> None:
+        """Keep a failure.
+
+        Args:
+            node: The node.
+            state: ``failed`` or ``unreachable``.
+            step: The name of the task.
+            text: The reason.
+            now: The present time.
+            once: Whether the task runs once for all nodes, so that the failure is no node's own.
+            reported_later: Whether the playbook goes on with the node and reports the reason by itself.
+        """
+        general = general_reason(text, node)
+        failure = _Failure(state, step, general, plain_reason(text), now, once)
+        if reported_later:
+            self._postponed.setdefault(general, failure).nodes[node] = None
+        else:
+            self._held.setdefault((state, step, once, general), failure).nodes[node] = None
+
+    def ended_steps(self, step: str) -> list[str]:
+        """Return the lines of failures at other steps than the one that a node begins."""
+        return self._lines(key for key, one in self._held.items() if one.step != step)
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the lines of failures that were held for long enough."""
+        return self._lines(key for key, one in self._held.items() if now - one.since >= _HELD_S)
+
+    def flush(self) -> list[str]:
+        """Return the lines of all held failures."""
+        return self._lines(self._held)
+
+    def finish(self) -> list[str]:
+        """Return the last lines, with the reasons that the playbook has not reported by itself."""
+        lines = self.flush()
+        for failure in self._postponed.values():
+            if failure.nodes:
+                lines += self._format(failure)
+        self._postponed = {}
+        return lines
+
+    def note_text(self, text: str) -> str:
+        """Keep what a text of the playbook reports of reasons that wait for it; return the text."""
+        general = general_reason(text, "")
+        reported = [one for reason, one in self._postponed.items() if reason in general and one.nodes]
+        if reported:
+            named = {name for word in _NAMES.findall(text) for name in expand_hostlist(word)}
+            for failure in reported:
+                failure.nodes = {node: None for node in failure.nodes if node not in named}
+        return text
+
+    def shorten(self, text: str) -> str:
+        """Return a text with the reasons that were printed for any node as ``as above``."""
+        if self._all is None:
+            self._all = _longest_first({one for reasons in self._printed.values() for one in reasons})
+        return _without(text, self._all)
+
+    def _lines(self, keys: Iterable[tuple[str, str, bool, str]]) -> list[str]:
+        return [line for key in list(keys) for line in self._format(self._held.pop(key))]
+
+    def _format(self, failure: _Failure) -> list[str]:
+        nodes = list(failure.nodes)
+        known = set.intersection(*(self._printed.get(node, set()) for node in nodes))
+        text = _without(failure.text if len(nodes) == 1 else failure.general, _longest_first(known))
+        self._all = None
+        for node in nodes:
+            self._printed.setdefault(node, set()).update((failure.general, failure.text))
+        for reason, other in self._postponed.items():
+            if reason in failure.general and other is not failure:
+                other.nodes = {node: None for node in other.nodes if node not in failure.nodes}
+        if text == AS_ABOVE:
+            return []
+        next_step = unreachable_step(failure.text) if failure.state == "unreachable" else ""
+        text = "; ".join(filter(None, (text, next_step)))
+        # What is done once for all nodes is no fault of the node that Ansible does it on.
+        place = "" if failure.is_once else f"{named_nodes(nodes)}: {failure.state}: "
+        return indented(f"{place}{failure.step}: ", text)
+
+
+def _longest_first(reasons: set[str]) -> list[str]:
+    """Return the reasons that can be recognized in a text; one of them may be a part of another."""
+    return sorted((one for one in reasons if len(one) >= _LEAST), key=len, reverse=True)
+
+
+def _without(text: str, reasons: list[str]) -> str:
+    for reason in reasons:
+        text = text.replace(reason, AS_ABOVE)
+    return text
+
+
+def indented(head: str, text: str) -> list[str]:
+    """Return a text after a head, with its further lines below its first."""
+    first, *others = text.splitlines() or [""]
+    return [head + first, *(f"  {line}" for line in others)]

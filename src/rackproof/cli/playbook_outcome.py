@@ -1,0 +1,84 @@
+"""Collect the outcome of a playbook for ``--json`` from its events. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rackproof.core.text import sanitize
+
+_MOST = 4000
+
+
+class PlaybookOutcome:
+    """The nodes, failures and records of one playbook.
+
+    Args:
+        command: The name of the command, such as ``bench``.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._nodes: dict[str, str] = {}
+        self._failures: list[dict[str, Any]] = []
+        self._records: dict[str, dict[str, Any]] = {}
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Keep what an event reports."""
+        host = sanitize(event.get("host", ""), 100)
+        match event.get("kind"):
+            case "task":
+                self._nodes[host] = "unfinished"
+            case "end":
+                self._end(host, event)
+            case "record":
+                self._record(event)
+
+    def _end(self, host: str, event: Mapping[str, Any]) -> None:
+        state = event.get("state")
+        if state not in ("failed", "unreachable"):
+            self._nodes[host] = "ok"
+            return
+        is_own = not event.get("once")
+        self._nodes[host] = str(state) if is_own else "ok"
+        self._failures.append(
+            {
+                "node": host if is_own else None,
+                "state": state,
+                "step": sanitize(event.get("task", ""), 200),
+                "reason": sanitize(event.get("text", ""), _MOST, newlines=True),
+            }
+        )
+
+    def _record(self, event: Mapping[str, Any]) -> None:
+        kind, name = sanitize(event.get("what", ""), 40), sanitize(event.get("id", ""), 200)
+        verdict = event.get("verdict")
+        self._records[name] = {
+            "kind": kind,
+            "id": name,
+            "verdict": sanitize(verdict, 20) if verdict else None,
+            "path": sanitize(event.get("path", ""), 4096),
+            "reasons": sanitize(event.get("reasons", ""), _MOST, newlines=True).splitlines(),
+        }
+
+    def as_json(
+        self, status: int, was_interrupted: bool, running_jobs: Mapping[str, Sequence[str]]
+    ) -> dict[str, Any]:
+        """Return the outcome; its keys are always the same.
+
+        Args:
+            status: The exit status.
+            was_interrupted: Whether a signal requested the end.
+            running_jobs: The jobs that go on: id to nodes.
+        """
+        failed = {str(one["node"]): str(one["state"]) for one in self._failures if one["node"]}
+        return {
+            "command": self._command,
+            "status": status,
+            "interrupted": was_interrupted,
+            # A node that has failed goes on in other plays, but has failed.
+            "nodes": {name: failed.get(name, state) for name, state in self._nodes.items()},
+            "failures": self._failures,
+            "records": list(self._records.values()),
+            "running_jobs": {job: list(nodes) for job, nodes in running_jobs.items()},
+        }

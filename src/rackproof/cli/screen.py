@@ -1,0 +1,64 @@
+"""Write lines to a terminal, a pipe or a file, above lines that are renewed in place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+_ROWS_LEFT = 3
+"""Number of a terminal's rows that renewed lines leave free."""
+
+
+class Screen:
+    """One output stream. After its reader has gone, or its disk is full, what is written is lost.
+
+    Args:
+        stream: Standard output or standard error.
+
+    Attributes:
+        moves: Whether lines are renewed in place: a terminal that can do it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawn: list[str] = []
+        self.moves = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+    def size(self) -> tuple[int, int]:
+        """Return columns and rows for renewed lines."""
+        size = shutil.get_terminal_size()
+        return max(size.columns - 1, 1), max(size.lines - _ROWS_LEFT, 1)
+
+    def show(self, lines: Sequence[str], drawn: Sequence[str]) -> None:
+        """Write lines that stay, and below them, lines that the next call replaces."""
+        if not lines and list(drawn) == self._drawn:
+            return
+        # Write once, so that a terminal never shows half of it.
+        self._write(self._erasure() + "".join(f"{line}\n" for line in (*lines, *drawn)))
+        self._drawn = list(drawn)
+
+    def erase(self) -> None:
+        """Remove the renewed lines."""
+        if self._drawn:
+            self._write(self._erasure())
+            self._drawn = []
+
+    def _erasure(self) -> str:
+        return f"\x1b[{len(self._drawn)}A\x1b[J" if self._drawn else ""
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # `| head -1`: the work goes on, because nodes would be left half done.
+            self._discard_output()
+
+    def _discard_output(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, self._stream.fileno())
+        finally:
+            os.close(nowhere)

@@ -1,0 +1,60 @@
+"""Compare the reasons of several nodes: texts that differ by the node's own name are equal. No I/O."""
+
+from __future__ import annotations
+
+import re
+
+from rackproof.core.hostlist import compress_hostlist
+
+THE_NODE = "the node"
+_WRAPPINGS = re.compile(r"(?:Task failed: |Failed to connect to the host via ssh: )+")
+# Where ssh names the machine: by the address of the inventory, which is not the node's name there.
+_SSH_PLACE = re.compile(
+    r"(?<=Could not resolve hostname) \S+(?=:)"
+    r"|(?<=connect to host) \S+(?= port)"
+    r"|(?<=Connection closed by) \S+(?= port)"
+    r"|(?<=Connection reset by) \S+(?= port)"
+    r"|(?<=Connection to) \S+(?= port)"
+    r"|\S+@\S+?(?=: Permission denied)"
+)
+_NEXT_STEPS = (
+    (
+        "Could not resolve hostname",
+        "put the name into DNS or /etc/hosts of this machine, or set ansible_host in the inventory",
+    ),
+    ("Permission denied", "check ansible_user and the key that this user's ssh offers"),
+    (
+        "Host key verification failed",
+        "compare the host key with that of the node's console, then correct known_hosts",
+    ),
+    ("Connection refused", "check that sshd runs there, and ansible_port"),
+    ("No route to host", "check power, cable and address"),
+    ("timed out", "check power, cable, address and firewall"),
+)
+
+
+def plain_reason(text: str) -> str:
+    """Return a reason without the words that Ansible puts before ssh's own."""
+    return _WRAPPINGS.sub("", text).strip()
+
+
+def general_reason(text: str, node: str) -> str:
+    """Return a reason as it reads for any node: its own name becomes ``the node``, ssh's address is left out.
+
+    Args:
+        text: The reason.
+        node: The name of the node in the inventory.
+    """
+    general = _SSH_PLACE.sub("", plain_reason(text))
+    # A part of a longer name is another name.
+    return re.sub(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)", THE_NODE, general) if node else general
+
+
+def unreachable_step(text: str) -> str:
+    """Return what to do about a node that ssh does not reach; "" if the reason is none of ssh's."""
+    return next((step for words, step in _NEXT_STEPS if words in text), "")
+
+
+def named_nodes(nodes: list[str]) -> str:
+    """Return nodes for the beginning of a line: a name, or folded names and their number."""
+    return nodes[0] if len(nodes) == 1 else f"{compress_hostlist(nodes)} ({len(nodes)} nodes)"

@@ -1,0 +1,122 @@
+"""Describe a plan for the operator: its runs, their references, and what the nodes lack. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rackproof.analysis.mlperf.rounds import reference_points
+from rackproof.core.definitions import Result
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Measurement
+from rackproof.core.text import duration
+from rackproof.jobs.bench.log_checks import BY_ITSELF
+from rackproof.jobs.bench.mlperf_checks import published_references
+from rackproof.jobs.bench.planning import Plan, PlannedRun
+
+_FIRST = "unproven until a run of these nodes is accepted (rackproof accept)"
+
+
+def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
+    """Describe the plan: its runs, their nodes, duration and references, the omissions.
+
+    Args:
+        plan: The plan.
+        baselines: The references of the SKU.
+    """
+    count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
+    lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
+    for run in plan.runs:
+        lines += _run_lines(run, baselines)
+    lines += [f"  left out on {point.node}: {point.benchmark}: {point.reason}" for point in plan.skipped]
+    if plan.unreached:
+        lines.append(f"  not reached: {compress_hostlist(plan.unreached)}")
+    return "\n".join(lines)
+
+
+def lacking(plan: Plan) -> list[str]:
+    """Return what has to be mended before the plan's runs can be made, each thing once."""
+    found: dict[str, list[str]] = {}
+    for run in plan.runs:
+        if run.unproven_because:
+            found.setdefault(run.unproven_because, []).append(run.benchmark)
+    lines = [f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in found.items()]
+    told = " ".join(lines)
+    silent = [
+        name for name in plan.unreached if name not in told and compress_hostlist(plan.unreached) not in told
+    ]
+    return [*lines, *([f"{compress_hostlist(silent)} did not answer"] if silent else [])]
+
+
+def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
+    """Return the expected duration of runs from their history, or from their limits if there is none."""
+    expected_s = [run.expected_s for run in runs if run.expected_s is not None]
+    # A run that cannot be made takes no time.
+    limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
+    text = ""
+    if expected_s:
+        share = f" for {len(expected_s)} of them" if limits_s else ""
+        text = f", about {sum(expected_s):.0f} s{share} by earlier runs"
+    if limits_s:
+        limit = duration(sum(limits_s))
+        text += f"; {len(limits_s)} have no successful run here yet and take at most {limit} by their limits"
+    return text
+
+
+def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
+    expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
+    note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
+    where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
+    lines = [f"  {where}: {run.title}{expected}{note}"]
+    if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
+        lines.append(
+            "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
+            "cannot pass; look at that run, then `rackproof accept` it"
+        )
+    # All repeats would do the same: it is shown only with the first.
+    if run.repeat <= 1 and run.would:
+        lines += [f"    {line}" for line in (*run.would, *_judge_lines(run, baselines))]
+    return lines
+
+
+def _judges_speed_alone(result: Result) -> bool:
+    """Return whether no rule has its own bound, so that a run can only be compared with a reference."""
+    bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
+    return not result.ruleset and all(bound == (None, None, None) for bound in bounds)
+
+
+def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
+    """Return a line for each reference that judges a run on a rack, and for each metric that has none."""
+    lines = []
+    sizes = sorted(reference_points(run.benchmark, run.result.ruleset)) if run.result.ruleset else []
+    if sizes:
+        listed = ", ".join(f"{size:g}" for size in sizes)
+        lines.append(f"judge   convergence by MLCommons' points for global batch sizes {listed}")
+    fitting = [one for one in baselines if one.applies(run.benchmark, run.parameters)]
+    for rule in run.result.judge:
+        bounds = (("at least", rule.at_least), ("at most", rule.at_most), ("exactly", rule.equals))
+        known = [f"{words} {bound}, by its definition" for words, bound in bounds if bound is not None]
+        known += _published_texts(run, rule.metric)
+        named = [one for one in fitting if one.metric == rule.metric]
+        known += [_baseline_text(one) for one in named]
+        if not known:
+            known = [f"has no reference: {_FIRST}"]
+        elif len(known) == len(named) and all(one.labels for one in named):
+            known.append(f"of another case has no reference: {_FIRST}")
+        lines += [f"judge   {rule.metric} {text}" for text in known]
+    return lines
+
+
+def _baseline_text(one: SkuReference) -> str:
+    """Return a reference of the SKU with the case that it is for."""
+    labels = " ".join(f"{name}={value}" for name, value in (*one.parameters.items(), *one.labels.items()))
+    reference = one.reference
+    return f"{reference.value:g} {reference.unit}{f' at {labels}' if labels else ''}, by {reference.source}"
+
+
+def _published_texts(run: PlannedRun, metric: str) -> list[str]:
+    """Return the published results that judge a metric of a run."""
+    if run.launcher in BY_ITSELF or not run.published_references:
+        return []
+    known = published_references(run, Measurement(name=metric, value=1, unit=""))
+    return [f"{one.value:g} {one.unit}, by {one.source}" for one in known]

@@ -1,0 +1,114 @@
+"""Keep a provisioning: its own record, a run with a page, and its entry in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rackproof import __version__
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.records import Finding, Node, Run, Source, Verdict
+from rackproof.core.text import sanitize
+from rackproof.report import write_run_reports
+from rackproof.store.audit_log import (
+    AuditEntry,
+    NodeProvision,
+    ProvisionRecord,
+    read_acts,
+    write_provision,
+)
+from rackproof.store.history.client import History
+from rackproof.store.run_folder import ResultsError, write_run
+
+BENCHMARK = "provision"
+_MOST_REASONS = 20
+
+
+@dataclass(frozen=True)
+class KeptProvision:
+    """A provisioning that was kept: its run and page; ``history`` is why the history does not have it."""
+
+    run: Run
+    page: Path
+    history: str
+
+
+def keep_provision(
+    results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
+) -> KeptProvision:
+    """Write the record, the run with its page, and the history's entry of one provisioning.
+
+    Raises:
+        ResultsError: One of them cannot be written; those before it were.
+    """
+    path = write_provision(results, began, nodes, playbook=playbook, limit=limit)
+    try:
+        record = ProvisionRecord.model_validate_json(path.read_bytes())
+        acts = [one for one in read_acts(results)[0] if one.node in nodes and one.moment >= began]
+        run = provision_run(record, acts)
+        folder = results / run.run_id
+        # The record comes first: the history reads it from the folder.
+        write_run(run, folder)
+        page = write_run_reports(run, folder)["html"]
+    except OSError as error:
+        raise ResultsError(
+            f"{error.filename or results / path.stem} cannot be written: {error.strerror or error}"
+        ) from error
+    return KeptProvision(run, page, History(results).keep(folder))
+
+
+def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
+    """Return a provisioning as a run: what changed, what needs attention, drains and returns. No I/O.
+
+    Args:
+        record: The provisioning.
+        acts: The drains and returns of its nodes meanwhile.
+    """
+    failed = [name for name, node in record.nodes.items() if node.failed]
+    reasons = [
+        f"{name}: {record.nodes[name].attention[0] if record.nodes[name].attention else 'failed'}"
+        for name in failed
+    ]
+    limit = f" -l {record.limit}" if record.limit else ""
+    return Run(
+        run_id=record.provision_id,
+        benchmark=BENCHMARK,
+        description=(
+            f"{record.actor}@{record.host} ran {record.playbook}{limit}: {len(record.nodes)} nodes, "
+            f"{sum(bool(node.changed) for node in record.nodes.values())} changed, {len(failed)} failed"
+        ),
+        started=record.began,
+        ended=record.ended,
+        nodes=tuple(Node(name=name) for name in record.nodes),
+        asked_nodes=tuple(record.nodes),
+        findings=(*_act_findings(acts), *_task_findings(record)),
+        verdict=Verdict.FAIL if failed else Verdict.PASS,
+        reasons=tuple(reasons[:_MOST_REASONS]),
+        rackproof_version=__version__,
+    )
+
+
+def _act_findings(acts: list[AuditEntry]) -> Iterator[Finding]:
+    for act in acts:
+        why = f": {act.reason}" if act.reason else ""
+        yield _finding("provision_act", act.node, f"{act.act} by {act.actor}@{act.host}{why}")
+
+
+def _task_findings(record: ProvisionRecord) -> Iterator[Finding]:
+    """Yield what needs attention by node, then each change with its nodes."""
+    for name, node in record.nodes.items():
+        for remark in node.attention:
+            yield _finding("provision_attention", name, remark)
+    nodes_of: dict[str, list[str]] = {}
+    for name, node in record.nodes.items():
+        for task in node.changed:
+            nodes_of.setdefault(task, []).append(name)
+    for task, names in nodes_of.items():
+        yield _finding("provision_change", compress_hostlist(names), task)
+
+
+def _finding(code: str, place: str, text: str) -> Finding:
+    # None has a verdict: the run's own says whether a node failed.
+    return Finding(code=code, message=sanitize(f"{place}: {text}", 1000), source=Source(file=place))

@@ -1,0 +1,74 @@
+"""`bench.yml -l gb300-rack --check` on the inventory as shipped, before any of its nodes is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.playbook
+
+
+@pytest.fixture
+def inventory(root: Path, tmp_path: Path) -> Path:
+    """Copy the inventory without a test rack's values; its names lead nowhere."""
+    folder = tmp_path / "inventory"
+    shutil.copytree(root / "inventory", folder, ignore=shutil.ignore_patterns("test-rack.yml"))
+    with (folder / "group_vars/all.yml").open("a") as stream:
+        stream.write('\nansible_host: "{{ inventory_hostname }}.invalid"\n')
+    return folder / "hosts.yml"
+
+
+def dry_run(root: Path, inventory: Path, *words: str) -> tuple[int, str]:
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [program, "-i", inventory, "bench.yml", "--check", *words],
+        cwd=root,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_plan_is_shown_and_what_is_missing_is_one_list(
+    root: Path, tmp_path: Path, inventory: Path
+) -> None:
+    results = tmp_path / "results"
+    status, output = dry_run(root, inventory, "-l", "gb300-rack", "-e", f"bench_results={results}")
+    assert status == 2, output
+    (silent,) = [line for line in output.splitlines() if "UNREACHABLE" in line]
+    assert "18 hosts UNREACHABLE: gb300-r01-n[01-18]: " in silent
+    for line in (
+        "mlperf-training-5.1: 3 runs",
+        "pull    nvcr.io/nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930 (for arm64, imported once",
+        "stage   /shared/rackproof/data/llama2_70b_lora/model unless it is there, 300 GB",
+        "config  config_GB300_18x4x*.sh",
+        "submit  sbatch -N 18 --nodelist=gb300-r01-n[01-18] run.sub",
+        "judge   time_to_train 1.2612 min, by MLPerf Training 5.1, official, Lambda",
+        "judge   nccl_preflight_busbw 758 GB/s at ranks=72 size_bytes=2147483648, by nccl-tests",
+    ):
+        assert line in output
+    ended = " ".join(output.split("TASK [bench : End a dry run with all that is missing]")[1].split())
+    assert "Before the runs can be made:" in ended
+    assert "gb300-r01-n[01-18] did not answer" in ended
+    # Nothing of the test rack, and nothing was kept.
+    assert "test rack" not in output
+    assert "svc" not in output
+    assert not results.exists()
+
+
+def test_a_benchmark_of_single_nodes_names_those_that_did_not_answer(
+    root: Path, tmp_path: Path, inventory: Path
+) -> None:
+    status, output = dry_run(root, inventory, "-l", "gb300-rack", "-e", "suite=probes")
+    assert status == 2, output
+    assert "not reached: gb300-r01-n[01-18]" in output
+    assert output.count("UNREACHABLE") == 1

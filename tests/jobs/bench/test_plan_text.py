@@ -1,0 +1,115 @@
+"""What an operator reads of a plan: the references that judge its runs, and in one list what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core import definitions
+from rackproof.core.judging import parse_sku_reference
+from rackproof.core.records import Node
+from rackproof.jobs.bench import planning
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.plan_text import describe_plan, lacking
+from rackproof.jobs.bench.planning import Plan
+from rackproof.logs import FORMATS
+
+NAMES = [f"n{number:02d}" for number in range(1, 19)]
+
+
+def rack_plan(root: Path, answered: list[str], silent: list[str], **site: Any) -> Plan:
+    """Plan llama2_70b_lora on a rack of GB300 of which some nodes did not answer."""
+    loaded = definitions.load_definition(root / "benchmarks/llama2_70b_lora.yml", log_formats=FORMATS)
+    cluster = Site.model_validate({"shared": "/shared", "sku": "gb300", "sku_gpus": 4, **site})
+    every = [*answered, *silent]
+    return planning.make_plan(
+        [loaded],
+        {name: Node(name=name, software={"machine": "aarch64"}) for name in answered},
+        {name: {"bench_home": "/h"} for name in every},
+        unreached=silent,
+        assumed=silent,
+        sites=dict.fromkeys(every, cluster),
+    )
+
+
+def reference(**changes: Any) -> Any:
+    given = {"metric": "nccl_preflight_busbw", "value": 681, "low": -0.1, "high": 0.4, "unit": "GB/s"}
+    return parse_sku_reference({**given, "source": "a table", **changes})
+
+
+def test_a_rack_of_which_no_node_answers_has_its_whole_plan(root: Path) -> None:
+    plan = rack_plan(root, [], NAMES)
+    text = describe_plan(plan)
+    for line in (
+        "18 nodes, from n01: llama2_70b_lora nodes=18",
+        "pull    nvcr.io/nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930 (for arm64, imported once",
+        "pull    nvcr.io/nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008 (for amd64, imported once",
+        "stage   /shared/data/llama2_70b_lora/model unless it is there, 300 GB",
+        "config  config_GB300_18x4x*.sh",
+        "submit  sbatch -N 18 --nodelist=n[01-18] run.sub",
+        "judge   convergence by MLCommons' points for global batch sizes 8, 16, 32, 128",
+        "judge   time_to_train 1.2612 min, by MLPerf Training 5.1, official, Lambda",
+        "not reached: n[01-18]",
+    ):
+        assert line in text
+    (line,) = lacking(plan)
+    assert line.startswith("llama2_70b_lora: it runs on all nodes of the rack together, and n[01-18] did not")
+
+
+def test_one_silent_node_is_in_the_plan_and_is_missing(root: Path) -> None:
+    plan = rack_plan(root, NAMES[:-1], NAMES[-1:])
+    text = describe_plan(plan)
+    assert "-N 18 --nodelist=n[01-18]" in text
+    # Those that answered are of one architecture.
+    assert "llama2_70b_lora-amd" not in text
+    (line,) = lacking(plan)
+    assert "n18 did not answer: mend that, or leave it out with -l 'RACK:!n18'" in line
+
+
+def test_what_is_missing_is_all_in_one_list(root: Path) -> None:
+    (line,) = lacking(rack_plan(root, NAMES[:2], NAMES[2:4], shared="", sku="x", sku_gpus=0))
+    for words in (
+        "n[03-04] did not answer",
+        "bench_shared is not set",
+        "no config for SKU x",
+        "bench_sku_gpus",
+    ):
+        assert words in line
+    assert lacking(rack_plan(root, NAMES, [])) == []
+
+
+def test_a_silent_node_without_a_run_is_missing_all_the_same(root: Path) -> None:
+    plan = rack_plan(root, NAMES[:2], []).model_copy(update={"unreached": ("n07", "n08")})
+    assert lacking(plan) == ["n[07-08] did not answer"]
+
+
+@pytest.mark.parametrize(
+    ("references", "lines", "other"),
+    [
+        ([], ["has no reference: unproven until"], False),
+        ([reference()], ["681 GB/s, by a table"], False),
+        (
+            [reference(labels={"ranks": "72", "dtype": "half"})],
+            [
+                "681 GB/s at ranks=72 dtype=half, by a table",
+                "of another case has no reference: unproven until",
+            ],
+            True,
+        ),
+        ([reference(benchmark="flux1")], ["has no reference: unproven until"], False),
+    ],
+)
+def test_each_reference_that_judges_is_shown_with_its_case(
+    root: Path, references: list[Any], lines: list[str], other: bool
+) -> None:
+    text = describe_plan(rack_plan(root, NAMES, []), references)
+    for line in lines:
+        assert f"judge   nccl_preflight_busbw {line}" in text
+    assert ("of another case" in text) is other
+
+
+def test_without_published_references_the_plan_says_that_a_first_run_is_unproven(root: Path) -> None:
+    text = describe_plan(rack_plan(root, NAMES, [], published_references=False))
+    assert "judge   time_to_train has no reference: unproven until" in text

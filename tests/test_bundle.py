@@ -1,0 +1,364 @@
+"""A bundle is refused by the names of altered, missing and strange files, and on another Python."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+Install = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def program(root: Path) -> ModuleType:
+    """Return tools/make-bundle as a module."""
+    loader = SourceFileLoader("make_bundle", str(root / "tools" / "make-bundle"))
+    spec = importlib.util.spec_from_loader("make_bundle", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bundle(root: Path, tmp_path: Path, program: ModuleType) -> Path:
+    """Return an unpacked bundle: a tree of few files, whose make says what it was started with."""
+    folder = tmp_path / "a site's bundle"
+    texts = {
+        "Makefile": "venv: ; @echo made with $$RACKPROOF_PYTHON: $$PIP_NO_INDEX $$PIP_FIND_LINKS\n",
+        "tools/install-bundle": (root / "tools/install-bundle").read_text(),
+        "inventory/hosts.yml": "all: {}\n",
+        "bundle/wheels/one-1.0-py3-none-any.txt": "a wheel",
+        "bundle/mirror/os/dists/stable/Release": "Origin: x",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "link").symlink_to("inventory")
+    write_manifest(folder, program)
+    return folder
+
+
+def write_manifest(folder: Path, program: ModuleType, **changed: Any) -> None:
+    names = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    )
+    project = {"version": "0.1.0", "license": "Apache-2.0"}
+    files = [
+        program.describe(folder / name, name, project, "c" * 40)
+        for name in names
+        if name != "bundle/manifest.json"
+    ]
+    manifest = {
+        "commit": "c" * 40,
+        "python": PYTHON,
+        "machine": platform.machine(),
+        "glibc": "2.17",
+        "lacks": ["container images"],
+        "files": files,
+    }
+    (folder / "bundle/manifest.json").write_text(json.dumps(manifest | changed))
+
+
+@pytest.fixture
+def install(bundle: Path) -> Install:
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_FIND_LINKS": "/elsewhere"}
+        return subprocess.run(
+            [sys.executable, bundle / "tools/install-bundle", *words],
+            env=kept | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_whole_bundle_is_installed_from_its_own_wheels(bundle: Path, install: Install) -> None:
+    done = install()
+    assert done.returncode == 0, done.stderr
+    wheels = (bundle / "bundle/wheels").as_uri()
+    assert done.stdout.splitlines() == [
+        "install-bundle: 6 files are as the manifest of commit cccccccccccc lists them",
+        "install-bundle: not in it: container images",
+        f"made with python{PYTHON}: 1 {wheels}",
+    ]
+    # What make and an activated shell read later.
+    asked = '. .rackproof/bundle.env && echo "$PIP_NO_INDEX $PIP_FIND_LINKS"'
+    shell = subprocess.run(["sh", "-c", asked], cwd=bundle, capture_output=True, text=True, check=True)
+    assert shell.stdout == f"1 {wheels}\n"
+
+
+def alter(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+
+
+def relink(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc")
+
+
+WHEEL = "bundle/wheels/one-1.0-py3-none-any.txt"
+DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
+    (WHEEL, alter, f"{WHEEL} was altered"),
+    (WHEEL, lambda path: path.write_text("a whee"), f"{WHEEL} was altered"),
+    (WHEEL, Path.unlink, f"{WHEEL} is missing"),
+    (WHEEL, relink, f"{WHEEL} is another link or file than in the manifest"),
+    ("bundle/wheels/one-2.0-py3-none-any.whl", Path.touch, "one-2.0-py3-none-any.whl is not in the manifest"),
+    ("bundle/mirror/os/dists/stable/Release", alter, "Release was altered"),
+    ("inventory/hosts.yml", alter, "inventory/hosts.yml was altered"),
+    ("inventory/hosts.yml", Path.unlink, "inventory/hosts.yml is missing"),
+    ("link", relink, "link is another link or file than in the manifest"),
+    ("usercustomize.py", Path.touch, "usercustomize.py is not in the manifest"),
+    (".venv", lambda path: path.symlink_to("/usr"), ".venv is not in the manifest"),
+    ("red\x1b[31m\udcff", Path.touch, r"'red\x1b[31m\udcff is not in the manifest'"),
+    ("bundle/manifest.json", lambda path: path.write_text("{"), "bundle/manifest.json is damaged"),
+    ("bundle/manifest.json", lambda path: path.write_text("7"), "bundle/manifest.json is damaged"),
+    ("bundle/manifest.json", lambda path: path.write_text("{}"), "bundle/manifest.json is damaged"),
+    ("bundle/manifest.json", Path.unlink, "has no bundle/manifest.json"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), DAMAGES)
+def test_what_is_not_as_listed_is_refused_by_its_name(
+    bundle: Path, install: Install, name: str, damage: Callable[[Path], Any], words: str
+) -> None:
+    damage(bundle / name)
+    done = install()
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "made with" not in done.stdout
+    assert not (bundle / ".rackproof").exists()
+
+
+def test_many_names_are_counted(bundle: Path, install: Install) -> None:
+    for number in range(30):
+        (bundle / f"strange-{number}").touch()
+    done = install()
+    assert done.stderr.count("is not in the manifest") == 20
+    assert "... and 10 more" in done.stderr
+
+
+def test_a_site_edits_its_inventory_and_installs_again(bundle: Path, install: Install) -> None:
+    assert install().returncode == 0
+    (bundle / "inventory/hosts.yml").write_text("all: {hosts: {n01: }}\n")
+    assert install().returncode == 0
+    (bundle / "results").mkdir()
+    (bundle / "results/run.json").touch()
+    done = install("--verify-only")
+    assert done.returncode == 1
+    assert "inventory/hosts.yml was altered" in done.stderr
+    assert "is not in the manifest" not in done.stderr
+    # Wheels are compared each time.
+    alter(bundle / WHEEL)
+    assert f"{WHEEL} was altered" in install().stderr
+
+
+def test_another_bundle_over_it_is_verified_as_a_whole(
+    bundle: Path, install: Install, program: ModuleType
+) -> None:
+    assert install().returncode == 0
+    (bundle / "bundle/wheels/two.txt").touch()
+    write_manifest(bundle, program)
+    (bundle / "inventory/hosts.yml").write_text("all: {hosts: {n01: }}\n")
+    done = install()
+    assert "inventory/hosts.yml was altered" in done.stderr
+
+
+def test_only_verifying_installs_nothing(bundle: Path, install: Install) -> None:
+    done = install("--verify-only")
+    assert done.returncode == 0
+    assert "made with" not in done.stdout
+    assert not (bundle / ".rackproof").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "environment", "words"),
+    [
+        (
+            {"python": "3.99"},
+            {},
+            f"this bundle is for Python 3.99, and python3 is {PYTHON}: install python3.99 with its venv",
+        ),
+        ({}, {"RACKPROOF_PYTHON": "absent"}, f"is for Python {PYTHON}, and there is none"),
+        ({"machine": "aarch64x"}, {}, f"for aarch64x, and this machine is {platform.machine()}"),
+        ({"glibc": "99.1"}, {}, "need glibc 99.1, and this system has"),
+    ],
+)
+def test_another_machine_is_refused_in_one_sentence(
+    bundle: Path,
+    install: Install,
+    program: ModuleType,
+    changed: dict[str, str],
+    environment: dict[str, str],
+    words: str,
+) -> None:
+    write_manifest(bundle, program, **changed)
+    done = install(**environment)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_make_venv_of_a_bundle_verifies_it_first(root: Path, bundle: Path) -> None:
+    (bundle / "tools/make-venv").write_text((root / "tools/make-venv").read_text())
+    done = subprocess.run(
+        ["bash", bundle / "tools/make-venv", ".venv"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert not (bundle / ".venv").exists()
+
+
+def wheel(folder: Path, name: str, metadata: str) -> Path:
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Name: {name}\nVersion: 1.0\n{metadata}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metadata", "licence"),
+    [
+        ("License-Expression: MIT", "MIT"),
+        ("License: long\nClassifier: License :: OSI Approved :: BSD License", "BSD License"),
+        ("License: Apache 2.0", "Apache 2.0"),
+        ("", None),
+    ],
+)
+def test_the_manifest_has_a_wheels_version_and_licence(
+    program: ModuleType, tmp_path: Path, metadata: str, licence: str | None
+) -> None:
+    path = wheel(tmp_path, "one", metadata)
+    found = program.describe(path, "bundle/wheels/" + path.name, {}, "")
+    assert (found["version"], found.get("licence")) == ("1.0", licence)
+    assert found["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_cuda_is_fetched_for_a_build_that_needs_it(program: ModuleType, tmp_path: Path) -> None:
+    wheel(tmp_path, "other", "Requires-Dist: nvidia-nothing")
+    wheel(tmp_path, "torch", "Requires-Dist: sympy")
+    assert not program.needs_cuda(tmp_path)
+    wheel(
+        tmp_path, "torch", "Requires-Dist: sympy\nRequires-Dist: nvidia-cublas==13; sys_platform == 'linux'"
+    )
+    assert program.needs_cuda(tmp_path)
+
+
+def test_the_glibc_of_the_wheels_is_the_newest_that_one_of_them_needs(
+    program: ModuleType, tmp_path: Path
+) -> None:
+    assert program.needed_glibc(tmp_path) == "2.17"
+    for tag in (
+        "manylinux2014_x86_64.manylinux_2_17_x86_64",
+        "manylinux_2_34_x86_64",
+        "manylinux_2_9_x86_64",
+    ):
+        (tmp_path / f"one-1.0-cp311-cp311-{tag}.whl").touch()
+    (tmp_path / "two-1.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_39_x86_64.whl").touch()
+    assert program.needed_glibc(tmp_path) == "2.34"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    folder = tmp_path / "mirror"
+    lists = folder / "lambda/dists/stable/main/binary-amd64"
+    lists.mkdir(parents=True)
+    (folder / "lambda/pool").mkdir()
+    (folder / "lambda/dists/stable/Release").write_text("Suite: stable\n")
+    (folder / "lambda/pool/one_1.0_amd64.deb").write_text("package")
+    (lists / "Packages").write_text("Package: one\nFilename: pool/one_1.0_amd64.deb\nSize: 7\n")
+    return folder
+
+
+def test_a_mirror_is_taken_whole(program: ModuleType, mirror: Path, tmp_path: Path) -> None:
+    assert program.add_mirror(mirror, tmp_path / "taken") == ["lambda"]
+    assert (tmp_path / "taken/lambda/pool/one_1.0_amd64.deb").read_text() == "package"
+    found = program.describe(
+        mirror / "lambda/pool/one_1.0_amd64.deb", "bundle/mirror/lambda/pool/one", {}, ""
+    )
+    assert (found["source"], found["version"]) == ("mirror, lambda", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda mirror: (mirror / "lambda/pool/one_1.0_amd64.deb").unlink(),
+            "one_1.0_amd64.deb: the list of",
+        ),
+        (lambda mirror: (mirror / "lambda/pool/one_1.0_amd64.deb").write_text("pack"), "of another size"),
+        (lambda mirror: (mirror / "lambda/dists/stable/Release").unlink(), "has no repository"),
+        (lambda mirror: (mirror / "key").symlink_to("/etc/passwd"), "key leads out of"),
+        (lambda mirror: (mirror / "key").symlink_to("../../x"), "key leads out of"),
+    ],
+)
+def test_a_mirror_that_would_fail_there_is_refused_here(
+    program: ModuleType, mirror: Path, tmp_path: Path, damage: Callable[[Path], Any], words: str
+) -> None:
+    damage(mirror)
+    with pytest.raises(SystemExit, match=words):
+        program.add_mirror(mirror, tmp_path / "taken")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    blobs = folder / "blobs/sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(content: bytes) -> dict[str, str]:
+        name = hashlib.sha256(content).hexdigest()
+        (blobs / name).write_bytes(content)
+        return {"digest": f"sha256:{name}"}
+
+    manifest = {"config": blob(b"{}"), "layers": [blob(b"layer")]}
+    image = blob(json.dumps({"manifests": [blob(json.dumps(manifest).encode())]}).encode())
+    image |= {"annotations": {"org.opencontainers.image.ref.name": "llm:1"}}  # type: ignore[dict-item]
+    (folder / "index.json").write_text(json.dumps({"manifests": [image]}))
+    (folder / "oci-layout").write_text("{}")
+    return folder
+
+
+def test_images_are_taken_by_their_digests(program: ModuleType, images: Path, tmp_path: Path) -> None:
+    (images / "work").mkdir()
+    names = program.add_images(images, tmp_path / "taken")
+    assert list(names) == ["llm:1"]
+    assert names["llm:1"].startswith("sha256:")
+    assert sorted(path.name for path in (tmp_path / "taken").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
+
+
+@pytest.mark.parametrize("damage", [alter, Path.unlink])
+@pytest.mark.parametrize("number", range(4))
+def test_an_image_with_a_damaged_blob_is_refused(
+    program: ModuleType, images: Path, tmp_path: Path, damage: Callable[[Path], Any], number: int
+) -> None:
+    damage(sorted((images / "blobs/sha256").iterdir())[number])
+    with pytest.raises(SystemExit, match="image llm:1: its blob sha256:"):
+        program.add_images(images, tmp_path / "taken")
+
+
+def test_a_folder_without_images_is_refused(program: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="is no OCI layout"):
+        program.add_images(tmp_path, tmp_path / "taken")

@@ -1,0 +1,111 @@
+"""What slurm_run.py finds missing for a dry run: everything at once, and nothing is changed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+DIGEST = "sha256:" + "a" * 64
+HELP = "  --container-image=[USER@]\n"
+
+
+@pytest.fixture
+def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(root / "workloads"))
+    return importlib.import_module("slurm_run")
+
+
+def work_of(slurm_run: ModuleType, shared: Path, **changes: Any) -> Any:
+    spec = {"repository": "a/b", "tag": "1", "registry": "svc", "shared": str(shared), "benchmark": "big"}
+    spec |= {"environment": {}, "hosts": ["n1", "n2"], "image": "squashfs", "image_gb": 1, "stage": []}
+    return slurm_run.Work({**spec, **changes})
+
+
+def answers(
+    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, nodes: str, options: str, kinds: str
+) -> None:
+    """Have a Slurm with these nodes, options and kinds of MPI, and a registry that has the image."""
+
+    def run(command: list[str], **_: Any) -> tuple[int, str, str]:
+        known = {"--help": options, "--mpi=list": kinds}
+        return 0, nodes if command[0] == "sinfo" else known[command[1]], ""
+
+    monkeypatch.setattr(slurm_run, "run", run)
+    monkeypatch.setattr(slurm_run.shutil, "which", lambda name: name)
+    monkeypatch.setattr(slurm_run.Work, "digest", lambda self: DIGEST)
+    monkeypatch.setattr(slurm_run.Work, "prove_image", lambda self, digest: None)
+
+
+def test_a_rack_that_has_everything_lacks_nothing(
+    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(
+        slurm_run, monkeypatch, "n1|idle|none\nn2|mixed|none\n", HELP, "MPI plugin types are...\n\tpmix\n"
+    )
+    assert work_of(slurm_run, tmp_path).check() == []
+    said = capsys.readouterr().out
+    assert "not there yet: the image 1 GB" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_is_missing_is_named_at_once(
+    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers(slurm_run, monkeypatch, "n1|drained*|bad fan\n", "", "\tpmi2\n")
+
+    def refuse(self: Any, digest: str) -> None:
+        raise slurm_run.Refusal(6, "the image is for arm64")
+
+    monkeypatch.setattr(slurm_run.Work, "prove_image", refuse)
+    stage = [{"creates": "model", "size_gb": 1e9, "mount": "/d", "run": "x"}]
+    found = " / ".join(work_of(slurm_run, tmp_path, stage=stage).check())
+    for words in (
+        "the image is for arm64",
+        "1000000001 GB of big are to come (the image 1 GB, model 1e+09 GB)",
+        "pyxis is missing",
+        "srun --mpi=list has no pmix",
+        "n2: Slurm has no such node",
+        "n1 is drained in Slurm (bad fan)",
+    ):
+        assert words in found
+
+
+@pytest.mark.parametrize(
+    ("state", "complains"),
+    [
+        ("idle", False),
+        ("allocated", False),
+        ("mixed-", False),
+        ("reserved", False),
+        ("idle~", False),
+        ("completing", False),
+        ("draining@", True),
+        ("DOWN*", True),
+        ("fail", True),
+        ("maint", True),
+        ("unknown", True),
+    ],
+)
+def test_a_node_is_missing_that_takes_no_job(slurm_run: ModuleType, state: str, complains: bool) -> None:
+    assert bool(slurm_run.node_complaints(["n1"], f"n1|{state}|why\n")) is complains
+
+
+def test_a_folder_on_the_root_file_system_is_no_shared_storage(slurm_run: ModuleType, tmp_path: Path) -> None:
+    (line,) = work_of(slurm_run, Path("/rackproof-is-not-mounted/here")).check_storage()
+    assert "is the shared storage mounted? bench_shared names the folder" in line
+    assert work_of(slurm_run, tmp_path / "not" / "yet").check_storage() == []
+
+
+def test_the_spec_may_come_from_the_environment(
+    slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RACKPROOF_SPEC", json.dumps({"a": 1}))
+    assert slurm_run.read_options(["check"]).spec == {"a": 1}
+    monkeypatch.delenv("RACKPROOF_SPEC")
+    with pytest.raises(SystemExit):
+        slurm_run.read_options(["check"])
