@@ -53,22 +53,22 @@ class Stage(Record):
     creates: str = Field(
         min_length=1,
         description="The result of staging: a folder below `bench_data`; below "
-        "`bench_shared`/data/NAME where `run` stages it.",
+        "`bench_shared`/data/NAME if `run` stages it.",
     )
     program: str = Field(default="", description="Program under workloads/ that stages it.")
     arguments: dict[str, Scalar] = Field(default={}, description="Its options, without the leading `--`.")
     run: str = Field(
         default="",
-        description="Instead: a script for bash, which runs in the container; with `docker` and without "
-        "`mount` on the node itself. With `docker` it finds `$DATA` and `$SOURCES`, and begins in an empty "
-        "folder.",
+        description="Instead of `program`: a bash script that runs in the container, or on the node itself "
+        "with `docker` and without `mount`. With `docker` it has `$DATA` and `$SOURCES`, and starts in an "
+        "empty folder.",
     )
-    mount: str = Field(default="", description="Where that script finds the data's folder in the container.")
+    mount: str = Field(default="", description="Folder of the data in the container, for that script.")
     size_gb: float = Field(default=0, ge=0, description="Free space that the script needs.")
     recorded: bool = Field(
         default=False,
         description="With `slurm`: record the checksums of the downloaded files the first time, and compare "
-        "them when it is staged again; for files that their source does not prove. Needs `mount`.",
+        "them when they are staged again. For files whose source proves nothing. Needs `mount`.",
     )
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class Container(Record):
         "`arm64`), as REPOSITORY:TAG, or pinned as REPOSITORY:TAG@sha256:…. `bench_images` names another "
         "one, `bench_image_tags` another tag.",
     )
-    folder: str = Field(pattern=r"^/", description="Folder in the image that holds run.sub and config_*.sh.")
+    folder: str = Field(pattern=r"^/", description="Folder in the image with run.sub and config_*.sh.")
     size_gb: float = Field(default=0, ge=0, description="Free space that the import needs.")
 
 
@@ -116,7 +116,9 @@ class Build(Record):
     ref: str = Field(
         min_length=1, description="Their commit, 40 hexadecimal digits: an image of the same commit is kept."
     )
-    folder: str = Field(min_length=1, description="Folder in it that holds Dockerfile, run.sub, config_*.sh.")
+    folder: str = Field(
+        min_length=1, description="Folder in the archive with Dockerfile, run.sub, config_*.sh."
+    )
     image: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9._-]+$", description="Name and tag of the image."
     )
@@ -150,8 +152,9 @@ class Configs(Record):
     )
     logged: dict[str, Annotated[str, Field(pattern=_LOGGED)]] = Field(
         default={},
-        description="Key of an MLPerf log's line to the config's variable that it shows, or two with `-`, "
-        "`+` or `*` between: the round's rules about these lines are checked before a job is submitted.",
+        description="Key of an MLPerf log's line to the variable of the config that it shows, or two "
+        "variables joined by `-`, `+` or `*`. The round's rules about these lines are checked before a job "
+        "is submitted.",
     )
 
 
@@ -160,20 +163,20 @@ class Launch(Record):
 
     with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
         alias="with",
-        description="The launcher: `local` makes one run per node, or on so many together as the parameter "
-        "`nodes` says; `mpirun` too, by a program that only the first node starts; `docker` one per node in "
-        "an image built there, or by Slurm one on all limited nodes (`bench_together`); `slurm` one run on "
-        "all nodes of a rack.",
+        description="The launcher. `local`: one run per node, or on as many nodes together as the parameter "
+        "`nodes` states. `mpirun`: the same, with a program that only the first node starts. `docker`: one "
+        "run per node in an image built there, or one on all limited nodes through Slurm "
+        "(`bench_together`). `slurm`: one run on all nodes of a rack.",
     )
     command: tuple[str, ...] = Field(
         default=(),
-        description="With `local`, in place of program and arguments: a program that is on the node, by name "
-        "or whole path, and its arguments. Its output is the log, and any exit status but 0 a failure.",
+        description="With `local`, instead of program and arguments: a program that is on the node, by name "
+        "or full path, and its arguments. Its output is the log; an exit status other than 0 is a failure.",
     )
     runtime: str = Field(
         default="",
-        description="Interpreter it runs under: a folder under workloads/ with pins; empty is the one of "
-        "Ansible's modules, which has the standard library alone.",
+        description="Interpreter: a folder under workloads/ with pins. Empty means the interpreter of "
+        "Ansible's modules, which has only the standard library.",
     )
     program: str = Field(default="", description="Program under workloads/.")
     arguments: dict[str, Scalar] = Field(
@@ -183,9 +186,11 @@ class Launch(Record):
     timeout_s: int = Field(
         default=3600,
         gt=0,
-        description="The job is ended after so many seconds; with `slurm`, staging and waiting included.",
+        description="Time limit of the job in seconds; with `slurm`, it includes staging and waiting.",
     )
-    hang_s: int = Field(default=300, gt=0, description="A log that stands still so long means a hang.")
+    hang_s: int = Field(
+        default=300, gt=0, description="Seconds without a new log line after which the job counts as hung."
+    )
 
     @field_validator("environment", "arguments")
     @classmethod
@@ -222,26 +227,28 @@ class JudgeRule(Record):
     metric: Name = Field(description="Name of the measurement.")
     labels: dict[str, str] = Field(default={}, description="Only measurements with these labels.")
     unit: str = Field(default="", description="Unit the measurement must have; a different one is unproven.")
-    direction: Direction | None = Field(default=None, description="Which way is better.")
+    direction: Direction | None = Field(default=None, description="Direction in which a value is better.")
     at_least: float | str | None = Field(
         default=None, description="The value must not be lower. A number, or a parameter: `{{ target }}`."
     )
     at_most: float | str | None = Field(default=None, description="The value must not be higher.")
-    equals: float | str | None = Field(default=None, description="The value must be exactly this.")
-    needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least so many GPUs.")
-    optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
+    equals: float | str | None = Field(default=None, description="The value must equal this.")
+    needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least this many GPUs.")
+    optional: bool = Field(
+        default=False, description="True: a missing measurement is no finding (hardware without fp8)."
+    )
     candidate: bool = Field(
         default=False,
-        description="True: without a reference it is kept as a candidate and does not count, even where "
+        description="True: without a reference it is kept as a candidate and does not count, even if "
         "references are required (`bench_require_references`).",
     )
     coverage: bool = Field(
         default=False,
-        description="True: it states how much was tested. Out of its bound the run is unproven, not bad.",
+        description="True: it states how much was tested. Outside its bound the run is unproven, not bad.",
     )
     per: Literal["", "gpu", "pair"] = Field(
         default="",
-        description="gpu, pair: each planned GPU (label `gpu`), or pair (`from`, `to`), has to have one.",
+        description="gpu, pair: each planned GPU (label `gpu`), or pair (`from`, `to`), must have one.",
     )
 
     @field_validator("at_least", "at_most", "equals")
@@ -331,7 +338,7 @@ class Result(Record):
     ] = Field(
         default=(),
         description="With `slurm` and `docker`: evidence that run.sub of this benchmark does not print, by "
-        "design. Whatever else a log of a run by a `ruleset` does not show is unproven.",
+        "design. For a run with a `ruleset`, any other evidence that the log does not show is unproven.",
     )
     processes: Literal["gpu", "node"] = Field(
         default="gpu", description="With `slurm`: whether a process trains for each GPU or for each node."
@@ -345,7 +352,7 @@ class Result(Record):
         description="True: a log that does not state (`gpu_state`) which other processes used each of its "
         "GPUs before and after the run is unproven.",
     )
-    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="The measurements to judge; at least one.")
+    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="Measurements to judge; at least one.")
 
     @field_validator("format")
     @classmethod
@@ -378,14 +385,16 @@ class Result(Record):
 class Definition(Record):
     """One benchmark: its staging, start, judgement and suites."""
 
-    name: Name = Field(description="Name of the benchmark; the file is called the same.")
+    name: Name = Field(description="Name of the benchmark, and of its file.")
     summary: Text = Field(min_length=1, description="One line for lists.")
-    description: Text = Field(default="", description="More, for the report.")
-    needs_gpus: int = Field(default=0, ge=0, description="Left out of a suite on a node with fewer GPUs.")
+    description: Text = Field(default="", description="Longer description for the report.")
+    needs_gpus: int = Field(
+        default=0, ge=0, description="Suites leave the benchmark out on nodes with fewer GPUs."
+    )
     parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
     matrix: Matrix = Field(default={}, description="Values to sweep when you name the benchmark.")
     suites: dict[str, tuple[Matrix, ...]] = Field(
-        default={}, description="Suites it is part of, each with the matrix, or list of matrices, it sweeps."
+        default={}, description="Suites that contain it, each with the matrix, or list of matrices, to sweep."
     )
     only: tuple[Filter, ...] = Field(
         default=(), description="Points of a matrix to keep: those that fit one of these; empty keeps all."
@@ -395,10 +404,10 @@ class Definition(Record):
     )
     container: Container | None = Field(default=None, description="The image, with the launcher `slurm`.")
     build: Build | None = Field(default=None, description="The image, with the launcher `docker`.")
-    configs: Configs | None = Field(default=None, description="How its config file is chosen.")
+    configs: Configs | None = Field(default=None, description="Choice of its config file.")
     stage: tuple[Stage, ...] = Field(default=(), description="Data to stage first.")
-    launch: Launch = Field(description="How it is started.")
-    result: Result = Field(description="How it is read and judged.")
+    launch: Launch = Field(description="How to start it.")
+    result: Result = Field(description="How to read and judge it.")
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
