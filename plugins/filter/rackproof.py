@@ -27,6 +27,7 @@ except ImportError:
 from rackproof import logs
 from rackproof.core.judging import judge
 from rackproof.core.records import Measurement, Reference
+from rackproof.jobs.bench import plan_text
 from rackproof.jobs.reimage import autoinstall, order_signature
 from rackproof.jobs.reimage import image_report as reports
 from rackproof.nodes import files as node_files
@@ -110,6 +111,16 @@ def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list
         raise AnsibleFilterError("preflight_remarks needs the fact rackproof_node")
     remarks = preflight.preflight_remarks(facts, _expectations(expected), answered_at)
     return [{**asdict(remark), "line": remark.line()} for remark in remarks]
+
+
+def dry_run_answers(results: Any) -> dict[str, list[str]]:
+    """Return what nodes answered to a dry run, each thing once."""
+    try:
+        return plan_text.dry_run_answers(results)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise AnsibleFilterError(
+            f"dry_run_answers needs results of `slurm_run.py check`: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _expectations(expected: Any) -> preflight.Expected:
@@ -253,6 +264,7 @@ class FilterModule:
             "packages_lacking": packages_lacking,
             "files_lacking": files_lacking,
             "preflight_remarks": preflight_remarks,
+            "dry_run_answers": dry_run_answers,
             "slurm_misfit": slurm_misfit,
             "imex_nodes_config": imex_nodes_config,
             "autoinstall_user_data": autoinstall_user_data,

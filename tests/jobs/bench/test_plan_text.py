@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rackproof.core.judging import parse_sku_reference
 from rackproof.core.records import Node
 from rackproof.jobs.bench import planning
 from rackproof.jobs.bench.launch_slurm import Site
-from rackproof.jobs.bench.plan_text import describe_plan, lacking
+from rackproof.jobs.bench.plan_text import describe_plan, dry_run_answers, lacking
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 
@@ -113,3 +114,27 @@ def test_each_reference_that_judges_is_shown_with_its_case(
 def test_without_published_references_the_plan_says_that_a_first_run_is_unproven(root: Path) -> None:
     text = describe_plan(rack_plan(root, NAMES, [], published_references=False))
     assert "judge   time_to_train has no reference: unproven until" in text
+
+
+def answered(missing: list[str], *phases: str) -> dict[str, Any]:
+    reports = [f":::RACKPROOF {json.dumps({'phase': one})}" for one in phases]
+    return {"stdout_lines": [*reports, ':::RACKPROOF {"node": "n1"}', json.dumps({"lacking": missing})]}
+
+
+def test_what_several_nodes_answer_is_listed_once() -> None:
+    results = [
+        answered(["the image", "room"], "flux1: there"),
+        {"skipped": True},
+        answered(["room"], "flux1: there", "llama: not there yet"),
+    ]
+    assert dry_run_answers(results) == {
+        "phases": ["flux1: there", "llama: not there yet"],
+        "lacking": ["the image", "room"],
+    }
+    assert dry_run_answers([]) == {"phases": [], "lacking": []}
+
+
+@pytest.mark.parametrize("line", ["", "[]", "null", "{}", '{"lacking": 3}', "Killed"])
+def test_an_answer_that_was_cut_off_is_an_error(line: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        dry_run_answers([{"stdout_lines": [line]}])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rackproof.analysis.mlperf.rounds import reference_points
 from rackproof.core.definitions import Result
@@ -13,6 +15,7 @@ from rackproof.core.text import duration
 from rackproof.jobs.bench.log_checks import BY_ITSELF
 from rackproof.jobs.bench.mlperf_checks import published_references
 from rackproof.jobs.bench.planning import Plan, PlannedRun
+from rackproof.logs.run_sub import MARK
 
 _FIRST = "unproven until a run of these nodes is accepted (rackproof accept)"
 
@@ -46,6 +49,26 @@ def lacking(plan: Plan) -> list[str]:
         name for name in plan.unreached if name not in told and compress_hostlist(plan.unreached) not in told
     ]
     return [*lines, *([f"{compress_hostlist(silent)} did not answer"] if silent else [])]
+
+
+def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return what nodes answered when a dry run asked whether their runs could be made, each thing once.
+
+    Args:
+        results: Results of ``slurm_run.py check``; those without output were skipped.
+
+    Returns:
+        ``phases``: what was looked at; ``lacking``: what is missing.
+    """
+    phases: dict[str, None] = {}
+    missing: dict[str, None] = {}
+    for result in results:
+        lines = result.get("stdout_lines") or []
+        reports = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
+        phases.update(dict.fromkeys(str(one["phase"]) for one in reports if "phase" in one))
+        if lines:
+            missing.update(dict.fromkeys(json.loads(lines[-1])["lacking"]))
+    return {"phases": list(phases), "lacking": list(missing)}
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
