@@ -710,15 +710,14 @@ class Work:
     def check(self) -> list[str]:
         """Return all that a run would be refused for, as far as reading shows it."""
         complaints: list[str] = []
-        for examine in (self.check_storage, self.check_image, self.check_room, self.check_slurm):
+        steps = (
+            self.check_storage, self.check_image, self.check_room, self.check_slurm, self.check_known_config
+        )  # fmt: skip
+        for examine in steps:
             try:
                 complaints += examine()
             except Refusal as refusal:
                 complaints.append(str(refusal))
-        try:
-            self.check_known_config()
-        except Refusal as refusal:
-            complaints.append(str(refusal))
         return complaints
 
     def check_storage(self) -> list[str]:
@@ -792,18 +791,19 @@ class Work:
             return [*complaints, f"{here}: sinfo does not answer: {last_lines(errors)}"]
         return [*complaints, *node_complaints(hosts, text)]
 
-    def check_known_config(self) -> None:
-        """Read the config, if an earlier run brought it out of this image."""
+    def check_known_config(self) -> list[str]:
+        """Read the config, if an earlier run brought it out of this image; a broken rule is a refusal."""
         if not any(self.configs_folder().glob("config_*.sh")):
             name = self.spec["benchmark"]
             say(
                 phase=f"{name}: config, batch size and rules are read once its image is there, before the job"
             )
-            return
+            return []
         config = self.choose_config()
         found = self.source_config(config)
         self.check_batch(config, found)
         self.check_rules(config, found)
+        return []
 
     # -- the shared storage, the registry, the image ------------------------------------------------
 

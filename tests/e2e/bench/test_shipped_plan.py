@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.bench.playing import play_bench
 
 pytestmark = pytest.mark.playbook
 
 
 @pytest.fixture
-def inventory(root: Path, tmp_path: Path) -> Path:
+def inventory(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the inventory without a test rack's values; its names lead nowhere."""
     folder = tmp_path / "inventory"
     shutil.copytree(root / "inventory", folder, ignore=shutil.ignore_patterns("test-rack.yml"))
     with (folder / "group_vars/all.yml").open("a") as stream:
         stream.write('\nansible_host: "{{ inventory_hostname }}.invalid"\n')
-    return folder / "hosts.yml"
-
-
-def dry_run(root: Path, inventory: Path, *words: str) -> tuple[int, str]:
-    program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run(
-        [program, "-i", inventory, "bench.yml", "--check", *words],
-        cwd=root,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    monkeypatch.setenv("COLUMNS", "400")
+    return folder
 
 
 def test_the_plan_is_shown_and_what_is_missing_is_one_list(
     root: Path, tmp_path: Path, inventory: Path
 ) -> None:
     results = tmp_path / "results"
-    status, output = dry_run(root, inventory, "-l", "gb300-rack", "-e", f"bench_results={results}")
+    status, output = play_bench(
+        root, inventory, "--check", "-l", "gb300-rack", "-e", f"bench_results={results}"
+    )
     assert status == 2, output
     (silent,) = [line for line in output.splitlines() if "UNREACHABLE" in line]
     assert "gb300-r01-n[01-18] (18 nodes)" in silent
@@ -68,7 +55,7 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
 def test_a_benchmark_of_single_nodes_names_those_that_did_not_answer(
     root: Path, tmp_path: Path, inventory: Path
 ) -> None:
-    status, output = dry_run(root, inventory, "-l", "gb300-rack", "-e", "suite=probes")
+    status, output = play_bench(root, inventory, "--check", "-l", "gb300-rack", "-e", "suite=probes")
     assert status == 2, output
     assert "not reached: gb300-r01-n[01-18]" in output
     assert output.count("UNREACHABLE") == 1

@@ -34,6 +34,20 @@ result:
 FACTS: dict[str, Any] = {"tools": {"lscpu": {"status": "ok", "stdout": "Model name: CPU\n"}}}
 
 
+def ended_job(run_id: str, log: str) -> dict[str, Any]:
+    """Return the state of a job that ended well, as its supervisor states it."""
+    return {
+        "id": run_id,
+        "phase": "ended",
+        "ended_by": "itself",
+        "exit_status": 0,
+        "succeeded": True,
+        "started": 0,
+        "ended": 4,
+        **stated_log(log.encode()),
+    }
+
+
 class Site:
     """A folder of definitions, a results folder, and nodes that answer."""
 
@@ -77,16 +91,7 @@ class Site:
             path = self.results / planned.run_id / "logs" / f"{planned.lead}.log"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(log)
-        job = {
-            "id": planned.run_id,
-            "phase": "ended",
-            "ended_by": "itself",
-            "exit_status": 0,
-            "succeeded": True,
-            "started": 0,
-            "ended": 4,
-            **stated_log((log or "").encode()),
-        }
+        job = ended_job(planned.run_id, log or "")
         options = {
             "facts": {planned.lead: FACTS},
             "sku": "",
@@ -572,15 +577,8 @@ def test_a_speed_of_a_machine_that_was_not_watched_is_unproven(
     outcome = site.plan(benchmarks=["disk"], suite="")
     (planned,) = outcome.plan.runs
     job = {
-        "id": planned.run_id,
-        "phase": "ended",
-        "ended_by": "itself",
-        "exit_status": 0,
-        "succeeded": True,
-        "started": 0,
-        "ended": 4,
+        **ended_job(planned.run_id, SPEED_LOG),
         "elapsed_s": 4.0,
-        **stated_log(SPEED_LOG.encode()),
         **({"machine": machine} if machine else {}),
     }
     verdict = site.record(

@@ -56,6 +56,10 @@ class Requirement(Record):
             raise ValueError("evidence grows old: add max_age_days")
         if bool(self.measured) != bool(self.is_measured and self.unmeasured):
             raise ValueError("unmeasured with evidence of a part needs measured, which describes this part")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Requirement:
         if (self.codes or self.reads) and not self.night:
             raise ValueError("codes and reads are those of a night: add night: true")
         if bool(self.codes) != bool(self.reads):

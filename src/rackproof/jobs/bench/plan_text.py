@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rackproof.analysis.mlperf.rounds import reference_points
-from rackproof.core.definitions import Result
+from rackproof.core.definitions import JudgeRule, Result
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Measurement
@@ -44,10 +44,11 @@ def lacking(plan: Plan) -> list[str]:
         if run.unproven_because:
             found.setdefault(run.unproven_because, []).append(run.benchmark)
     lines = [f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in found.items()]
-    told = " ".join(lines)
-    silent = [
-        name for name in plan.unreached if name not in told and compress_hostlist(plan.unreached) not in told
-    ]
+    listed = " ".join(lines)
+    # The runs of a rack name all hosts that did not answer at once.
+    if not plan.unreached or compress_hostlist(plan.unreached) in listed:
+        return lines
+    silent = [name for name in plan.unreached if name not in listed]
     return [*lines, *([f"{compress_hostlist(silent)} did not answer"] if silent else [])]
 
 
@@ -117,17 +118,29 @@ def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str
         lines.append(f"judge   convergence by MLCommons' points for global batch sizes {listed}")
     fitting = [one for one in baselines if one.applies(run.benchmark, run.parameters)]
     for rule in run.result.judge:
-        bounds = (("at least", rule.at_least), ("at most", rule.at_most), ("exactly", rule.equals))
-        known = [f"{words} {bound}, by its definition" for words, bound in bounds if bound is not None]
-        known += _published_texts(run, rule.metric)
         named = [one for one in fitting if one.metric == rule.metric]
-        known += [_baseline_text(one) for one in named]
-        if not known:
-            known = [f"has no reference: {_FIRST}"]
-        elif len(known) == len(named) and all(one.labels for one in named):
-            known.append(f"of another case has no reference: {_FIRST}")
-        lines += [f"judge   {rule.metric} {text}" for text in known]
+        known = [*_bound_texts(rule), *_published_texts(run, rule.metric)]
+        lines += [f"judge   {rule.metric} {text}" for text in [*known, *_baseline_texts(named, bool(known))]]
     return lines
+
+
+def _bound_texts(rule: JudgeRule) -> list[str]:
+    """Return a rule's own bounds."""
+    bounds = (("at least", rule.at_least), ("at most", rule.at_most), ("exactly", rule.equals))
+    return [f"{words} {bound}, by its definition" for words, bound in bounds if bound is not None]
+
+
+def _baseline_texts(named: Sequence[SkuReference], has_others: bool) -> list[str]:
+    """Return the SKU's references of a metric, and whether a value may have no reference at all.
+
+    Args:
+        named: The SKU's references of the metric.
+        has_others: Whether something else judges each of its values.
+    """
+    texts = [_baseline_text(one) for one in named]
+    if has_others or not all(one.labels for one in named):
+        return texts
+    return [*texts, f"{'of another case ' if texts else ''}has no reference: {_FIRST}"]
 
 
 def _baseline_text(one: SkuReference) -> str:

@@ -510,14 +510,20 @@ class _Planner:
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            answered = [name for name in members if name in self.nodes]
-            found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in answered)
-            site = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
-            mixed = launch_slurm.architecture_obstacle(found)
-            obstacles = slurm_obstacles(loaded, site, self.unreached, with_image=bool(answered) and not mixed)
-            why = "; ".join(one for one in (mixed, *obstacles, obstacle) if one)
-            run = self._slurm_run(loaded, point, members, lead, site, variables)
+            known, why = self._site_of_architecture(loaded, site, members)
+            run = self._slurm_run(loaded, point, members, lead, known, variables)
+            why = "; ".join(filter(None, (why, obstacle)))
             self.runs += _repeats(run.model_copy(update={"unproven_because": why}), self.now)
+
+    def _site_of_architecture(
+        self, loaded: LoadedDefinition, site: Site, members: Sequence[str]
+    ) -> tuple[Site, str]:
+        """Return a rack's cluster with the architecture of its nodes, and the reasons against a run."""
+        found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
+        known = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
+        mixed = launch_slurm.architecture_obstacle(found)
+        obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(found) and not mixed)
+        return known, "; ".join(filter(None, (mixed, *obstacles)))
 
     def _slurm_run(
         self,
