@@ -21,7 +21,7 @@ MOST_ANSWER_BYTES = 16 << 20
 MOST_ANSWER_S = 60.0
 MOST_SESSION_BYTES = 64 << 20
 """Largest size of all answers in one session together: sushy keeps each of them in memory."""
-MOST_SESSION_S = 600.0
+MOST_SESSION_S = 300.0
 """Largest time that a session waits for answers; the time between two requests does not count."""
 MOST_MEMBERS = 256
 """Largest number of systems, or of interfaces of one system, that are read."""
