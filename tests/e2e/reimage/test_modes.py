@@ -1,4 +1,4 @@
-"""Other users read nothing of what provisioning, nights and re-imaging keep: records, journals, history, claims, pages."""
+"""Other users read nothing that provisioning, nights and re-imaging keep: records, journals, pages."""
 
 from __future__ import annotations
 
