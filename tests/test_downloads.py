@@ -104,7 +104,8 @@ COMMANDS = {
     "image": rf"\b(?:docker|podman|nerdctl|ctr|enroot|skopeo|crane|apptainer){WORD}(?:image{WORD})?"
     r"(?:build|compose|copy|create|import|load|pull|run)\b|--container-image|^\s*FROM\s+\S+|\bbase_image:",
     "git": rf"""\bgit{WORD}(?:-C{WORD}\S+{WORD})?(?:clone|fetch|pull|submodule)\b""",
-    "python": r"\burlopen\(|\burlretrieve\(|\brequests\.(?:get|post|request|Session)\b|\bHTTPS?Connection\(|"
+    "python": r"\burlopen\(|\bopen_address\(|\burlretrieve\(|\bHTTPS?Connection\(|"
+    r"\brequests\.(?:get|post|request|Session)\b|"
     r"\bsnapshot_download\(|\bhf_hub_download\(|\bload_dataset\(",
     "other": rf"\b(?:npm|gem|cargo|snap|ansible-galaxy|go|conda|rclone|huggingface-cli){WORD}"
     rf"(?:add|ci|collection|copy|download|get|install|sync)\b|(?:debootstrap|mmdebstrap){WORD}-|\baws\s+s3\b|\brsync://",

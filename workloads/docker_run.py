@@ -31,7 +31,7 @@ import tarfile
 import time
 import urllib.request
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import slurm_run
@@ -59,6 +59,10 @@ EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
 EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
 """These are the commits' trees, as git names them: an archive made again may have another checksum."""
+MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
+"""No sources have as many; the disk that they would fill is that of all benchmarks."""
+MEMBER_BYTES = 1 << 15
+"""Each member counts for as many bytes more, for also their number is limited."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -195,6 +199,8 @@ class Docker(slurm_run.Work):
                 for chunk in iter(lambda: answer.read(1 << 20), b""):
                     digest.update(chunk)
                     out.write(chunk)
+                    if out.tell() > MOST_ARCHIVE_BYTES:
+                        raise self.too_large(MOST_ARCHIVE_BYTES)
         except (OSError, ValueError) as error:
             raise Refusal(
                 EXIT_IMAGE,
@@ -204,34 +210,60 @@ class Docker(slurm_run.Work):
         return digest.hexdigest()
 
     def unpack(self, archive: Path, folder: Path) -> None:
-        """Unpack below a folder without the archive's one top folder; nothing lands outside."""
+        """Unpack below a folder without the archive's one top folder; nothing lands, or leads, outside."""
+        links: set[PurePosixPath] = set()
         try:
             with tarfile.open(str(archive)) as packed:
-                members = packed.getmembers()
+                members = self.members(packed)
                 tops = {member.name.split("/", 1)[0] for member in members}
                 strip = len(tops) == 1 and any("/" in member.name for member in members)
                 for member in members:
                     name = member.name.partition("/")[2] if strip else member.name
-                    parts = Path(name).parts
                     if not name or member.isdev():
                         continue
-                    linked = Path(name).parent / member.linkname if member.issym() else Path()
-                    inside = os.path.normpath(str(linked))
-                    if (
-                        name.startswith("/")
-                        or ".." in parts
-                        or member.islnk()
-                        or inside.startswith(("/", ".."))
-                    ):
-                        raise Refusal(
-                            EXIT_IMAGE, f"{self.spec['sources']} holds {name!r}, which leads outside"
-                        )
-                    member.name = name
-                    packed.extract(member, str(folder))
+                    path = PurePosixPath(name)
+                    # What a link leads to is not known from its text where that passes another link.
+                    if path.is_absolute() or ".." in path.parts or links.intersection([path, *path.parents]):
+                        raise self.outside(name)
+                    if member.islnk() or (member.issym() and member.linkname.startswith("/")):
+                        raise self.outside(name)
+                    if member.issym():
+                        links.add(path)
+                    # The sources are this user's, whoever packed them, and start nothing as another user.
+                    member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
+                    member.name, member.uid, member.gid = name, os.geteuid(), os.getegid()
+                    packed.extract(member, str(folder), numeric_owner=True)
         except (tarfile.TarError, EOFError, OSError) as error:
             raise Refusal(
                 EXIT_IMAGE, f"{self.spec['sources']} is not a whole archive (tar.gz): {error}"
             ) from error
+        top = folder.resolve()
+        for path in links:
+            place = Path(os.path.realpath(str(folder / path)))
+            if place != top and top not in place.parents:
+                raise self.outside(str(path))
+
+    def members(self, packed: tarfile.TarFile) -> list[tarfile.TarInfo]:
+        """Return the members of an archive, which is read no further than sources are large."""
+        members, size = [], 0
+        for member in packed:
+            members.append(member)
+            size += member.size + MEMBER_BYTES
+            if size > MOST_UNPACKED_BYTES:
+                raise self.too_large(MOST_UNPACKED_BYTES)
+        return members
+
+    def too_large(self, limit: int) -> Refusal:
+        """Return the refusal of an archive that does not end."""
+        return Refusal(
+            EXIT_IMAGE,
+            f"{self.spec['sources']} has more than {limit / 1e9:g} GB, which no sources have: "
+            "see bench_mlperf06_sources",
+        )
+
+    def outside(self, name: str) -> Refusal:
+        """Return the refusal of an archive with a member that leads outside."""
+        return Refusal(EXIT_IMAGE, f"{self.spec['sources']} holds {name!r}, which leads outside")
 
     def compared_tree(self, folder: Path) -> str:
         """Return git's name of the sources, refused where they are not those of the commit."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
+MOST_DEVKIT_BYTES = 16 << 20
+"""A file of the development kit is read so far; they have less than one megabyte."""
 TAR_BUFFER = 1 << 16
 """Bytes that tarfile reads at once; it copies the rest of them at each header, so more is slower."""
 
@@ -262,7 +264,7 @@ def read_devkit(stream: Any, archive: str) -> tuple[dict[str, str], list[str]]:
             for name in (_META, _TRUTH):
                 if member.name.endswith(f"/{name}") and ".." not in member.name.split("/"):
                     held = tar.extractfile(member)
-                    files[name] = held.read() if held else b""
+                    files[name] = held.read(MOST_DEVKIT_BYTES) if held else b""
     lacking = [name for name in (_META, _TRUTH) if name not in files]
     if lacking:
         raise StagingError(f"{archive} holds no {lacking[0]}; do not use this archive")
@@ -401,7 +403,11 @@ def mat_elements(data: bytes) -> Iterator[tuple[int, bytes]]:
             raise ValueError("it is cut off")
         at += 8 + size + (0 if kind == _COMPRESSED else -size % 8)
         if kind == _COMPRESSED:
-            yield from mat_elements(zlib.decompress(content))
+            unpacker = zlib.decompressobj()
+            content = unpacker.decompress(content, MOST_DEVKIT_BYTES)
+            if not unpacker.eof:
+                raise zlib.error("an element is too large, or cut off")
+            yield from mat_elements(content)
         else:
             yield kind, content
 

@@ -57,7 +57,7 @@ MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 )
-MANIFEST_BYTES = 16 << 20
+MANIFEST_BYTES, TOKEN_BYTES = 16 << 20, 1 << 20
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """The kernel's names of architectures to those of registries."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
@@ -360,11 +360,26 @@ def netrc_authorisation(text: str, names: set[str]) -> str | None:
     return None
 
 
-def fetch_token(challenge: str, header: str | None, scheme: str) -> Any:
+class SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a registry to its stores, but never from https to plain HTTP."""
+
+    def redirect_request(  # noqa: D102  (urllib's own parameters)
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        # By HTTP anybody on the way could name the digest of a tag.
+        if req.full_url.startswith("https://") and not newurl.startswith("https://"):
+            raise ValueError(f"it sends its clients on to {newurl[:200]!r}: not followed")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+open_address = urllib.request.build_opener(SafeRedirects()).open
+
+
+def fetch_token(challenge: str, header: str | None, scheme: str) -> str:
     """Return the token for which a registry's challenge sends its clients to another server.
 
     Raises:
-        ValueError: The other server would get the key by less than the registry itself.
+        ValueError: The other server would get the key by less than the registry itself, or sends no token.
     """
     parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm = parts.pop("realm", "")
@@ -373,9 +388,13 @@ def fetch_token(challenge: str, header: str | None, scheme: str) -> Any:
     request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")  # noqa: S310  (checked above)
     if header:
         request.add_unredirected_header("Authorization", header)
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  # nosec B310
-        token = json.load(answer)
-    return token.get("token") or token.get("access_token")
+    with open_address(request, timeout=60) as answer:
+        said = json.loads(answer.read(TOKEN_BYTES))
+    token = (said.get("token") or said.get("access_token")) if isinstance(said, dict) else None
+    # It becomes a header.
+    if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise ValueError(f"{realm[:200]} sends no token")
+    return token
 
 
 def digest_of_bytes(data: bytes) -> str:
@@ -857,7 +876,7 @@ class Work:
             request = urllib.request.Request(url, method=method, headers={"Accept": MANIFESTS})  # noqa: S310
             if authorisation:
                 request.add_unredirected_header("Authorization", authorisation)
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  # nosec B310
+            with open_address(request, timeout=60) as answer:
                 return answer.headers.get("Docker-Content-Digest", ""), answer.read(MANIFEST_BYTES)
 
         try:
@@ -867,6 +886,11 @@ class Work:
                 challenge = error.headers.get("WWW-Authenticate", "")
                 if error.code != 401 or not challenge.lower().startswith("bearer"):
                     raise
+                asking = urllib.parse.urlsplit(error.url or url).netloc
+                if asking != spec["registry"]:
+                    raise ValueError(
+                        f"it sends its clients on to {asking[:200]!r}, which wants a key: no key goes there"
+                    ) from None
                 return ask(f"Bearer {fetch_token(challenge, header, spec['registry_scheme'])}")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
@@ -880,7 +904,7 @@ class Work:
                     "(or the key has no right to it)",
                 ) from None
             raise Refusal(EXIT_IMAGE, f"{image}: the registry answers {error.code} {error.reason}") from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise Refusal(
                 EXIT_IMAGE,
                 f"{url} cannot be reached from {os.uname().nodename}: {getattr(error, 'reason', error)}",
@@ -924,7 +948,7 @@ class Work:
             there = image_architectures(
                 manifest, lambda digest: self.ask_registry("GET", digest, kind="blobs")[1]
             )
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise Refusal(
                 EXIT_IMAGE, f"{image}: for which processors it is cannot be read ({error!r}): {remedy}"
             ) from error

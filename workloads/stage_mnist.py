@@ -244,10 +244,19 @@ def copy_from(source: Path, folder: Path, wanted: dict[str, Any]) -> None:
         raise StagingError(f"{source} has neither {plain.name} nor {packed.name}; name another --folder")
     with opened, new_file(folder, wanted["name"], wanted["sha256"]) as target:
         try:
-            for block in iter(lambda: opened.read(CHUNK), b""):
-                target.write(block)
+            copy_at_most(wanted["size_bytes"] + 1, opened, target)
         except (EOFError, gzip.BadGzipFile) as error:
             raise StagingError(f"{packed} is damaged ({error}); copy it again") from error
+
+
+def copy_at_most(count: int, source: Any, target: Any) -> None:
+    """Copy no more than so many bytes: one too many has another checksum, and more fill the disk."""
+    while count > 0:
+        block = source.read(min(CHUNK, count))
+        if not block:
+            return
+        target.write(block)
+        count -= len(block)
 
 
 def refuse_checksum(what: str, expected: str, path: Path, advice: str) -> StagingError:
@@ -272,7 +281,7 @@ def download(url: str, target: Path, expected: dict[str, Any]) -> None:
             resumed = have > 0 and answer.status == 206
             log(f"fetching {target.name}" + (f", continuing at byte {have:,}" if resumed else ""))
             with part.open("ab" if resumed else "wb") as stream:
-                shutil.copyfileobj(answer, stream, CHUNK)
+                copy_at_most(expected["size_bytes"] + 1 - stream.tell(), answer, stream)
     except (urllib.error.URLError, OSError, ValueError) as error:
         kept = part.stat().st_size if part.exists() else 0
         raise StagingError(

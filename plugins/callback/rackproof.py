@@ -165,7 +165,10 @@ class CallbackModule(CallbackBase):
     def _keep_provision(self) -> str:
         """Keep what this playbook provisioned; return the page, or "" if there is none."""
         try:
-            kept = self._changes.keep(self._results, self._began, self._playbook, self._limit)
+            from rackproof.core.file_modes import hidden_from_others
+
+            with hidden_from_others():
+                kept = self._changes.keep(self._results, self._began, self._playbook, self._limit)
         except Exception as error:
             self._display.error(f"no complete record of this provisioning could be kept: {error}"[:600])
             return ""
@@ -183,9 +186,11 @@ class CallbackModule(CallbackBase):
         if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:
             return
         try:
+            from rackproof.core.file_modes import hidden_from_others
             from rackproof.store.audit_log import acts_of, append_acts
 
-            append_acts(self._results, acts_of(nodes), self._playbook)
+            with hidden_from_others():
+                append_acts(self._results, acts_of(nodes), self._playbook)
         except Exception as error:
             self._display.error(f"the audit log lacks the acts of this playbook: {error}"[:600])
 

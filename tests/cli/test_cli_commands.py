@@ -775,10 +775,19 @@ def test_a_pipe_or_device_in_the_place_of_the_page_is_refused(
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_other_users_read_nothing_that_a_command_writes(umask: int, tmp_path: Path, root: Path) -> None:
     log = root / "tests/data/real/mlperf-0.6/translation/DGX1.log"
+    (tmp_path / "given.csv").write_text("name,address,gpu\nn1,192.0.2.1,H100\n")
     # A process of its own: a command leaves its umask behind.
     program = f"import os, sys; os.umask({umask}); from rackproof.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "import", str(log), "--results", str(tmp_path / "results")]
-    subprocess.run(command, check=False, capture_output=True)
-    made = [path for path in (tmp_path / "results").rglob("*") if not path.is_symlink()]
-    assert len(made) > 4
+
+    def call(*words: str) -> None:
+        subprocess.run(
+            [sys.executable, "-c", program, *words], check=False, capture_output=True, cwd=tmp_path
+        )
+
+    call("import", str(log), "--results", "results")
+    (record,) = (tmp_path / "results").glob("*/run.json")
+    call("report", str(record), "--output", "pages/page.html")
+    call("adopt", "--csv", "given.csv", "--output", "cluster")
+    made = [path for path in tmp_path.rglob("*") if not path.is_symlink() and path.name != "given.csv"]
+    assert {path.name for path in made} >= {"history.sqlite", "page.html", "hosts.yml"}
     assert [path for path in made if path.stat().st_mode & (0o027 if path.is_dir() else 0o137)] == []

@@ -257,3 +257,27 @@ def test_hosts_that_cannot_be_reached_for_one_reason_share_a_line(root: Path, tm
     assert lines[2].startswith("fatal: [n3]: UNREACHABLE! => ")
     assert "root@10.0.0.3: Permission denied" in lines[2]
     assert lines[3:4] == [""]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_other_users_read_nothing_that_the_callback_keeps(root: Path, tmp_path: Path, umask: int) -> None:
+    module, play, results = tmp_path / "library/acts.py", tmp_path / "play.yml", tmp_path / "results"
+    module.parent.mkdir()
+    acts = {"n1": {"state_before": "IDLE", "state_after": "IDLE+DRAIN", "reason": "test"}}
+    module.write_text(f"#!/usr/bin/python3\nprint({json.dumps({'nodes': acts, 'cluster': 'c'})!r})\n")
+    # A drain, and a playbook that provisioned.
+    tasks = [{"acts": {}}, {"ansible.builtin.set_fact": {"provision_attention": ["n1: test"]}}]
+    play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    names = {"RACKPROOF_RESULTS": str(results), "ANSIBLE_LIBRARY": f"{module.parent}:{root}/plugins/modules"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local", play],
+        cwd=root, env={**os.environ, **names}, umask=umask, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = [results, *results.rglob("*")]
+    assert {path.name for path in kept} >= {"audit.jsonl", "history.sqlite", "run.json", "report.html"}
+    assert [
+        f"{path.name} {path.stat().st_mode & 0o777:o}"
+        for path in kept
+        if path.stat().st_mode & (0o027 if path.is_dir() else 0o137)
+    ] == []

@@ -5,6 +5,8 @@ else.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _OTHERS = 0o027
 
@@ -16,3 +18,14 @@ def hide_from_others() -> None:
     and variables.
     """
     os.umask(os.umask(_OTHERS) | _OTHERS)
+
+
+@contextmanager
+def hidden_from_others() -> Iterator[None]:
+    """Do the same for as long as the context lasts: in a process whose other files are not Rackproof's."""
+    before = os.umask(_OTHERS)
+    os.umask(before | _OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import ssl
 import threading
 import time
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from rackproof.jobs.reimage import redfish_http
 from rackproof.jobs.reimage.bmc import Access, BmcError, read_power_status
-from rackproof.jobs.reimage.tasks import open_machine
+from rackproof.jobs.reimage.tasks import list_systems, open_machine
 
 from .fake_redfish import ROOT, FakeRedfish
 
@@ -128,6 +129,7 @@ class Hostile(BaseHTTPRequestHandler):
 
     how = ""
     elsewhere = ""
+    text = b""
 
     def do_GET(self) -> None:
         self.send_response(302 if Hostile.how == "redirect" else 200)
@@ -156,6 +158,25 @@ class Hostile(BaseHTTPRequestHandler):
         self.end_headers()
         self._send(b" ", pause_s=0.1)
 
+    # Nothing of send_response() is sent before end_headers().
+    def _status_drips(self) -> None:
+        self._send(b"H", pause_s=0.1)
+
+    def _header_drips(self) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Name: ")
+        self._send(b"a", pause_s=0.1)
+
+    def _continues(self) -> None:
+        self._send(b"HTTP/1.1 100 Continue\r\n\r\n", pause_s=0.01)
+
+    def _gzip(self) -> None:
+        self.send_header("Content-Encoding", "gzip")
+        self._text()
+
+    def _text(self) -> None:
+        self.end_headers()
+        self.wfile.write(Hostile.text)
+
     def _send(self, part: bytes, pause_s: float = 0) -> None:
         try:
             for _ in range(10_000):
@@ -180,13 +201,85 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("how", ["endless", "long", "chunks", "drips"])
+@pytest.mark.parametrize(
+    "how", [*("endless", "long", "chunks", "drips"), *("status_drips", "header_drips", "continues")]
+)
 def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hostile, "how", how)
     begin = time.monotonic()
     with pytest.raises(BmcError, match=r"n1: its BMC at .* was not trusted: .*does not end within 16 MiB"):
         read(hostile)
     assert time.monotonic() - begin < 30
+
+
+def root_with(**changed: Any) -> bytes:
+    about = {"Id": "R", "Name": "R", "RedfishVersion": "1.6.0", "Systems": {"@odata.id": f"{ROOT}/"}}
+    return json.dumps(about | {"Links": {"Sessions": {"@odata.id": f"{ROOT}/S"}}} | changed).encode()
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("text", b"[" * 200_000 + b"]" * 200_000),
+        ("text", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+        ("text", b"[1, 2]"),
+        ("text", b"7"),
+        ("text", b"null"),
+        ("text", root_with(Systems=[5])),
+        ("text", root_with(Links=7)),
+        ("text", root_with(Members="abc")),
+        ("text", root_with(Members=[1, 2])),
+        ("gzip", b"this is not packed"),
+    ],
+    ids=["deep", "deep_objects", "list", "number", "null", "systems", "links", "text", "numbers", "gzip"],
+)
+def test_an_answer_that_the_library_cannot_read_is_one_bmc_s_error(
+    hostile: str, how: str, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hostile, "how", how)
+    monkeypatch.setattr(Hostile, "text", text)
+    with pytest.raises(BmcError, match=r"n1: the answer of its BMC at .* cannot be read: "):
+        read(hostile)
+
+
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [
+        ("boot", {"Boot": "Pxe"}),
+        ("maker", {"Manufacturer": 5}),
+        ("links", {"EthernetInterfaces": {"@odata.id": 5}}),
+    ],
+)
+def test_a_system_of_wrong_types_is_one_bmc_s_error(name: str, system: dict[str, Any]) -> None:
+    bmc = FakeRedfish({"Id": "1", "SerialNumber": "SN-1"} | system)
+    try:
+        with pytest.raises(BmcError, match=r"10\.0\.0\.1: the answer of its BMC at .* cannot be read: "):
+            list_systems("10.0.0.1", Access(address=bmc.address, user="ops", password="secret"))
+    finally:
+        bmc.close()
+
+
+def test_a_bmc_that_lists_systems_without_end_is_asked_for_none(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hostile, "how", "text")
+    listed = [{"@odata.id": f"{ROOT}/Systems/{number}"} for number in range(redfish_http.MOST_MEMBERS + 1)]
+    monkeypatch.setattr(Hostile, "text", root_with(Members=listed))
+    with pytest.raises(BmcError, match="n1: its BMC lists 257 systems or interfaces, more than 256"):
+        read(hostile)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_SESSION_BYTES", 300), ("MOST_SESSION_S", 0.0)])
+def test_answers_that_are_small_or_quick_end_together_too(
+    limit: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redfish_http, limit, value)
+    bmc = FakeRedfish({"Id": "1", "SerialNumber": "SN-1"})
+    try:
+        with pytest.raises(BmcError, match=r"n1: its BMC at .* was not trusted: .*all answers within"):
+            read(bmc.address)
+    finally:
+        bmc.close()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -151,6 +151,20 @@ def test_a_key_that_another_host_has_is_an_alarm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "ending"),
+    # Bits that no byte has, and padding that there is no room for: base64 reads both as the same bytes.
+    [(b"ab", "Yh=="), (b"ab", "Yv=="), (b"abc", "YmN="), (b"a", "Fh="), (b"a", "Fh====")],
+)
+def test_another_text_for_the_same_key_is_no_key(content: bytes, ending: str) -> None:
+    theirs = key("ssh-rsa", content)
+    mine = theirs[: -len(ending.rstrip("=")) - theirs.count("=")] + ending
+    assert mine != theirs
+    assert base64.b64decode(mine.split()[1]) == base64.b64decode(theirs.split()[1])
+    # As the other host's it would not be found.
+    assert find_key_problem([mine], f"n7 {theirs}\n", "192.0.2.1") == "reports host keys that are none"
+
+
+@pytest.mark.parametrize(
     ("others", "believed"),
     [
         ([], True),

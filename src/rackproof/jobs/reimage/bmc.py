@@ -8,13 +8,13 @@ between them.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
@@ -149,6 +149,39 @@ OpenMachine = Callable[[], AbstractContextManager[Machine]]
 """A function that opens one node for as long as the context lasts."""
 
 
+_Answer = TypeVar("_Answer")
+
+
+def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
+    """Return what a function returns, or raise what it raises.
+
+    Raises:
+        TimeoutError: It does not end within so many seconds.
+    """
+    answer: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # The time limit of a library applies between two bytes, so a slow BMC could block us for
+    # hours. A thread cannot be ended, but nothing has to wait for it, and as a daemon it does not
+    # keep the process alive.
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(limit_s)
+
+
+def unreadable(node: str, access: Access, error: Exception) -> str:
+    """Return the reason why an answer counts for nothing on which a library failed."""
+    shown = sanitize(error, 200)
+    return (
+        f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
+        f"{shown} ({type(error).__name__})"
+    )
+
+
 def read_power_status(open_machine: OpenMachine) -> PowerStatus:
     """Return power, boot target and serial number of a node.
 
@@ -170,31 +203,16 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
         timeout_s: The seconds after which no further request is made. A BMC that has not answered a
             little later is abandoned.
     """
-    answers: queue.SimpleQueue[Settings] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answers.put(read())
-        except Exception as error:
-            # A library failed on this BMC's answer: report the answer as an error instead of a
-            # crash of the playbook.
-            answers.put(
-                Settings.unknown(
-                    f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
-                    f"{sanitize(error, 200)}"
-                )
-            )
-
-    # The library's own time limit applies between two bytes, so a slow BMC could block us for
-    # hours. A thread cannot be ended, but nothing has to wait for it, and as a daemon it does not
-    # keep the process alive.
-    threading.Thread(target=ask, daemon=True).start()
     try:
-        return answers.get(timeout=timeout_s + access.call_timeout_s)
-    except queue.Empty:
+        return answer_within(timeout_s + access.call_timeout_s, read)
+    except TimeoutError:
         return Settings.unknown(
             f"{node}: its BMC at {access.display_address} did not finish within {timeout_s:g} s"
         )
+    except Exception as error:
+        # A library failed on this BMC's answer: report the answer as an error instead of a
+        # crash of the playbook.
+        return Settings.unknown(unreadable(node, access, error))
 
 
 def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"]) -> PowerStatus:

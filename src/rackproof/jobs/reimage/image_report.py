@@ -127,7 +127,11 @@ def _is_key(key: object) -> bool:
         blob = base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return False
-    return blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4
+    # Some texts stand for the same key: in another one it would not be found as another host's.
+    same = base64.b64encode(blob).decode() == encoded
+    return (
+        same and blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4
+    )
 
 
 def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:

@@ -23,6 +23,7 @@ from rackproof.jobs.reimage.bmc import (
     MachineIdentity,
     PowerStatus,
     Settings,
+    unreadable,
 )
 
 
@@ -78,6 +79,11 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
             f"{node}: its BMC at {address} does not answer with Redfish, or lacks a resource: "
             f"{sanitize(error, 300)}. Is this the BMC's address, and its firmware recent?"
         ) from None
+    except BmcError:
+        raise
+    except Exception as error:
+        # sushy takes an answer of the right types for granted: no error of a wrong one is its own.
+        raise BmcError(unreadable(node, access, error)) from None
     finally:
         if session is not None:
             # A session that cannot be closed expires, and no completed action depends on it.
@@ -133,28 +139,44 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
         BmcError: As in :func:`open_root`.
     """
     with open_root(node, access) as root:
-        return tuple(_identify(system) for system in root.get_system_collection().get_members())
+        return tuple(_identify(node, system) for system in _members(node, root.get_system_collection()))
 
 
-def _identify(system: Any) -> MachineIdentity:
+def _members(node: str, collection: Any) -> list[Any]:
+    """Return the members of a collection, of which a BMC may list any number.
+
+    Raises:
+        BmcError: There are too many.
+    """
+    count = len(collection.members_identities)
+    if count > redfish_http.MOST_MEMBERS:
+        raise BmcError(
+            f"{node}: its BMC lists {count:,} systems or interfaces, more than {redfish_http.MOST_MEMBERS}: "
+            "is this its address, and its firmware recent?"
+        )
+    members: list[Any] = collection.get_members()
+    return members
+
+
+def _identify(node: str, system: Any) -> MachineIdentity:
     names = (sanitize(system.manufacturer or "", 60), sanitize(system.model or "", 60))
     return MachineIdentity(
         system=sanitize(system.identity, 100),
         serial=_serial(system),
         model=" ".join(name for name in names if name),
         power=_plain_text(system.power_state),
-        macs=_macs(system),
+        macs=_macs(node, system),
     )
 
 
-def _macs(system: Any) -> dict[str, bool | None]:
+def _macs(node: str, system: Any) -> dict[str, bool | None]:
     from sushy import exceptions
 
     links = {"LinkUp": True, "LinkDown": False, "NoLink": False}
     try:
         return {
             sanitize(port.mac_address, 40): links.get(str(port.json.get("LinkStatus")))
-            for port in system.ethernet_interfaces.get_members()
+            for port in _members(node, system.ethernet_interfaces)
             if port.mac_address
         }
     except (exceptions.MissingAttributeError, exceptions.HTTPError):
@@ -238,7 +260,7 @@ def _serial(system: Any) -> str:
 
 
 def _choose_system(node: str, root: Any, access: Access) -> Any:
-    members = root.get_system_collection().get_members()
+    members = _members(node, root.get_system_collection())
     fitting = [system for system in members if access.system in ("", system.identity)]
     if len(fitting) != 1:
         listed = ", ".join(sanitize(system.identity, 60) for system in members) or "none"

@@ -14,11 +14,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rackproof.core.addresses import is_this_machine
-from rackproof.jobs.reimage.bmc import Access, BmcError
+from rackproof.jobs.reimage.bmc import Access, BmcError, answer_within
 
 MOST_ANSWER_BYTES = 16 << 20
 """Largest size of an answer; a list of all firmware of a rack's switch has 2 MB."""
 MOST_ANSWER_S = 60.0
+MOST_SESSION_BYTES = 64 << 20
+"""Largest size of all answers in one session together: sushy keeps each of them in memory."""
+MOST_SESSION_S = 300.0
+"""Largest time that a session waits for answers; the time between two requests does not count."""
+MOST_MEMBERS = 256
+"""Largest number of systems, or of interfaces of one system, that are read."""
 _HTTPS_PORT = 443
 
 
@@ -62,6 +68,10 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
         applies between two bytes.
         """
 
+        def __init__(self) -> None:
+            self.left_s, self.left_bytes = MOST_SESSION_S, MOST_SESSION_BYTES
+            super().__init__()
+
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
             if fingerprint:
                 options["assert_fingerprint"] = fingerprint
@@ -71,15 +81,36 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
             # Wherever a BMC redirects, the session's token would be sent along.
             if _origin(request.url) != origin:
                 raise RequestException("it redirects to another address")
+            begin = time.monotonic()
+            try:
+                # A thread, because a BMC that never ends its headers is still connecting for requests.
+                return answer_within(
+                    min(MOST_ANSWER_S, self.left_s), lambda: self._send_whole(request, *args, **options)
+                )
+            except TimeoutError:
+                # sushy does not repeat a request after a plain error of this class.
+                raise RequestException(_endless()) from None
+            finally:
+                self.left_s = max(0.0, self.left_s - (time.monotonic() - begin))
+
+        def _send_whole(self, request: Any, *args: Any, **options: Any) -> Any:
             options["stream"] = True
             response = super().send(request, *args, **options)
-            response._content = _read_whole(response)
+            response._content = _read_whole(response, min(MOST_ANSWER_BYTES, self.left_bytes))
+            self.left_bytes -= len(response._content)
             return response
 
     return BoundedAdapter()
 
 
-def _read_whole(response: Any) -> bytes:
+def _endless() -> str:
+    return (
+        f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {MOST_ANSWER_S:.0f} s, or all "
+        f"answers within {MOST_SESSION_BYTES >> 20} MiB and {MOST_SESSION_S:.0f} s"
+    )
+
+
+def _read_whole(response: Any, limit: int) -> bytes:
     from requests.exceptions import RequestException
 
     parts: list[bytes] = []
@@ -88,12 +119,9 @@ def _read_whole(response: Any) -> bytes:
     while part := response.raw.read1(65536, decode_content=True):
         parts.append(part)
         size += len(part)
-        if size > MOST_ANSWER_BYTES or time.monotonic() > end:
+        if size > limit or time.monotonic() > end:
             response.raw.close()
-            # sushy does not repeat a request after a plain error of this class.
-            raise RequestException(
-                f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {MOST_ANSWER_S:.0f} s"
-            )
+            raise RequestException(_endless())
     response.raw.release_conn()
     return b"".join(parts)
 
@@ -103,7 +131,9 @@ def read_fingerprint(access: Access) -> str:
     parts = urlsplit(redfish_url(access.address))
     try:
         # This connection is not trusted: its certificate is only shown.
-        shown = ssl.get_server_certificate((parts.hostname or "", parts.port or _HTTPS_PORT), timeout=10)
+        place = (parts.hostname or "", parts.port or _HTTPS_PORT)
+        # The inner limit applies between two bytes.
+        shown = answer_within(20, lambda: ssl.get_server_certificate(place, timeout=10))
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(shown)).digest().hex(":")
     except (OSError, ValueError):
         return ""

@@ -1,0 +1,222 @@
+"""Archives and downloads made by an attacker: nothing lands outside, and nothing fills disk or memory."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import io
+import os
+import stat
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.workloads.programs import load_program
+
+Member = tuple[str, dict[str, Any], bytes]
+
+
+@pytest.fixture
+def docker_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(root / "workloads")
+    return importlib.import_module("docker_run")
+
+
+def file(name: str, data: bytes = b"x", **about: Any) -> Member:
+    return name, about, data
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> Member:
+    return name, {"type": kind, "linkname": target}, b""
+
+
+def packed(*members: Member) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for name, about, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            for key, value in about.items():
+                setattr(entry, key, value)
+            archive.addfile(entry, io.BytesIO(data))
+    return raw.getvalue()
+
+
+def unpack(docker_run: ModuleType, folder: Path, archive: bytes) -> None:
+    class Sources(docker_run.Docker):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.spec = {"sources": "evil.tar.gz"}
+
+    (folder / "evil.tar.gz").write_bytes(archive)
+    (folder / "deep/sources").mkdir(parents=True)
+    Sources().unpack(folder / "evil.tar.gz", folder / "deep/sources")
+
+
+# Each of these links stays inside by its text: only what another link makes of it leads outside.
+UP = (file("top/a/b/x"), link("top/a/b/c", "../.."))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (*UP, link("top/a/b/c/l", "../.."), file("top/l/escaped")),
+        (*UP, link("top/up", "a/b/c/.."), file("top/up/escaped")),
+        (link("top/up", "a/b/c/.."), *UP, file("top/x")),
+        (link("top/l", "x"), file("top/l"), file("top/x")),
+        (link("top/l", "/etc"), file("top/x")),
+        (link("top/l", "../.."), file("top/x")),
+        (file("top/x"), link("top/h", "top/x", tarfile.LNKTYPE)),
+        (file("top//etc/escaped"), file("top/x")),
+        (file("top/x/../../../escaped"), file("top/x")),
+    ],
+    ids=[
+        *("link_in_link", "write_through_chain", "chain_that_is_only_read", "write_over_link", "absolute"),
+        *("link_up", "hard", "absolute_name", "dots"),
+    ],
+)
+def test_what_leads_outside_by_any_way_is_refused(
+    docker_run: ModuleType, tmp_path: Path, members: tuple[Member, ...]
+) -> None:
+    with pytest.raises(docker_run.Refusal) as refused:
+        unpack(docker_run, tmp_path, packed(*members))
+    assert "leads outside" in str(refused.value)
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_links_inside_are_kept(docker_run: ModuleType, tmp_path: Path) -> None:
+    unpack(docker_run, tmp_path, packed(file("top/a/x"), link("top/a/l", "x"), link("top/b", "a")))
+    assert (tmp_path / "deep/sources/b/l").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("about", "mode"),
+    [
+        ({"mode": 0o4755}, 0o755),
+        ({"mode": 0o2775}, 0o755),
+        ({"mode": 0o666}, 0o644),
+        ({"mode": 0}, 0o600),
+        ({"mode": 0o644, "uid": 4711, "gid": 4711, "uname": "daemon", "gname": "daemon"}, 0o644),
+    ],
+    ids=["setuid", "setgid", "everybody_writes", "unreadable", "another_user"],
+)
+def test_an_archive_decides_neither_owner_nor_rights(
+    docker_run: ModuleType, tmp_path: Path, about: dict[str, Any], mode: int
+) -> None:
+    unpack(docker_run, tmp_path, packed(file("top/run.sub", **about), file("top/x")))
+    found = (tmp_path / "deep/sources/run.sub").stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_uid) == (mode, os.geteuid())
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+def test_devices_and_pipes_are_left_out(docker_run: ModuleType, tmp_path: Path, kind: bytes) -> None:
+    device = ("top/dev", {"type": kind, "devmajor": 1, "devminor": 3}, b"")
+    unpack(docker_run, tmp_path, packed(file("top/x"), device))
+    assert os.listdir(tmp_path / "deep/sources") == ["x"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (file("top/big", bytes(1 << 20)), file("top/x")),
+        tuple(file(f"top/{number}", bytes(1 << 17)) for number in range(9)),
+        tuple(file(f"top/{number}", b"") for number in range(40)),
+    ],
+    ids=["one", "together", "empty"],
+)
+def test_an_archive_that_unpacks_to_more_than_sources_have_is_refused(
+    docker_run: ModuleType, tmp_path: Path, members: tuple[Member, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_run, "MOST_UNPACKED_BYTES", 1 << 20)
+    with pytest.raises(docker_run.Refusal) as refused:
+        unpack(docker_run, tmp_path, packed(*members))
+    assert "which no sources have" in str(refused.value)
+    assert os.listdir(tmp_path / "deep/sources") == []
+
+
+def test_an_archive_without_end_is_not_fetched_whole(
+    docker_run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sources(docker_run.Docker):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.spec = {"sources": "/dev/zero"}
+
+    monkeypatch.setattr(docker_run, "MOST_ARCHIVE_BYTES", 1 << 21)
+    with pytest.raises(docker_run.Refusal) as refused:
+        Sources().fetch(tmp_path / "archive")
+    assert "which no sources have" in str(refused.value)
+    assert (tmp_path / "archive").stat().st_size == 3 << 20
+
+
+@pytest.mark.parametrize("sizes", [[1 << 17], [40_000, 40_000], [60_000, 1, 10_000]])
+def test_sources_that_unpack_to_more_than_an_archive_may_have_are_refused(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = load_program("stage_tf_cnn")
+    monkeypatch.setattr(staging, "MOST_BYTES", 1 << 16)
+    members = [file(f"{staging.PART}/{number}.py", bytes(size)) for number, size in enumerate(sizes)]
+    with pytest.raises(staging.StagingError, match="unpacks to more than 65,536 bytes"):
+        staging.from_archive(packed(*members), "evil.tar.gz")
+
+
+class Endless(io.RawIOBase):
+    """A server's answer, or a file, that never ends; counts what was read."""
+
+    status = 200
+    given = 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert size > 0
+        self.given += size
+        assert self.given < 100 << 20, "it is read without end"
+        return bytes(size)
+
+
+def test_a_download_is_read_no_further_than_one_byte_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, answer = load_program("stage_mnist"), Endless()
+    monkeypatch.setattr(staging.urllib.request, "urlopen", lambda *_, **__: answer)
+    with pytest.raises(staging.StagingError, match="wrong checksum"):
+        staging.download(
+            "http://mirror/data.whl", tmp_path / "data.whl", {"size_bytes": 5, "sha256": "0" * 64}
+        )
+    assert (answer.given, list(tmp_path.iterdir())) == (6, [])
+
+
+@pytest.mark.parametrize("size", [11, 1 << 20, 64 << 20])
+def test_a_packed_file_is_unpacked_no_further_than_one_byte_too_many(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = load_program("stage_mnist")
+    written: list[int] = []
+    monkeypatch.setattr(
+        staging.HashingWriter,
+        "write",
+        lambda self, data: written.append(len(data)) or self.sha256.update(data),
+    )
+    (tmp_path / staging.STAGING).mkdir()
+    (tmp_path / "images.gz").write_bytes(gzip.compress(bytes(size)))
+    wanted = {"name": "images", "size_bytes": 10, "sha256": hashlib.sha256(bytes(10)).hexdigest()}
+    with pytest.raises(staging.StagingError, match="wrong checksum"):
+        staging.copy_from(tmp_path, tmp_path, wanted)
+    assert (sum(written), (tmp_path / "images").exists()) == (11, False)
+
+
+def test_a_development_kit_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    archives = load_program("imagenet_archives")
+    monkeypatch.setattr(archives, "MOST_DEVKIT_BYTES", 1 << 16)
+    bomb = zlib.compress(bytes(1 << 20))
+    element = struct.pack("<II", archives._COMPRESSED, len(bomb)) + bomb
+    with pytest.raises(zlib.error, match="too large, or cut off"):
+        list(archives.mat_elements(element))
+    given: list[bytes] = []
+    monkeypatch.setattr(archives, "leaves", lambda content, _archive: given.append(content) or {})
+    kit = packed(file(f"kit/{archives._META}", bytes(1 << 20)), file(f"kit/{archives._TRUTH}", b""))
+    archives.read_devkit(io.BytesIO(kit), "devkit")
+    assert len(given[0]) == 1 << 16
