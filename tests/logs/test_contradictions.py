@@ -196,3 +196,38 @@ def test_ssd_on_open_images_has_their_target(count: int) -> None:
 def test_ssd_on_coco_has_its_target(count: int) -> None:
     assert codes(stating("ssd", "train_samples", count, 0.231))[0] is Verdict.PASS
     assert "target_not_reached" in codes(stating("ssd", "train_samples", count, 0.22))[1]
+
+
+def scaled(data: bytes, share: float) -> bytes:
+    """Return tf_cnn's or gpu_burn's log with all speeds a share of what they are."""
+    tf = re.sub(rb"(images/sec: )([0-9.]+)", lambda m: m[1] + b"%.2f" % (share * float(m[2])), data)
+    return re.sub(rb"\((\d+)( Gflop/s)", lambda m: b"(%d%b" % (share * int(m[1]), m[2]), tf)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("name", [TF, BURN])
+@pytest.mark.parametrize("better_last", [False, True])
+def test_of_several_runs_in_a_log_the_best_is_not_taken(name: str, share: float, better_last: bool) -> None:
+    data = read(name)
+    both = [scaled(data, share), data]
+    verdict, why = codes(b"".join(both if better_last else reversed(both)))
+    assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
+
+
+def labelled(data: bytes, label: bytes) -> bytes:
+    return b"".join(label + line for line in data.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("label", [b"0: ", b" 3: ", b"[1,0]<stdout>:", b"node-7: ", b"[0] "])
+def test_gpu_burn_with_a_launchers_label_is_read(label: bytes) -> None:
+    data = read(BURN)
+    plain = logs.parse(BytesIO(data), name="log")
+    found = logs.parse(BytesIO(labelled(data, label)), name="log")
+    assert found.format == "gpu_burn"
+    assert found.verdict is plain.verdict is Verdict.PASS
+    assert [one.value for one in found.measurements] == [one.value for one in plain.measurements]
+    faulty = labelled(data.replace(b"GPU 0: OK", b"GPU 0: FAULTY"), label)
+    assert codes(faulty)[0] is Verdict.FAIL
+    # Two tasks' tests: GPU 0 is two GPUs.
+    verdict, why = codes(labelled(data, label) + labelled(data, b"n9: "))
+    assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)

@@ -233,6 +233,14 @@ def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: in
     }
 
 
+@pytest.mark.parametrize("factor", [1e-3, 1e3, 1e6])
+@pytest.mark.parametrize("sample", [mllog(), of_benchmark("bert", 0.72), of_benchmark("resnet", 0.76)])
+def test_times_that_are_not_in_milliseconds_give_no_duration(sample: bytes, factor: float) -> None:
+    data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) * factor), sample)
+    found, codes = judged(data)
+    assert (found is Verdict.UNPROVEN, "wrong_year" in codes) == (True, True)
+
+
 A100 = (Path(__file__).parents[1] / "data" / "real" / "nvidia-smi" / "qx-a100.xml").read_bytes()
 
 

@@ -234,6 +234,8 @@ CLOCK_SLACK_S = 1.0
 another clock or another run."""
 FIRST_YEAR = 2018
 """First year that an event's time may have: the year of MLPerf Training 0.5."""
+_OTHER_UNITS = {1e3: "s", 1e-3: "µs", 1e-6: "ns"}
+"""Units in which a program may log a moment by mistake, by the factor that turns it into milliseconds."""
 SECONDS_OF_A_YEAR = 365.2425 * 86_400
 """Length of an average year in seconds."""
 STEPS_OF_RUN = 1.03
@@ -1344,10 +1346,16 @@ class Events(LogParser):
     def _remark_on_year(self) -> None:
         if self.run_start is None:
             return
-        year = 1970 + self.run_start / SECONDS_OF_A_YEAR
-        if not FIRST_YEAR <= year < datetime.now(UTC).year + 1:
-            message = f"run_start is in {year:.0f}: that clock was wrong; durations count, moments do not"
-            self.log.find("wrong_year", message, line=self.run_start_line)
+        years, now = self.run_start / SECONDS_OF_A_YEAR, datetime.now(UTC).year + 1
+        if FIRST_YEAR <= 1970 + years < now:
+            return
+        for factor, unit in _OTHER_UNITS.items():
+            if FIRST_YEAR <= 1970 + factor * years < now:
+                message = f"the time of run_start is in {unit}, not in milliseconds: no duration is known"
+                self.log.find("wrong_year", message, Verdict.UNPROVEN, line=self.run_start_line)
+                return
+        message = f"run_start is in {1970 + years:.0f}: that clock was wrong; durations count, moments do not"
+        self.log.find("wrong_year", message, line=self.run_start_line)
 
     def _remark_on_events_after_stop(self) -> None:
         if self.run_stop is None:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from rackproof.core.gpu_models import HOTTEST_GPU_C, physics_of
 from rackproof.core.records import Direction, ParsedLog, Verdict
+from rackproof.logs._launchers import split_label
 from rackproof.logs._nvidia_smi import COLDEST_C, HOTTEST_C, find_twice
 from rackproof.logs._reading import Log, LogParser, number
 
@@ -62,12 +63,27 @@ class GpuBurnParser(LogParser):
         """Largest number of GPUs in a progress line."""
         self.tested: int | None = None
         self.results: dict[int, str] = {}
+        self.labels: set[str] = set()
+        """Labels that a launcher wrote before the lines: one for each test that it started."""
+        self.tests = 1
 
     def line(self, at: int, text: str) -> None:
-        """Read one line."""
+        """Read one line, with or without a launcher's label."""
+        if self._take(at, text):
+            return
+        label, rest = split_label(text)
+        if rest != text and self._take(at, rest):
+            if len(self.labels) < 2:
+                self.labels.add(label)
+        elif _BAD.search(text):
+            self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+
+    def _take(self, at: int, text: str) -> bool:
+        """Read a line of gpu_burn; return whether it is one."""
         if progress := _PROGRESS.match(text):
             if self.tested is not None:
                 # Another test starts in the same file: its missing end is unknown.
+                self.tests += 1
                 self.tested, self.results, self.speeds = None, {}, {}
             self.done = number(progress[1]) or 0.0
             self.progress(at, text)
@@ -82,8 +98,9 @@ class GpuBurnParser(LogParser):
             self.tested = int(found[1])
         elif self.tested is not None and (found := _RESULT.match(text)):
             self._take_result(at, text, found[1], found[2])
-        elif _BAD.search(text):
-            self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+        else:
+            return False
+        return True
 
     def _take_gpu(self, at: int, text: str, index: int, model: str, uuid: str) -> None:
         """Read a GPU of the list at the start, which another test in the file may repeat."""
@@ -149,6 +166,11 @@ class GpuBurnParser(LogParser):
         self._compare_speeds()
         self._judge_bounds()
         self._compare_memory()
+        if self.tests > 1 or len(self.labels) > 1:
+            message = (
+                "several tests in one log, of which only the last one's speeds remain: give each its own file"
+            )
+            log.find("several_runs", message, Verdict.UNPROVEN)
         proven = self._every_gpu_passed()
         log.marks_as_findings(log.line_after_last if proven else None)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)

@@ -80,6 +80,8 @@ class TfCnnParser(LogParser):
         super().__init__(log)
         self.total: tuple[float, int] | None = None
         self.totals = 0
+        self.lowest, self.highest = math.inf, -math.inf
+        """Range of the totals."""
         self.last_step_at = 0
         self.steps = Steps()
         self.first_step: float | None = None
@@ -222,6 +224,7 @@ class TfCnnParser(LogParser):
     def take_total(self, value: float, at: int) -> None:
         """Record a total, with its rank."""
         self.total = (value, at)
+        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
         if self.rank in self.ranks:
             self.ranks[self.rank] = (value, at)
 
@@ -283,7 +286,11 @@ class TfCnnParser(LogParser):
     def _find_other_runs(self) -> None:
         """Record further totals, and steps of a run that did not end."""
         if self.totals > 1:
-            self.log.find("several_runs", f"{self.totals} totals in one log; the last one counts")
+            # Ranks without labels agree as labelled ones do; runs that differ leave a choice.
+            differ = not self.highest <= self.lowest * (1 + _AGREE)
+            span = f"from {self.lowest:g} to {self.highest:g}"
+            message = f"{self.totals} totals in one log, {span}; the last one counts"
+            self.log.find("several_runs", message, Verdict.UNPROVEN if differ else None)
         if self.total and len(self.ranks) < 2 and self.last_step_at > self.total[1]:
             message = "steps after the total: another run began, and did not end"
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.last_step_at)

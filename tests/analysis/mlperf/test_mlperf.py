@@ -361,7 +361,8 @@ def test_a_good_folder_passes_and_is_left_as_it_was(tmp_path: Path) -> None:
     assert score.rcp.submission_mean == 3456
     assert score.minutes == pytest.approx(10.45 * score.scaling_factor)
     assert {one.convergence for one in score.runs} == {3456}
-    assert score.reasons == score.findings == ()
+    assert [one.code for one in score.findings] == ["no_description"]
+    assert len(score.reasons) == 1
     assert seen[-1] == (10, 10, "result_9.txt")
     assert fingerprint(tmp_path) == before
     assert FolderScore.model_validate_json(score.model_dump_json()) == score
@@ -637,7 +638,7 @@ def test_the_official_scores_are_reproduced(
     assert float(f"{score.minutes:.4g}") == minutes
     assert score.olympic_mean_minutes == pytest.approx(mean, abs=1e-4)
     assert score.scaling_factor == factor
-    assert score.reasons == ()
+    assert [one.code for one in score.findings] == ["no_description"]
     assert fingerprint(folder) == before
 
 

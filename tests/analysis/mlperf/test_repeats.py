@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 
 from rackproof import logs
-from rackproof.analysis.mlperf.repeats import DescribedSystem, RunTrace, compare_runs, trace_of_events
+from rackproof.analysis.mlperf.repeats import (
+    DescribedSystem,
+    RunTrace,
+    compare_runs,
+    trace_of_events,
+    undescribed_findings,
+)
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
-from rackproof.analysis.mlperf.worker import described_system
+from rackproof.analysis.mlperf.worker import read_description
 from rackproof.core.records import Verdict
 from rackproof.core.training_limits import fastest_possible, fastest_published
 
@@ -135,7 +141,9 @@ def codes(found: FolderScore) -> set[str]:
 def test_ten_runs_are_ten_runs(tmp_path: Path) -> None:
     genuine(tmp_path)
     found = score(tmp_path)
-    assert (found.verdict, found.reasons) == (Verdict.PASS, ())
+    assert (found.verdict, [one.code for one in found.findings]) == (Verdict.PASS, ["no_description"])
+    (reason,) = found.reasons
+    assert "no systems/SYSTEM.json describes the accelerators" in reason
 
 
 @pytest.mark.slow
@@ -651,16 +659,60 @@ def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:
     folder = tmp_path / "Org/results/rack/llama31_8b"
     description = tmp_path / "Org/systems/rack.json"
     folder.mkdir(parents=True)
+    assert read_description(folder) == (None, "")
     description.parent.mkdir()
-    assert described_system(folder) is None
+    assert read_description(folder) == (None, "systems/rack.json is missing")
     content = {"number_of_nodes": "18", "accelerators_per_node": "4", "accelerator_model_name": "GB300"}
     description.write_text(json.dumps(content))
-    assert described_system(folder) == DescribedSystem("GB300", gpus=72, nodes=18)
-    for key in content:
-        description.write_text(json.dumps({**content, key: None}))
-        assert described_system(folder) is None
-    description.write_text("[]")
-    assert described_system(folder) is None
+    assert read_description(folder) == (DescribedSystem("GB300", gpus=72, nodes=18), "")
+    # Intel's systems of round 3.1 have no accelerators.
+    description.write_text(json.dumps(content | {"accelerators_per_node": "0"}))
+    assert read_description(folder) == (DescribedSystem("GB300", gpus=0, nodes=18), "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", "null", "\x00", "[" * 100_000, '{"number_of_nodes": 2}']
+    + [
+        json.dumps(
+            {"number_of_nodes": 2, "accelerators_per_node": 8, "accelerator_model_name": "H100"} | {key: bad}
+        )
+        for key in ("number_of_nodes", "accelerators_per_node")
+        for bad in (None, "two", "", -1, "nan", "1e400", [2])
+    ],
+)
+def test_a_description_that_says_nothing_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "Org/results/rack/bert"
+    folder.mkdir(parents=True)
+    (tmp_path / "Org/systems").mkdir()
+    (tmp_path / "Org/systems/rack.json").write_text(text)
+    described, problem = read_description(folder)
+    assert described is None
+    assert "systems/rack.json" in problem
+
+
+def test_a_system_without_accelerators_is_said_to_have_none() -> None:
+    run = RunTrace("result_0.txt", "bert", start=0.0, stop=600.0)
+    run.seeds, run.stated_nodes = {"1"}, 4
+    described = DescribedSystem("N/A", gpus=0, nodes=4)
+    found = compare_runs([run], ruleset="5.1.0", usage="training", described=described)
+    assert [one.message[:41] for one in found] == ["the description states no accelerators: w"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "words"),
+    [
+        ("2xXE9680Lx8B200-SXM-180GB", "at most 16 of B200"),
+        ("18xNVIDIA GB300", "at most 1296 of GB300"),
+        ("tpu-trillium", "names no known one"),
+        ("", "names no known one"),
+    ],
+)
+def test_a_score_without_a_description_says_what_speeds_were_held_against(platform: str, words: str) -> None:
+    run = RunTrace("result_0.txt", "bert", start=0.0, stop=600.0)
+    run.seeds, run.system = {"1"}, (platform, "Org", "closed")
+    (found,) = undescribed_findings([run])
+    assert (found.code, found.verdict, words in found.message) == ("no_description", None, True)
 
 
 def described_codes(platform: str, dlpal: int | None, described: DescribedSystem | None) -> set[str]:

@@ -286,6 +286,22 @@ def compare_runs(
     return findings
 
 
+def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield one remark that states the accelerators that stand in for a missing description."""
+    first = next(iter(traces), None)
+    if first is None:
+        return
+    named = gpus_of_platform(_platform(first))
+    if named is None:
+        stand_in = "submission_platform names no known one, so no speed was compared with its hardware"
+    else:
+        stand_in = (
+            f"the speeds were compared with at most {named[1]} of {named[0]}, as submission_platform names"
+        )
+    message = f"no systems/SYSTEM.json describes the accelerators: {stand_in}"
+    yield Finding(code="no_description", message=message, source=Source(file=first.file))
+
+
 def date_findings(
     traces: Iterable[RunTrace], period: tuple[datetime, datetime] | None, now: datetime
 ) -> Iterator[Finding]:
@@ -461,6 +477,9 @@ def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | No
             message = (
                 f"the peak of {gpus[0][:80]} is not known (training_limits.csv): whether {gpus[1]} of them "
                 f"can train {trace.benchmark} so fast was not checked"
+                if gpus[1]
+                else f"the description states no accelerators: whether the processors can train "
+                f"{trace.benchmark} so fast was not checked"
             )
             yield Finding(code="unknown_accelerator", message=message, source=Source(file=trace.file))
             return

@@ -155,7 +155,8 @@ class FolderScore(Record):
 
     def rows(self) -> tuple[tuple[str, ...], ...]:
         """Return a table as text: a header, then one row per run in the order of the files."""
-        head = ("file", "minutes", "status", "compliant", "to converge", "in the score")
+        amount = self.rcp.unit if self.rcp is not None and self.rcp.unit else "amount"
+        head = ("file", "minutes", "status", "compliant", f"{amount} to converge", "in the score")
         words = {True: "yes", False: "no", None: "unknown"}
         return (
             head,

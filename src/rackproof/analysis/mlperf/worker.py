@@ -30,6 +30,7 @@ from rackproof.analysis.mlperf.repeats import (
     compare_runs,
     date_findings,
     trace_of_events,
+    undescribed_findings,
 )
 from rackproof.analysis.mlperf.required_evidence import score_lacks
 from rackproof.analysis.mlperf.rounds import round_period
@@ -136,9 +137,13 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
             for run, amount in zip(runs, converged, strict=True)
         ]
     findings += score_lacks(traces)
-    findings += compare_runs(
-        traces, ruleset=task.ruleset, usage=task.usage, described=described_system(folder)
-    )
+    described, unread = read_description(folder)
+    findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage, described=described)
+    if described is None:
+        findings += undescribed_findings(traces)
+    if unread:
+        message = f"{unread}, so the logs cannot be compared with it: restore it from the submission"
+        findings.append(Finding(code="description_unread", verdict=Verdict.UNPROVEN, message=message))
     findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
     if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):
         findings += _check_seeds(task)
@@ -208,23 +213,31 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
     return run, remarks
 
 
-def described_system(folder: Path) -> DescribedSystem | None:
-    """Return a published system's accelerators, or None if its description is not available.
+def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
+    """Return a published system's nodes and accelerators, and the reason why they are not known.
 
-    A round stores ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``.
+    A round stores ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``. Elsewhere a folder has no
+    description, and no reason is needed.
     """
     if len(folder.parents) < 3:
-        return None
+        return None, ""
     file = folder.parents[2] / "systems" / f"{folder.parent.name}.json"
+    shown = f"systems/{safe_text(file.name, 200)}"
     try:
         content = json.loads(read_file(file, 1 << 20))
-        nodes, each = (_number(content.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
-        name = content.get("accelerator_model_name")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    if not isinstance(name, str) or not nodes or not each or not 0 < nodes * each < 1e7:
-        return None
-    return DescribedSystem(safe_text(name, 200), gpus=round(nodes * each), nodes=round(nodes))
+    except FileNotFoundError:
+        # All 393 published results of rounds 3.1 and 5.1 have theirs: this one was lost or renamed.
+        in_round = folder.parents[1].name == "results" and file.parent.is_dir()
+        return None, f"{shown} is missing" if in_round else ""
+    except (OSError, ValueError, RecursionError):
+        return None, f"{shown} cannot be read"
+    stated = content if isinstance(content, dict) else {}
+    nodes, each = (_number(stated.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
+    name = stated.get("accelerator_model_name")
+    if not isinstance(name, str) or not nodes or each is None or not 0 <= nodes * each < 1e7:
+        wanted = "number_of_nodes, accelerators_per_node and accelerator_model_name"
+        return None, f"{shown} does not state {wanted}"
+    return DescribedSystem(safe_text(name, 200), gpus=round(nodes * each), nodes=round(nodes)), ""
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
