@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,6 +147,7 @@ def rack(fleet: Any) -> Rack:
         (tasks / "resolve.yml").write_text("[]\n")
     (folder / "roles/slurm/tasks/controller.yml").write_text("[]\n")
     (folder / "roles/imex/tasks/option.yml").write_text("[]\n")
+    shutil.copy(ROOT / "roles/apt_mirror/tasks/answer.yml", folder / "roles/apt_mirror/tasks/answer.yml")
     validate_fleet.program(folder / "renew", RENEW.format(folder=folder))
     path = folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())
