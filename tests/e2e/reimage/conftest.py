@@ -87,6 +87,8 @@ class Rack:
         environment = os.environ | {
             "ANSIBLE_NOCOLOR": "1",
             "COLUMNS": "300",
+            # Not those of the checkout, which are of its user's own nodes.
+            "RACKPROOF_RESULTS": f"{self.folder}/kept",
             "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
             # What Slurm's host runs in a shell is found there; nodes look at their own first.
             "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
