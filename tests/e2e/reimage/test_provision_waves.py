@@ -141,3 +141,11 @@ def test_a_mirror_that_does_not_answer_returns_no_node_although_nothing_lacks(
     )
     assert "Could not connect to 127.0.0.1:1" in said
     assert "Its package sources were not checked, so it is not returned to service." in said
+
+
+def test_a_check_of_all_nodes_that_fails_is_the_only_reason(rack: Rack) -> None:
+    done = rack.play("provision.yml", "-l", "n01,n02", "-e", "provision_bach=3")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "undefined" not in said, done.stdout
+    assert "n01 is not provisioned, and is as it was: Refuse misspelt variables: given with -e" in said
