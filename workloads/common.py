@@ -535,7 +535,9 @@ def _supervise(
             "folder": str(folder),
             "started": started,
         }
-        watched = chosen_by_device(options.device, options.gpus) if gpu_states else []
+        # The trainings have no --device: their --gpus 0 means the CPU.
+        device = getattr(options, "device", "gpu")
+        watched = chosen_by_device(device, options.gpus) if gpu_states else []
         _start_ranks(ranks, count, state, lambda: _log_gpu_states(log, "begin", watched, folder))
         if sampled:
             uuids = [gpu.uuid for gpu in choose_gpus(options.gpus)]

@@ -872,4 +872,4 @@ def compare_torchvision(trainer: Trainer, log: Log) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.run(lambda options: options.network, parser(), plan, work, sampled=True))
+    sys.exit(common.run(lambda options: options.network, parser(), plan, work, sampled=True, gpu_states=True))

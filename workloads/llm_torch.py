@@ -538,4 +538,4 @@ def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.run("llm", parser(), plan, work, sampled=True))
+    sys.exit(common.run("llm", parser(), plan, work, sampled=True, gpu_states=True))

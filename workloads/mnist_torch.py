@@ -556,4 +556,8 @@ def log_results(
 
 
 if __name__ == "__main__":
-    sys.exit(common.run(lambda options: f"mnist_{options.network}", parser(), plan, train, sampled=True))
+    sys.exit(
+        common.run(
+            lambda options: f"mnist_{options.network}", parser(), plan, train, sampled=True, gpu_states=True
+        )
+    )

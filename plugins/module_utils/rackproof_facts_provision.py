@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import resource
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +24,7 @@ from ansible.module_utils.rackproof_tools import (
     space,
 )
 
+APT_HELPER = "/usr/lib/apt/apt-helper"
 KEPT_OUTPUT = 64 * 1024
 VENDORS = {"10de": "NVIDIA", "15b3": "Mellanox"}
 COMMANDS = {
@@ -254,6 +256,52 @@ def upgrades_unattended(installed, periodic, units):
     return wanted and "unattended-upgrades" in installed and bool(timer.get("active") or timer.get("enabled"))
 
 
+def asked_of_servers(print_uris):
+    """Return by server the index files that one of its package sources may have.
+
+    Args:
+        print_uris: The lines of ``apt-get update --print-uris``.
+    """
+    found = {}
+    for url, server in re.findall(r"^'((https?://[^/']+)/[^']*)InRelease' ", print_uris, re.M):
+        # An old repository has no InRelease.
+        found.setdefault(server, [url + "InRelease", url + "Release"])
+    return found
+
+
+def fetch_error(urls, timeout_s):
+    """Return why apt can fetch none of some files, or an empty text if it can fetch one.
+
+    apt's own program knows the node's proxy, logins and certificates.
+    """
+    reason = ""
+    with tempfile.TemporaryDirectory() as folder:
+        for url in urls:
+            answer = ask([APT_HELPER, "download-file", url, os.path.join(folder, "index")], timeout_s)
+            if answer["status"] == "ok":
+                return ""
+            if answer["status"] == "absent":
+                return f"{APT_HELPER} is missing"
+            errors = re.findall(r"^E: (Failed to fetch .*)", answer.get("stderr", ""), re.M)
+            reason = errors[0] if errors else f"Failed to fetch {url}  No answer within {timeout_s:g} s"
+    return reason
+
+
+def silent_servers(path, timeout_s):
+    """Return by server of a list of package sources why nothing can be fetched from it."""
+    if not os.path.exists(path):
+        return {}
+    only = ["-o", "Dir::Etc::SourceList=" + path, "-o", "Dir::Etc::SourceParts=/dev/null"]
+    listed = ask(["apt-get", "update", "--print-uris", *only], timeout_s)
+    if listed["status"] != "ok":
+        said = listed.get("stderr", "").strip() or listed["status"]
+        return {path: f"apt-get update --print-uris cannot read {path}: {said}"}
+    servers = asked_of_servers(listed["stdout"])
+    with ThreadPoolExecutor(8) as pool:
+        errors = dict(zip(servers, pool.map(lambda urls: fetch_error(urls, timeout_s), servers.values())))
+    return {server: error for server, error in errors.items() if error}
+
+
 def gather(options):
     """Return the state of the node; the tools run at the same time."""
     timeout_s = options["tool_timeout_s"]
@@ -266,10 +314,12 @@ def gather(options):
         names = {
             name: pool.submit(ask, ["getent", "ahosts", "--", name], timeout_s) for name in options["resolve"]
         }
+        silent = pool.submit(silent_servers, options["package_sources"], timeout_s)
         installed, broken = packages()
         files, modes = checksums([*FILES, *options["files"]])
         sources = {name: future.result().get("stdout", "") for name, future in sources.items()}
         commands = {name: future.result() for name, future in running.items()}
+        silent = silent.result()
         names = {name: addresses(future.result().get("stdout", "")) for name, future in names.items()}
     for command in commands.values():
         if len(command.get("stdout", "")) > KEPT_OUTPUT:
@@ -293,6 +343,7 @@ def gather(options):
         "dpkg_broken": broken,
         "dpkg_interrupted": interrupted(),
         "dpkg_locked_by": lock_holder(),
+        "silent_servers": silent,
         "unattended_upgrades": upgrades_unattended(installed, sources["periodic"], units),
         "reboot_required": os.path.exists("/run/reboot-required"),
         "reboot_required_by": sorted(set(read("/run/reboot-required.pkgs").split())),

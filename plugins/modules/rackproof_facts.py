@@ -70,6 +70,11 @@ options:
     description: Only V(provision). Names that the node is to resolve. By default none.
     type: list
     elements: str
+  package_sources:
+    description:
+      - Only V(provision). List of package sources whose servers are asked for an index file. One that does
+        not exist is not asked, and by default none is.
+    type: str
   controller_epoch:
     description:
       - Only V(provision). The controller's clock at the query, in seconds since 1970; returned with the
@@ -201,6 +206,10 @@ ansible_facts:
           description: Process that holds the lock of dpkg; empty if none does.
           type: str
           returned: always
+        silent_servers:
+          description: Servers of O(package_sources) that do not answer, each with the reason.
+          type: dict
+          returned: always
         unattended_upgrades:
           description: Whether packages are upgraded unattended.
           type: bool
@@ -275,6 +284,7 @@ SPEC = {
     "commands": {"type": "dict"},
     "files": {"type": "list", "elements": "str"},
     "resolve": {"type": "list", "elements": "str"},
+    "package_sources": {"type": "str"},
     "controller_epoch": {"type": "float"},
     "since": {"type": "float"},
     "units": {"type": "list", "elements": "str"},
@@ -296,6 +306,7 @@ DEFAULTS = {
         "commands": {},
         "files": [],
         "resolve": [],
+        "package_sources": "",
         "controller_epoch": None,
     },
     "health": {

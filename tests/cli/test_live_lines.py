@@ -47,6 +47,11 @@ def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> N
     progress = "run-1 · n1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
     assert view.add_output(progress, 11) == []
     assert view.lines(80, 10, 12)[0] == "n1      run-1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
+    # A run's id without its time: with it, 80 cells cut off the end.
+    progress = "20261127T024931Z-mnist-lenet-20f910 · n1 · train · epoch 1/12 · ends about 02:50:13 (in 39 s)"
+    assert view.add_output(progress, 12) == []
+    last = view.lines(80, 10, 12)[0]
+    assert last == "n1      mnist-lenet-20f910 · train · epoch 1/12 · ends about 02:50:13 (in 39 s)"
     view.add_event(task("n1", "bench : Record the run"), 13)
     assert "epoch" not in view.lines(80, 10, 13)[0]
     # Of a node that is not known, and a table's row: printed as it is.

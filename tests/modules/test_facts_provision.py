@@ -20,7 +20,19 @@ pytestmark = pytest.mark.slow
 ASKED = {"hostname", "os", "machine", "architecture", "container", "kernel", "kernel_command_line", "kernels"}
 ASKED |= {"boot_id", "cores", "memory_bytes", "pci", "packages", "dpkg_broken", "dpkg_interrupted"}
 ASKED |= {"dpkg_locked_by", "unattended_upgrades", "reboot_required", "reboot_required_by", "modules"}
-ASKED |= {"services", "mounts", "space", "groups", "commands", "files", "modes", "names", "tuning", "clock"}
+ASKED |= {
+    "silent_servers",
+    "services",
+    "mounts",
+    "space",
+    "groups",
+    "commands",
+    "files",
+    "modes",
+    "names",
+    "tuning",
+    "clock",
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +116,65 @@ def test_much_output_is_cut(modules: Modules) -> None:
     found = state(modules, commands={"much": [sys.executable, "-c", "print('x' * 100000)"]})
     assert len(found["commands"]["much"]["stdout"]) == 65536
     assert found["commands"]["much"]["truncated"] is True
+
+
+DENIED = "E: Failed to fetch http://m/a/InRelease  Could not connect to m:80\nE: Download Failed\n"
+URIS = """\
+'http://m/a/dists/x/InRelease' m_a_dists_x_InRelease 0
+'http://m/b/InRelease' m_b_InRelease 0
+'https://n:8/c/InRelease' n_c_InRelease 0
+'http://m/a/dists/x/main/binary-amd64/Packages.xz' m_a_Packages 0
+'file:/srv/d/InRelease' srv_d_InRelease 0
+"""
+OLD = "E: Failed to fetch http://m/a/dists/x/InRelease  404  Not Found"
+
+
+@pytest.mark.parametrize(
+    ("listed", "answers", "expected"),
+    [
+        # Each server is asked once.
+        ((URIS, "ok"), {}, {}),
+        ((URIS, "ok"), {"http://m/": DENIED}, {"http://m": DENIED[3:].partition("\n")[0]}),
+        ((URIS, "ok"), {"http://m/a/dists/x/InRelease": OLD}, {}),
+        (
+            (URIS, "ok"),
+            {"https://n:8/": "hung"},
+            {"https://n:8": "Failed to fetch https://n:8/c/Release  No answer within 7 s"},
+        ),
+        (
+            (URIS, "ok"),
+            {"http": "absent"},
+            dict.fromkeys(("http://m", "https://n:8"), "apt-helper is missing"),
+        ),
+        # Less evidence is no answer.
+        (("E: Malformed entry 1", "failed"), {}, {"LIST": "cannot read LIST: E: Malformed entry 1"}),
+        (("", "hung"), {}, {"LIST": "cannot read LIST: hung"}),
+        ((None, "ok"), {}, {}),
+    ],
+)
+def test_servers_of_package_sources_that_do_not_answer(
+    node: types.ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: tuple[str | None, str],
+    answers: dict[str, str],
+    expected: dict[str, str],
+) -> None:
+    def ask(argv: list[str], timeout_s: float) -> dict[str, Any]:
+        text, status = listed
+        if argv[0] != "apt-get":
+            text = next((said for url, said in answers.items() if argv[2].startswith(url)), "")
+            status = text if text in ("hung", "absent") else "failed" if text else "ok"
+        return {"status": status, "stdout": text, "stderr": text if status == "failed" else ""}
+
+    path = tmp_path / "list.sources"
+    if listed[0] is not None:
+        path.write_text("Types: deb\n")
+    monkeypatch.setattr(node, "ask", ask)
+    found = node.silent_servers(str(path), 7)
+    assert found.keys() == {str(path) if key == "LIST" else key for key in expected}
+    for key, text in expected.items():
+        assert found[str(path) if key == "LIST" else key].endswith(text.replace("LIST", str(path)))
 
 
 STATUS = """\

@@ -33,6 +33,27 @@ def test_a_table_as_an_operator_sees_it() -> None:
     )
 
 
+def test_a_long_reason_is_not_squeezed_into_a_narrow_column() -> None:
+    why = "speed (node was not idle: others (python) used 1.8 of its 2 processors and slowed the run down)"
+    unproven = example_runs.healthy(verdict=Verdict.UNPROVEN, reasons=(why,), parameters={"gpus": 4})
+    assert report.terminal_table(
+        [example_runs.healthy(reasons=(), parameters={"gpus": 1}), unproven], 80
+    ) == (
+        "Verdict     Benchmark    Point   Measured\n"
+        "──────────  ───────────  ──────  ───────────────────────────────────────────────\n"
+        "✓ pass      mnist-lenet  gpus=1  389,215 samples/s; eval accuracy 0.9917;\n"
+        "                                 seconds per epoch 0.154 s\n"
+        "? unproven  mnist-lenet  gpus=4  389,215 samples/s; eval accuracy 0.9917;\n"
+        "                                 seconds per epoch 0.154 s\n"
+        "    speed (node was not idle: others (python) used 1.8 of its 2 processors and\n"
+        "    slowed the run down)\n"
+        "\n"
+        "2 runs: 1 pass, 1 unproven → unproven\n"
+    )
+    # Without a terminal the table is as wide as its texts.
+    assert f"  {why}\n" in report.terminal_table([unproven], 100_000)
+
+
 @pytest.mark.parametrize("width", [1, 60, 80, 120, 400])
 @pytest.mark.parametrize("make", [example_runs.hostile, example_runs.rack, example_runs.healthy])
 def test_lines_fit_and_hold_no_control_characters(width: int, make: object) -> None:

@@ -173,6 +173,13 @@ def test_what_a_training_reports_as_its_throughput_leads(throughput: str) -> Non
     assert [one.name for one in view.main_measurements(run)][:2] == ["time to train", view.words(throughput)]
 
 
+def test_a_probe_has_no_time_to_train() -> None:
+    numbers = {"memory_copy": 3.0, "time_to_train": 0.05, "startup_time": 2.0}
+    measured = tuple(Measurement(name=name, value=value, unit="x") for name, value in numbers.items())
+    run = Run(run_id="r", benchmark="b", measurements=measured)
+    assert [one.name for one in view.main_measurements(run)] == ["memory copy", "startup time"]
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_there_is_always_a_reason(verdict: Verdict) -> None:
     bare = Run(run_id="r", benchmark="b", verdict=verdict, reasons=("", "\x1b[31m"))

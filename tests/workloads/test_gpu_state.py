@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from rackproof.core.definitions import load_definition
+from rackproof.logs import FORMATS
 from tests.logs.log_samples import IDLE_GPU
 from tests.workloads.programs import load_program
 
@@ -180,6 +184,7 @@ def test_the_tool_itself_is_bounded(gpu_state: ModuleType, tmp_path: Path, monke
 
 
 SCRIPT = """
+import argparse
 import sys
 sys.path.insert(0, {workloads!r})
 import common
@@ -192,8 +197,17 @@ def work(options, rank, log):
         raise ValueError("broken")
     common.mark_stop(rank)
 
-plan = lambda options: max(1, len(common.chosen_by_device(options.device, options.gpus)))
-sys.exit(common.run("probe", common.probe_parser("", 1.0), plan, work, gpu_states=True))
+def plan(options):
+    return max(1, len(common.chosen_by_device(getattr(options, "device", "gpu"), options.gpus)))
+
+arguments = common.probe_parser("", 1.0)
+if "--training" in sys.argv:
+    # A training has no --device.
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--training", action="store_true")
+    arguments.add_argument("--gpus", type=common.gpu_count)
+    arguments.add_argument("--seed", type=int)
+sys.exit(common.run("probe", arguments, plan, work, gpu_states=True))
 """
 TOOL = """#!/bin/sh
 case "$1" in
@@ -215,8 +229,10 @@ esac
         (["--seed", "3"], TOOL, ["begin 0.0", "init_stop", "run_stop"]),
         # On the CPU no GPU is used.
         (["--device", "cpu"], TOOL, ["init_stop", "run_stop"]),
+        (["--training", "--gpus", "all"], TOOL, ["begin 0.0", "init_stop", "run_stop", "end 0.0"]),
+        (["--training", "--gpus", "0"], TOOL, ["init_stop", "run_stop"]),
     ],
-    ids=["idle", "no answer", "failed", "cpu"],
+    ids=["idle", "no answer", "failed", "cpu", "training", "training on the cpu"],
 )
 def test_a_probe_states_its_gpu_before_its_ranks_start_and_after_they_ended(
     root: Path, tmp_path: Path, arguments: list[str], tool: str, expected: list[str]
@@ -240,3 +256,21 @@ def test_a_probe_states_its_gpu_before_its_ranks_start_and_after_they_ended(
             elif event["key"] in ("init_stop", "run_stop"):
                 found.append(event["key"])
     assert found == expected
+
+
+@pytest.mark.parametrize("path", sorted(Path("benchmarks").glob("*.yml")), ids=lambda path: str(path.stem))
+def test_a_definition_promises_states_exactly_if_its_program_logs_them(
+    root: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = load_definition(root / path, log_formats=FORMATS).definition
+    program = getattr(definition.launch, "program", "")
+    if not program or definition.result.format != "mllog":
+        pytest.skip("the program is not one of workloads/ that logs in MLPerf's format")
+    monkeypatch.syspath_prepend(str(root / "workloads"))
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        importlib.import_module("common"), "run", lambda *_, **options: given.update(options) or 0
+    )
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(root / "workloads" / program), run_name="__main__")
+    assert given.get("gpu_states", False) is definition.result.states_gpu_use is True

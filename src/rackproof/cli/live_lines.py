@@ -22,6 +22,7 @@ _SILENT_S = 15.0
 """Seconds without a report after which a step is shown; the interval then doubles."""
 _MOST_SILENT_S = 300.0
 _SEPARATOR = " · "
+_RUN_TIME = re.compile(r"^\d{8}T\d{6}Z-")
 _PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
 _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _REMARK = "ATTENTION "
@@ -234,7 +235,8 @@ class LiveLines:
     @staticmethod
     def _text(node: _Node, now: float) -> str:
         if node.progress:
-            return node.progress
+            # The time in a run's id would push the end of the job out of a narrow terminal.
+            return _RUN_TIME.sub("", node.progress)
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
         # Between two steps, a node has nothing to report.
         end = {"works": took}.get(node.state, "")

@@ -1,7 +1,7 @@
 """Read a log's ``gpu_state`` events: they show whether another program used a GPU. No I/O.
 
-Rackproof's probes log the state of each GPU before their ranks start and after they have ended, so
-anything that uses the GPU then is another program. A missing reading never counts as idle.
+Rackproof's probes and trainings log the state of each GPU before their ranks start and after they
+have ended, so anything that uses the GPU then is another program. A missing reading never counts as idle.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from rackproof.core.records import Run, Verdict
 from rackproof.core.text import NOTHING, sanitize, width
@@ -13,6 +14,8 @@ _GAP = "  "
 _SHOWN_REASONS = 3
 """Number of a run's reasons in the table, the only place of a playbook's output that has them."""
 _KEEP = "\N{NO-BREAK SPACE}"
+_NARROWEST_REASON = 40
+"""Cells below which long reasons get lines of their own: a narrower column is one of single words."""
 
 
 def wrap(text: str, cells: int) -> list[str]:
@@ -60,7 +63,11 @@ def _fit(text: str, cells: int) -> int:
 
 
 def text_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    total: int,
+    flexible: Sequence[int],
+    notes: Sequence[str] = (),
 ) -> list[str]:
     """Format rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
 
@@ -69,7 +76,19 @@ def text_table(
         rows: Clean texts.
         total: Width of the terminal in cells.
         flexible: Indices of the columns that give way when there is not room for all.
+        notes: A text for each row, which is shown below it, indented; an empty one is not shown.
     """
+    widths = _column_widths(columns, rows, total, flexible)
+    lines = [*_row_lines(columns, widths), _GAP.join("─" * size for size in widths)]
+    for row, note in zip_longest(rows, notes, fillvalue=""):
+        lines += _row_lines(row, widths)
+        lines += [2 * _GAP + line for line in wrap(note, total - 2 * len(_GAP)) if note]
+    return lines
+
+
+def _column_widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
+) -> list[int]:
     widths = [max([width(name), *(width(row[index]) for row in rows)]) for index, name in enumerate(columns)]
     spare = total - len(_GAP) * (len(columns) - 1)
     while sum(widths) > spare:
@@ -78,10 +97,7 @@ def text_table(
         if widths[wide] <= 12:
             break
         widths[wide] -= 1
-    lines = [*_row_lines(columns, widths), _GAP.join("─" * size for size in widths)]
-    for row in rows:
-        lines += _row_lines(row, widths)
-    return lines
+    return widths
 
 
 def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
@@ -103,7 +119,13 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
     rows = [_terminal_row(run) for run in runs]
     # Five columns at their floor fill about 60 cells: in a narrower terminal lines wrap by themselves.
-    lines = text_table(columns, rows, max(width, 60), (1, 2, 3, 4))
+    total, flexible = max(width, 60), (1, 2, 3, 4)
+    reasons = [row[-1] for row in rows]
+    room = _column_widths(columns, rows, total, flexible)[-1]
+    if room < _NARROWEST_REASON and any(len(reason) > 2 * room for reason in reasons):
+        lines = text_table(columns[:-1], [row[:-1] for row in rows], total, flexible[:-1], reasons)
+    else:
+        lines = text_table(columns, rows, total, flexible)
     if color:
         # After the layout: escape codes have no width, and would be counted as cells.
         lines = [_coloured(line) for line in lines]

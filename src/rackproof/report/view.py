@@ -57,14 +57,11 @@ WORDS = {
     Verdict.UNPROVEN: "Not proven: something needed for a verdict is missing or cannot be trusted.",
 }
 
+# A run with one of these trains nothing: its log's time to train is the time that the probe took.
+_PROBED = ("gemm_best", "memory_copy", "host_to_device", "peer_copy", "all_reduce_busbw", "wrong_values")
 # Metrics that are shown first, in this order, if a run has them.
 _PRINCIPAL = (
-    "gemm_best",
-    "memory_copy",
-    "host_to_device",
-    "peer_copy",
-    "all_reduce_busbw",
-    "wrong_values",
+    *_PROBED,
     "time_to_train",
     "samples_per_second",
     "images_per_second",
@@ -618,8 +615,9 @@ def _judged_headlines(run: Run) -> dict[str, Headline]:
 def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
     """Return the measurements that were not judged, by name."""
     groups: dict[str, list[Measurement]] = {}
+    is_probe = any(measured.name in _PROBED for measured in run.measurements)
     for measured in run.measurements:
-        if measured.name not in judged:
+        if measured.name not in judged and not (is_probe and measured.name == "time_to_train"):
             groups.setdefault(measured.name, []).append(measured)
     others = {}
     for name, group in groups.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,8 @@ class Rack:
         environment = os.environ | {
             "ANSIBLE_NOCOLOR": "1",
             "COLUMNS": "300",
+            # Not those of the checkout, which are of its user's own nodes.
+            "RACKPROOF_RESULTS": f"{self.folder}/kept",
             "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
             # What Slurm's host runs in a shell is found there; nodes look at their own first.
             "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
@@ -146,6 +149,7 @@ def rack(fleet: Any) -> Rack:
         (tasks / "resolve.yml").write_text("[]\n")
     (folder / "roles/slurm/tasks/controller.yml").write_text("[]\n")
     (folder / "roles/imex/tasks/option.yml").write_text("[]\n")
+    shutil.copy(ROOT / "roles/apt_mirror/tasks/answer.yml", folder / "roles/apt_mirror/tasks/answer.yml")
     validate_fleet.program(folder / "renew", RENEW.format(folder=folder))
     path = folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.e2e.validate.conftest import ROOT
 
 if TYPE_CHECKING:
     from .conftest import Rack
@@ -100,3 +104,48 @@ def test_a_controller_that_does_not_answer_is_shown_and_nothing_is_touched(rack:
     assert "no answer of Slurm, so that all nodes count as one partition in service" in said
     assert "n01 is not provisioned, and is as it was: Drain the nodes and wait for their jobs" in said
     assert "Not started, and as they were: n02." in said
+
+
+SOURCES = """\
+Types: deb
+URIs: http://127.0.0.1:1/debian
+Suites: bookworm
+Components: main
+"""
+
+
+@pytest.mark.parametrize("moment", ["before the checks", "after the checks"])
+def test_a_mirror_that_does_not_answer_returns_no_node_although_nothing_lacks(
+    rack: Rack, moment: str
+) -> None:
+    sources, reach = rack.folder / "rackproof.sources", rack.folder / "roles/provision/tasks/reach.yml"
+    shutil.copytree(ROOT / "roles/provision", rack.folder / "roles/provision")
+    reach.write_text(reach.read_text().replace("/etc/apt/sources.list.d/rackproof.sources", str(sources)))
+    if moment == "before the checks":
+        sources.write_text(SOURCES)
+        checks = "- ansible.builtin.import_tasks: answer.yml\n"
+    else:
+        checks = (
+            f"- ansible.builtin.copy: {{dest: {sources}, mode: '0644', content: {json.dumps(SOURCES)}}}\n"
+            "  delegate_to: localhost\n"
+        )
+    (rack.folder / "roles/apt_mirror/tasks/main.yml").write_text(checks)
+    rack.fleet.set_slurm(nodes=rack.fleet.slurm["nodes"] | {"n01": "rackproof: provisioning"})
+    done = rack.play("provision.yml", "-l", "n01,n02")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert drains(rack) == [], "n02 is in service and stays there"
+    assert rack.drained() == {"n01": "rackproof: provisioning"}
+    assert (
+        "n01 is not provisioned, and is as it was: Refuse a node whose package sources do not answer" in said
+    )
+    assert "Could not connect to 127.0.0.1:1" in said
+    assert "Its package sources were not checked, so it is not returned to service." in said
+
+
+def test_a_check_of_all_nodes_that_fails_is_the_only_reason(rack: Rack) -> None:
+    done = rack.play("provision.yml", "-l", "n01,n02", "-e", "provision_bach=3")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "undefined" not in said, done.stdout
+    assert "n01 is not provisioned, and is as it was: Refuse misspelt variables: given with -e" in said

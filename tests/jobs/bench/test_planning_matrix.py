@@ -91,6 +91,12 @@ def test_a_plan_says_how_many_runs_and_how_long(tmp_path: Path) -> None:
         "train: 8 runs, about 200 s for 4 of them by earlier runs; 4 have no successful run here yet and "
         "take at most 40 min 00 s by their limits"
     )
+    last = plan(
+        one, estimate=lambda name, point, node: None if point == plan(one).runs[0].parameters else 50.0
+    )
+    assert "; 1 has no successful run here yet and takes at most 10 min 00 s by its limit" in describe_plan(
+        last
+    )
     every = plan(one, estimate=lambda *_: 50.0)
     assert describe_plan(every).splitlines()[0] == "train: 8 runs, about 400 s by earlier runs"
 

@@ -83,7 +83,11 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
         text = f", about {sum(expected_s):.0f} s{share} by earlier runs"
     if limits_s:
         limit = duration(sum(limits_s))
-        text += f"; {len(limits_s)} have no successful run here yet and take at most {limit} by their limits"
+        have, take = ("has", "takes") if len(limits_s) == 1 else ("have", "take")
+        text += (
+            f"; {len(limits_s)} {have} no successful run here yet and {take} at most {limit} by "
+            f"{'its limit' if len(limits_s) == 1 else 'their limits'}"
+        )
     return text
 
 
