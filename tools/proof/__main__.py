@@ -73,6 +73,8 @@ class Proof:
             "PYTHONUNBUFFERED": "1",
             USER_VARIABLE: str(os.getpid()),
         }
+        # Hundreds of processes load the package: without its bytecode, each compiles it.
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.lanes = Lanes(ROOT, self.environment, self.console.say)
         if ended := end_leftovers(USER_VARIABLE):
             self.console.say(f"ended processes of a killed gate or suite: {', '.join(ended)}")
