@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import tokenize
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -114,17 +117,32 @@ OLD_MARK = re.compile(r"\bPure\.")
 ARGUMENT = re.compile(r"(?m)^\s*\w+: ")
 
 
-def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring: of modules, classes, functions, and names below their value."""
-    for node in ast.walk(tree):
+class Docstring(NamedTuple):
+    """A docstring with its line, and the name of the function that it describes, or ""."""
+
+    line: int
+    words: str
+    function: str
+
+
+@cache
+def docstrings(text: str) -> tuple[Docstring, ...]:
+    """Return each docstring: of modules, classes, functions, and names below their value.
+
+    Four tests read those of all programs; their trees would take more memory than is worth keeping.
+    """
+    found = []
+    for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
-        for one in body if isinstance(body, list) else []:
+        function = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ""
+        for at, one in enumerate(body if isinstance(body, list) else []):
             if (
                 isinstance(one, ast.Expr)
                 and isinstance(one.value, ast.Constant)
                 and isinstance(one.value.value, str)
             ):
-                yield one.lineno, one.value.value
+                found.append(Docstring(one.lineno, one.value.value, function if at == 0 else ""))
+    return tuple(found)
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
@@ -135,7 +153,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 def given_up_in_code(text: str) -> set[int]:
     """Return the lines of docstrings and comments with a word that was given up, or a beginning that is."""
-    described = list(docstrings(ast.parse(text)))
+    described = [(one.line, one.words) for one in docstrings(text)]
     found = {line for line, words in described if NO_BEGIN.match(words.strip()) or OLD_MARK.search(words)}
     for line, words in (*described, *comments(text)):
         plain = ARGUMENT.sub("", re.sub(r"`+[^`]*`+", "", words))
@@ -145,22 +163,22 @@ def given_up_in_code(text: str) -> set[int]:
 
 def questions(text: str) -> set[int]:
     """Return the lines of docstrings that begin with a question word."""
-    return {line for line, words in docstrings(ast.parse(text)) if QUESTION.match(words.strip())}
+    return {one.line for one in docstrings(text) if QUESTION.match(one.words.strip())}
 
 
 def verbless(text: str) -> set[int]:
     """Return the lines of functions' docstrings that do not begin with a verb in the imperative."""
     return {
-        node.body[0].lineno
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_")
-        if NO_VERB.match((ast.get_docstring(node) or "Do").lstrip("`"))
+        one.line
+        for one in docstrings(text)
+        if one.function and not one.function.startswith("test_")
+        if NO_VERB.match(inspect.cleandoc(one.words).lstrip("`"))
     }
 
 
 def foreign(text: str) -> set[int]:
     """Return the lines of docstrings with a construction that English does not have."""
-    return {line for line, words in docstrings(ast.parse(text)) if FOREIGN.search(" ".join(words.split()))}
+    return {one.line for one in docstrings(text) if FOREIGN.search(" ".join(one.words.split()))}
 
 
 @pytest.mark.parametrize("wrong_lines", [questions, verbless, foreign])

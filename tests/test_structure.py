@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ NAMES_DEFINED_TWICE = frozenset(
 """Names that two modules define for good reasons: at most ten."""
 
 
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

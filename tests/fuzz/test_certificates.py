@@ -9,10 +9,10 @@ import pytest
 from tests.fuzz.certificates import PAGE_KINDS, try_mutations
 
 
-@pytest.mark.timeout(300)
-def test_three_hundred_mutations_of_a_certificate_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_mutations_of_a_certificate_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The suite fuzz tries 10,000.
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    kinds, failures = try_mutations(20261126, 0, 300)
+    kinds, failures = try_mutations(20261126, 0, 100)
     assert failures == []
     tried = {kind.split(":")[1] for kind in kinds if not kind.endswith(("same", "refused"))}
     assert tried >= {*PAGE_KINDS, "remove", "empty", "bytes", "json", "folder"}

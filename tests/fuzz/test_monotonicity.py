@@ -33,9 +33,9 @@ from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 from tests.fuzz.monotonicity import Judged, Recordings, improvements, recorded_runs, try_mutations
 
 
-@pytest.mark.timeout(300)
-def test_three_hundred_mutations_of_recorded_runs_improve_nothing() -> None:
-    kinds, failures = try_mutations(20261123, 0, 300)
+def test_a_hundred_mutations_of_recorded_runs_improve_nothing() -> None:
+    # The suite fuzz tries 2,000, `make fuzz` 10,000.
+    kinds, failures = try_mutations(20261123, 0, 100)
     assert failures == []
     assert {kind.partition(":")[0] for kind in kinds} == {"local", "slurm", "docker", "night", "reimage"}
 

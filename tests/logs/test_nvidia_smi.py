@@ -11,6 +11,7 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import Verdict
+from rackproof.logs import nvidia_smi
 from rackproof.logs._nvidia_smi import MAX_GPUS
 from rackproof.logs._reading import Log
 from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
@@ -875,3 +876,33 @@ def test_a_table_of_any_number_of_gpus_is_kept_in_bounds() -> None:
     for at, line in enumerate(f"uuid, name, temperature.gpu\n{rows}".splitlines(), start=1):
         parser.line(at, line)
     assert len(parser.filled) == len(parser.gpus) == MAX_GPUS + 1
+
+
+# The same answer, read by several readers.
+
+
+@pytest.mark.parametrize(("padding", "times"), [(0, 1), (1 << 20, 3)], ids=["of a node", "too large to keep"])
+def test_one_answer_is_parsed_once_and_no_reader_changes_it(
+    monkeypatch: pytest.MonkeyPatch, padding: int, times: int
+) -> None:
+    data = XML.replace("</nvidia_smi_log>", f"<!--{' ' * padding}--></nvidia_smi_log>").encode()
+    parsed = []
+    read_xml = nvidia_smi._read_xml
+
+    def counted(document: bytes) -> nvidia_smi._Element:
+        parsed.append(read_xml(document))
+        return parsed[-1]
+
+    monkeypatch.setattr(nvidia_smi, "_read_xml", counted)
+    nvidia_smi._read_again.cache_clear()
+    gpus = nvidia_smi.read_gpus(data)
+    assert [gpu for gpu, _, _ in nvidia_smi.read_gpu_texts(data)] == list(gpus)
+    assert judged(data) == (PASS, set())
+    assert len(parsed) == times
+    assert all(tree == read_xml(data) for tree in parsed)
+    # Another answer, or one that cannot be read, is none that was kept.
+    other = data.replace(b"GPU-", b"GPU-f", 1)
+    assert nvidia_smi.read_gpus(other) != gpus
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not well-formed"):
+            nvidia_smi.read_gpus(data[:-30])

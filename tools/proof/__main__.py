@@ -40,6 +40,8 @@ FREE_GIB = 6
 LIMIT_FACTOR = 10
 """A part is ended after this multiple of its time on two idle cores."""
 LIMIT_MAX_S = 75 * 60
+AFTER_THE_JOBS = "nice -n 5"
+"""Has lint and tests use the processors when the four jobs wait: a job's steps cannot run side by side."""
 RACK = ".venv/bin/python testrack/rack.py"
 
 
@@ -71,6 +73,8 @@ class Proof:
             "PYTHONUNBUFFERED": "1",
             USER_VARIABLE: str(os.getpid()),
         }
+        # Hundreds of processes load the package: without its bytecode, each compiles it.
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.lanes = Lanes(ROOT, self.environment, self.console.say)
         if ended := end_leftovers(USER_VARIABLE):
             self.console.say(f"ended processes of a killed gate or suite: {', '.join(ended)}")
@@ -114,28 +118,26 @@ def run_gate() -> int:
     inputs = Inputs(digest_inputs(suite), tree)
     installation = proof.part("environment", minutes=1)
     installation.state, installation.seconds = "green", proof.seconds
-    tests = ".venv/bin/pytest -q --numprocesses=auto --suite fast"
+    tests = f"{AFTER_THE_JOBS} .venv/bin/pytest -q --numprocesses=auto --suite fast"
     packages = proof.part("packages", "tools/install-test-packages fast", minutes=2)
-    left = [
-        proof.part("lint", "make --no-print-directory lint", minutes=3),
-        proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=4),
-    ]
-    right = [
+    lint = proof.part("lint", f"{AFTER_THE_JOBS} make --no-print-directory lint", minutes=3)
+    fast = proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=6)
+    jobs = [
         proof.part("rack", f"{RACK} down", f"{RACK} up --nodes {suite.rack}", minutes=4),
         # Each job begins where the one before it ended.
         proof.part("four jobs", f"{pytest_command(suite)} -x", f"{RACK} down", minutes=suite.minutes),
     ]
-    parts = [packages, *left, *right]
+    parts = [packages, lint, fast, *jobs]
     try:
         with claim(ROOT, proof.console):
-            green = proof.lanes.run([[packages]]) and proof.lanes.run([left, right])
+            green = proof.lanes.run([[packages]]) and proof.lanes.run([[lint], [fast], jobs])
             if not green:
                 proof.take_rack_down()
     finally:
         result = "green" if all(part.state == "green" for part in parts) else "red"
         keep("gate", Inputs(tree, tree), result, proof.seconds, parts)
-        if right[-1].state in ("green", "red"):
-            keep(suite.name, inputs, right[-1].state, right[-1].seconds, [])
+        if jobs[-1].state in ("green", "red"):
+            keep(suite.name, inputs, jobs[-1].state, jobs[-1].seconds, [])
     print(
         f"\n{format_table([installation, *parts], proof.seconds)}\n\nthe gate is {result}: {tree}", flush=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -21,7 +22,7 @@ from rackproof.analysis.mlperf.repeats import (
     undescribed_findings,
 )
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
-from rackproof.analysis.mlperf.worker import read_description
+from rackproof.analysis.mlperf.worker import _named_nodes, read_description
 from rackproof.core.records import Verdict
 from rackproof.core.training_limits import fastest_possible, fastest_published
 
@@ -481,13 +482,6 @@ def test_runs_of_two_systems_are_no_runs_of_one(key: str, other: str) -> None:
     assert found[0].verdict is Verdict.UNPROVEN
 
 
-def with_nodes(folder: Path, lines: Callable[[int], list[str]]) -> FolderScore:
-    """Score ten runs, each with its launcher's lines in front."""
-    for number in range(10):
-        write(folder / f"result_{number}.txt", [*lines(number), *long_result(number)])
-    return score_folder(folder, ruleset="5.1.0")
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -497,15 +491,32 @@ def with_nodes(folder: Path, lines: Callable[[int], list[str]]) -> FolderScore:
     ],
 )
 @pytest.mark.parametrize(("odd", "usual"), [(17, 18), (18, 17), (1, 2)])
-def test_repeats_are_on_as_many_nodes(
-    tmp_path: Path, line: Callable[[int], list[str]], odd: int, usual: int
-) -> None:
-    mixed = with_nodes(tmp_path, lambda number: line(odd if number == 3 else usual))
+def test_repeats_are_on_as_many_nodes(line: Callable[[int], list[str]], odd: int, usual: int) -> None:
+    def remarks(of_third: list[str]) -> str:
+        logs = [of_third if number == 3 else line(usual) for number in range(10)]
+        found = compare_runs([on_nodes(*log) for log in enumerate(logs)], ruleset="5.1.0", usage="training")
+        assert all(one.verdict is Verdict.UNPROVEN for one in found)
+        return " ".join(one.message for one in found if one.code == "nodes_differ")
+
+    assert f"ran on {odd} nodes, the other runs on {usual}" in remarks(line(odd))
+    assert "ran on no number of nodes" in remarks([])
+    assert remarks(line(usual)) == ""
+
+
+def on_nodes(number: int, lines: list[str]) -> RunTrace:
+    """Return the trace of a run with its launcher's lines, whose nodes are read as the worker does."""
+    one = trace_of_lines(f"result_{number}.txt", long_result(number))
+    one.nodes, one.node_count, one.stated_nodes, _ = _named_nodes(io.BytesIO("\n".join(lines).encode()))
+    return one
+
+
+def test_a_score_holds_the_nodes_of_its_repeats_against_each_other(tmp_path: Path) -> None:
+    for number in range(10):
+        head = f":::DLPAL /images/lora.sqsh 31 {17 if number == 3 else 18} n[01-18] '' GB300 18x4"
+        write(tmp_path / f"result_{number}.txt", [head, *long_result(number)])
+    mixed = score(tmp_path)
     assert mixed.verdict is Verdict.UNPROVEN
-    assert f"ran on {odd} nodes, the other runs on {usual}" in " ".join(mixed.reasons)
-    silent = with_nodes(tmp_path, lambda number: [] if number == 3 else line(usual))
-    assert "ran on no number of nodes" in " ".join(silent.reasons)
-    assert "nodes_differ" not in {one.code for one in with_nodes(tmp_path, lambda _: line(usual)).findings}
+    assert "ran on 17 nodes, the other runs on 18" in " ".join(mixed.reasons)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackproof.core.finding_codes import registry
+from rackproof.jobs.validate.fleet import healing
 from rackproof.jobs.validate.fleet.healing import (
     EVIDENCE,
     HEALED_BY,
@@ -25,6 +26,7 @@ from rackproof.jobs.validate.fleet.healing import (
 from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
+from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 from rackproof.store.night_store import NodeNight, night_folders, read_night
@@ -339,6 +341,20 @@ def test_less_evidence_never_heals(sick: NodeSnapshot, data: st.DataObject) -> N
 def all_healed(tonight: NodeSnapshot) -> set[str]:
     read = healed_evidence(node(tonight))
     return {code for code in CODES if lacking_for(code, read) == ()}
+
+
+def test_a_node_is_compared_once_with_the_night_before_its_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        compared.append(kwargs["previous"])
+        return check_node(*args, **kwargs)
+
+    monkeypatch.setattr(healing, "check_node", counted)
+    healed_evidence(node())
+    assert compared == [BEFORE]
+    healed_evidence(node(before=None))
+    assert compared == [BEFORE]
 
 
 def nothing(value: Any) -> Any:

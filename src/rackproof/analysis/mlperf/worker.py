@@ -24,6 +24,7 @@ from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from rackproof import logs
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
+from rackproof.analysis.mlperf.quick_start import load_rcp_checker, read_rules_quickly
 from rackproof.analysis.mlperf.repeats import (
     DescribedSystem,
     RunTrace,
@@ -124,6 +125,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
     folder = Path(job["folder"])
     kept = _RecordKeeper()
     logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
+    read_rules_quickly(mlp_compliance)
     task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
     task.copies.mkdir()
     runs, traces, findings = _check_runs(task, folder, progress)
@@ -445,9 +447,8 @@ def _compare(
     not_compared = _not_compared(task, runs, data, complete)
     if not_compared is not None:
         return not_compared, []
-    # Imported only here: it loads scipy, which takes longer than checking ten logs.
-    from mlperf_logging.rcp_checker import rcp_checker
-
+    # Loaded only here: it needs a part of scipy, and most jobs end before.
+    rcp_checker = load_rcp_checker()
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
     # The package still has dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
     known = rcp_checker.submission_runs[task.usage]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
 from rackproof.core.gpu_models import MODELS_WITHOUT_REPAIRS, is_one_of
@@ -52,6 +53,13 @@ class DrainedNode:
     def earlier(self) -> tuple[NodeSnapshot, ...]:
         """Return the snapshots that show which readings the node supports."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
+
+    @cached_property
+    def codes_against_before(self) -> frozenset[str]:
+        """Return the codes of tonight's findings in comparison with the night before the drain."""
+        return frozenset(
+            one.code for one in check_node(self.tonight, previous=self.before, expected=self.expected)
+        )
 
 
 def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
@@ -322,8 +330,7 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
     def state(node: DrainedNode) -> EvidenceState:
         if node.before is None:
             return _state(node.is_first)
-        found = check_node(node.tonight, previous=node.before, expected=node.expected)
-        return _state(all(one.code != code for one in found))
+        return _state(code not in node.codes_against_before)
 
     return state
 
