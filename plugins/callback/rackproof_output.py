@@ -58,7 +58,8 @@ class CallbackModule(DefaultCallback):
             return
         if self._last_task_banner != result._task._uuid:
             self._print_task_banner(result._task)
-        text = "\n  - ".join(map(str, lines))
+        # Indented, a line that a node printed is no line of Ansible's.
+        text = "\n  - ".join("\n    ".join(str(line).splitlines()) for line in lines)
         self._display.display(
             f"fatal: [{self.host_label(result)}]: FAILED! => {text}",
             color=constants.COLOR_ERROR,
