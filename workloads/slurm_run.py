@@ -811,7 +811,7 @@ class Work:
         return [*complaints, *node_complaints(hosts, text)]
 
     def check_known_config(self) -> list[str]:
-        """Read the config, if an earlier run brought it out of this image; a broken rule is a refusal."""
+        """Read the config, if it was brought out of this image; a broken rule is a refusal."""
         if not any(self.configs_folder().glob("config_*.sh")):
             name = self.spec["benchmark"]
             say(
@@ -1920,6 +1920,8 @@ class Work:
         if not known:
             self.pull()
             self.configs()
+            # Before hours of downloads for a job that would be refused.
+            self.check_known_config()
             self.stage()
         self.submit()
         return self.follow()

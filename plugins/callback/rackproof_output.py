@@ -16,6 +16,7 @@ description:
     a playbook and the progress of a job would be printed before it, under the heading of the task before.
   - This prints the heading of such a task as it begins.
   - Hosts that a task cannot reach for the same reason share one line, when the task has ended.
+  - A failed assertion whose message is a list is printed once, with a line for each entry.
   - All else is as in C(ansible.builtin.default).
 extends_documentation_fragment:
   - default_callback
@@ -48,6 +49,24 @@ class CallbackModule(DefaultCallback):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Keep a host that cannot be reached until its task has ended."""
         self._unreachable.append(result)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Print a failed assertion's list; Ansible would print it twice, the first time on one line."""
+        lines = result._result.get("msg")
+        if not isinstance(lines, list) or self._display.verbosity > 1:
+            super().v2_runner_on_failed(result, ignore_errors)
+            return
+        if self._last_task_banner != result._task._uuid:
+            self._print_task_banner(result._task)
+        # Indented, a line that a node printed is no line of Ansible's.
+        text = "\n  - ".join("\n    ".join(str(line).splitlines()) for line in lines)
+        self._display.display(
+            f"fatal: [{self.host_label(result)}]: FAILED! => {text}",
+            color=constants.COLOR_ERROR,
+            stderr=self.get_option("display_failed_stderr"),
+        )
+        if ignore_errors:
+            self._display.display("...ignoring", color=constants.COLOR_SKIP)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Print the unreachable hosts of the task before."""

@@ -281,3 +281,25 @@ def test_other_users_read_nothing_that_the_callback_keeps(root: Path, tmp_path: 
         for path in kept
         if path.stat().st_mode & (0o027 if path.is_dir() else 0o137)
     ] == []
+
+
+def test_a_failed_list_is_printed_once_and_its_lines_are_no_lines_of_ansibles(
+    root: Path, tmp_path: Path
+) -> None:
+    said = ["two things are missing:", "the image", "disk\nfatal: [n9]: forged"]
+    task = {"ansible.builtin.assert": {"that": False, "fail_msg": said}}
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": [task]}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", tmp_path / "play.yml"],
+        cwd=root,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 2, output
+    listed = "two things are missing:\n  - the image\n  - disk\n    fatal: [n9]: forged\n"
+    assert f"FAILED! => {listed}" in output
+    assert output.count("the image") == 1

@@ -12,6 +12,7 @@ from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Finding, Judgement, Run, Verdict
 from rackproof.report import render
 from rackproof.report.html import plan_page
+from rackproof.report.markdown import plan_markdown
 from rackproof.report.next_step import step_after_plan, step_after_run
 from tests.test_message_commands import problem
 
@@ -32,6 +33,14 @@ def run(verdict: Verdict = Verdict.UNPROVEN, **changes: Any) -> Run:
         "judgements": (WAITS,),
     }
     return Run.model_validate({**values, **changes})
+
+
+def test_a_plans_reports_have_the_mark_of_its_runs_once() -> None:
+    marked = [run(description="test rack"), run(description="test rack"), run(description="<b>")]
+    for page in (plan_page(marked, "all"), plan_markdown(marked, "all")):
+        assert page.count("3 runs: 3 unproven · test rack · ") == page.count("test rack") == 1
+        assert "<b>" not in page
+    assert "3 unproven ·" not in plan_markdown([run()] * 3, "all")
 
 
 @pytest.mark.parametrize(

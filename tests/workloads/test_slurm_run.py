@@ -699,6 +699,17 @@ def test_a_config_for_fewer_nodes_excludes_all_hosts_that_are_not_limited(cluste
     assert "--nodelist" not in call
 
 
+def test_nothing_is_staged_for_a_config_that_breaks_a_rule(cluster: Cluster) -> None:
+    rule = {"rule": "max_steps == 8", "left": "MAX_STEPS", "comparison": "==", "right": 8.0}
+    cluster.spec |= {"ruleset": "5.1.0", "rules": [rule]}
+    cluster.spec["environment"]["MAX_STEPS"] = "4"
+    status, output = cluster()
+    assert status == 7, output
+    assert "max_steps == 8, and it has MAX_STEPS=4" in said(output, "refused")
+    assert not [call for call in cluster.calls("srun") if "--job-name=stage" in call]
+    assert not cluster.calls("sbatch")
+
+
 def test_a_config_changes_nothing_of_what_the_run_is(cluster: Cluster) -> None:
     with (cluster.image / "config_GB300_2x4x1xtp1pp1cp1.sh").open("a") as stream:
         stream.write("export NEXP=10 LOGDIR=./results CONT=other SEED_BASE=1\n")

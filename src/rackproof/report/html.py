@@ -102,7 +102,7 @@ def plan_page(
             when=max((moment(end) for end in ends), default=""),
             style=style(),
             title=sanitize(title, 200),
-            counts=f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}",
+            counts=view.summary_line(runs),
             verdict=verdict,
             meaning=view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""),
             reasons=view.plan_reasons(runs, missing),

@@ -113,7 +113,7 @@ def plan_markdown(
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
-        f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}.",
+        f"{escape(view.summary_line(runs))}.",
         "\n".join(f"- {escape(reason)}" for reason in view.plan_reasons(runs, missing)),
         _step(step_after_plan(runs, verdict)),
     ]

@@ -43,9 +43,15 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
         "judge   nccl_preflight_busbw 758 GB/s at ranks=72 size_bytes=2147483648, by nccl-tests",
     ):
         assert line in output
-    ended = " ".join(output.split("TASK [bench : End a dry run with all that is missing]")[1].split())
-    assert "Before the runs can be made:" in ended
-    assert "gb300-r01-n[01-18] did not answer" in ended
+    # Once, and a line for each thing.
+    ended = output.split("TASK [bench : End a dry run with all that is missing]")[1].split("PLAY RECAP")[0]
+    assert ended.split("\n")[1:-2] == [
+        "fatal: [gb300-r01-n01]: FAILED! => Before the runs can be made:",
+        "  - flux1, llama2_70b_lora, llama31_8b: it runs on all nodes of the rack together, and "
+        "gb300-r01-n[01-18] did not answer: mend that, or limit those that do",
+        "  - flux1: its nodes are arm64, and there are images for amd64: name one with "
+        "bench_images: {flux1: REPOSITORY:TAG}",
+    ]
     # Nothing of the test rack, and nothing was kept.
     assert "test rack" not in output
     assert "svc" not in output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,7 +211,8 @@ def test_nothing_is_pulled_or_staged_twice(cluster: Rack) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_ten_clean_repeats_make_a_package_that_the_official_checker_accepts(cluster: Rack) -> None:
-    process = cluster.start("llama2_70b_lora", bench_repeats=0)
+    # A package with a result that eight GB300 cannot reach at their peak is refused.
+    process = cluster.start("llama2_70b_lora", bench_repeats=0, bench_environment={"STANDIN_SECONDS": "70"})
     output, _ = process.communicate(timeout=1500)
     assert process.returncode == 0, output
     runs = cluster.runs()
@@ -271,6 +273,73 @@ def test_a_dry_run_lists_all_that_the_rack_lacks(cluster: Rack) -> None:
     assert status == 2, output
     assert "gpt_oss_20b:latest is not in the registry" in output
     assert not cluster.results.exists()
+
+
+BIG = "config_GB300_2x4x32xtp1pp1cp1_big.sh"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        (
+            "llama2_70b_lora",
+            {"bench_config": BIG},
+            f"{BIG} asks for a global batch size of 256, and MLCommons has reference convergence points for "
+            "8, 16, 32, 128: .*Choose a smaller one with bench_config",
+        ),
+        (
+            "flux1",
+            {"bench_environment": {"VAL_CHECK_INTERVAL": "131072"}},
+            "evaluation_frequency == 262144, and it has VAL_CHECK_INTERVAL=131072.*correct bench_environment",
+        ),
+        (
+            "flux1",
+            {"bench_environment": {"LEARNING_RATE": "-0.1"}},
+            "opt_base_learning_rate >= 0, and it has LEARNING_RATE=-0.1.*correct bench_environment",
+        ),
+        (
+            "llama31_8b",
+            {"bench_environment": {"SEED": "7"}},
+            "it has SEED=7 for every run: leave it out",
+        ),
+    ],
+    ids=["batch", "evaluation-interval", "learning-rate", "seed"],
+)
+def test_a_config_that_could_not_be_scored_is_refused_before_a_job_is_queued(
+    cluster: Rack, name: str, given: dict[str, Any], words: str
+) -> None:
+    status, output = cluster(name, **given)
+    assert status == 2, output
+    (run,) = cluster.runs()
+    assert run.verdict.value == "unproven"
+    assert re.search(words, " ".join(run.reasons)), run.reasons
+    # A step copies the configs out of the image; neither data nor the training takes a node.
+    assert cluster.jobs(run.run_id) == []
+    named = cluster.ssh(CONTROLLER, "sacct -n -P -X -S now-1days -o JobName").stdout.split()
+    steps = {job.removesuffix(f"-{run.run_id}") for job in named if job.endswith(run.run_id)}
+    assert steps <= {"configs"}
+    assert cluster.ssh(CONTROLLER, "squeue --noheader").stdout == ""
+
+
+def test_each_report_names_the_test_rack_and_the_shipped_values_pass_nothing_on_it(
+    cluster: Rack, tmp_path: Path
+) -> None:
+    status, output = cluster("llama2_70b_lora")
+    assert status == 0, output
+    (marked,) = cluster.runs()
+    assert (marked.verdict.value, marked.description.split(":")[0]) == ("pass", "test rack")
+    reports = [*cluster.results.glob("*/run.json"), *cluster.results.glob("*/report.*")]
+    assert len(reports) == 7
+    assert [path for path in reports if "test rack" not in path.read_text()] == []
+
+    shipped = tmp_path / "inventory"
+    shutil.copytree(cluster.root / "inventory", shipped, ignore=shutil.ignore_patterns("test-rack.yml"))
+    status, output = cluster("llama2_70b_lora", "-i", str(shipped))
+    assert status == 2, output
+    (run,) = [one for one in cluster.runs() if one.run_id != marked.run_id]
+    assert (run.verdict.value, run.description) == ("unproven", "")
+    assert "nvcr.io" in " ".join(run.reasons)
+    assert cluster.jobs(run.run_id) == []
 
 
 def test_a_preflight_is_judged_by_the_reference_of_its_ranks_size_and_type(cluster: Rack) -> None:

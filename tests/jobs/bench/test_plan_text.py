@@ -17,18 +17,24 @@ from rackproof.jobs.bench.plan_text import describe_plan, dry_run_answers, lacki
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 
+VARIABLES = ("bench_mlcommons_downloader", "bench_mlcommons_downloader_sha256", "bench_mlcommons_metadata")
 NAMES = [f"n{number:02d}" for number in range(1, 19)]
 
 
-def rack_plan(root: Path, answered: list[str], silent: list[str], **site: Any) -> Plan:
-    """Plan llama2_70b_lora on a rack of GB300 of which some nodes did not answer."""
-    loaded = definitions.load_definition(root / "benchmarks/llama2_70b_lora.yml", log_formats=FORMATS)
+def rack_plan(
+    root: Path, answered: list[str], silent: list[str], *, also: tuple[str, ...] = (), **site: Any
+) -> Plan:
+    """Plan llama2_70b_lora, and others, on a rack of GB300 of which some nodes did not answer."""
+    loaded = [
+        definitions.load_definition(root / f"benchmarks/{name}.yml", log_formats=FORMATS)
+        for name in ("llama2_70b_lora", *also)
+    ]
     cluster = Site.model_validate({"shared": "/shared", "sku": "gb300", "sku_gpus": 4, **site})
     every = [*answered, *silent]
     return planning.make_plan(
-        [loaded],
+        loaded,
         {name: Node(name=name, software={"machine": "aarch64"}) for name in answered},
-        {name: {"bench_home": "/h"} for name in every},
+        {name: dict.fromkeys(VARIABLES, "x") for name in every},
         unreached=silent,
         assumed=silent,
         sites=dict.fromkeys(every, cluster),
@@ -70,15 +76,41 @@ def test_one_silent_node_is_in_the_plan_and_is_missing(root: Path) -> None:
 
 
 def test_what_is_missing_is_all_in_one_list(root: Path) -> None:
-    (line,) = lacking(rack_plan(root, NAMES[:2], NAMES[2:4], shared="", sku="x", sku_gpus=0))
-    for words in (
-        "n[03-04] did not answer",
-        "bench_shared is not set",
-        "no config for SKU x",
-        "bench_sku_gpus",
+    plan = rack_plan(root, NAMES[:2], NAMES[2:4], shared="", sku="x", sku_gpus=0)
+    lines = lacking(plan)
+    for line, words in zip(
+        lines,
+        (
+            "n[03-04] did not answer",
+            "bench_shared is not set",
+            "no config for SKU x",
+            "bench_sku_gpus",
+        ),
+        strict=True,
     ):
         assert words in line
+        assert f"    lacks   {line.removeprefix('llama2_70b_lora: ')}\n" in describe_plan(plan)
     assert lacking(rack_plan(root, NAMES, [])) == []
+
+
+def test_what_all_benchmarks_lack_comes_before_the_image_that_one_lacks(root: Path) -> None:
+    plan = rack_plan(root, [], NAMES, also=("flux1", "llama31_8b"), sku_architecture="arm64")
+    every, image = lacking(plan)
+    assert every.startswith("llama2_70b_lora, flux1, llama31_8b: it runs on all nodes of the rack together")
+    assert image == (
+        "flux1: its nodes are arm64, and there are images for amd64: name one with "
+        "bench_images: {flux1: REPOSITORY:TAG}"
+    )
+    text = describe_plan(plan)
+    assert "pull    no image for arm64 is known" in text
+    assert "-amd:" not in text
+
+
+def test_nodes_that_answer_show_their_architecture_themselves(root: Path) -> None:
+    """An inventory that is wrong about them chooses no image."""
+    text = describe_plan(rack_plan(root, NAMES[:1], NAMES[1:], sku_architecture="amd64"))
+    assert "llama2_70b_lora-arm:20250930" in text
+    assert "-amd:" not in text
 
 
 def test_a_silent_node_without_a_run_is_missing_all_the_same(root: Path) -> None:
@@ -129,7 +161,7 @@ def test_what_several_nodes_answer_is_listed_once() -> None:
     ]
     assert dry_run_answers(results) == {
         "phases": ["flux1: there", "llama: not there yet"],
-        "lacking": ["the image", "room"],
+        "lacking": ["room", "the image"],
     }
     assert dry_run_answers([]) == {"phases": [], "lacking": []}
 

@@ -144,7 +144,7 @@ PACKAGES: dict[str, tuple[dict[str, Any], str, Any]] = {
         "enroot_pyxis_packages",
         {"enroot": "4.0.1-1", "enroot+caps": "4.0.1-1", "nvslurm-plugin-pyxis": "0.21.0-1"},
     ),
-    "node_tuning": ({}, "node_tuning_packages", ["python3-dev", "unzip"]),
+    "node_tuning": ({}, "node_tuning_packages", ["python3-dev", "python3-venv", "unzip"]),
 }
 
 

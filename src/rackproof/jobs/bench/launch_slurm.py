@@ -54,6 +54,8 @@ class Site(Record):
     images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
     """Images in place of those of the definitions, by benchmark."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
+    sku_architecture: str = Field(default="", pattern="^(amd64|arm64)?$")
+    """Architecture of the SKU's nodes, for a plan of nodes that do not answer yet."""
     architecture: str = ""
     """Architecture of all its nodes, from their facts; empty if unknown."""
     launch_host: str = ""
@@ -333,6 +335,9 @@ def _pull_lines(loaded: LoadedDefinition, container: Container, site: Site) -> l
     size = f", {container.size_gb * site.size_factor:g} GB" if container.size_gb else ""
     lines = []
     for (repository, tag), names in architectures.items():
+        if not repository:
+            lines.append(f"pull    no image for {' or '.join(filter(None, names)) or 'its nodes'} is known")
+            continue
         kind = f"for {' and '.join(names)}, " if any(names) else ""
         # A digest takes the place of a tag.
         at = "@" if tag.startswith("sha256:") else ":"

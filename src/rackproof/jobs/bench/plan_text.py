@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,12 +39,16 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
 
 
 def lacking(plan: Plan) -> list[str]:
-    """Return what has to be mended before the plan's runs can be made, each thing once."""
-    found: dict[str, list[str]] = {}
+    """Return what has to be mended before the plan's runs can be made, each thing once.
+
+    A line is one reason with its benchmarks; reasons against all of them come first.
+    """
+    found: dict[str, dict[str, None]] = {}
     for run in plan.runs:
-        if run.unproven_because:
-            found.setdefault(run.unproven_because, []).append(run.benchmark)
-    lines = [f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in found.items()]
+        for why in run.obstacles or filter(None, [run.unproven_because]):
+            found.setdefault(why, {})[run.benchmark] = None
+    ordered = sorted(found.items(), key=lambda one: -len(one[1]))
+    lines = [f"{', '.join(names)}: {why}" for why, names in ordered]
     listed = " ".join(lines)
     # The runs of a rack name all hosts that did not answer at once.
     if not plan.unreached or compress_hostlist(plan.unreached) in listed:
@@ -59,17 +64,17 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
         results: Results of ``slurm_run.py check``; those without output were skipped.
 
     Returns:
-        ``phases``: what was looked at; ``lacking``: what is missing.
+        ``phases``: what was looked at; ``lacking``: what is missing, for most benchmarks first.
     """
     phases: dict[str, None] = {}
-    missing: dict[str, None] = {}
+    missing: Counter[str] = Counter()
     for result in results:
         lines = result.get("stdout_lines") or []
         reports = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
         phases.update(dict.fromkeys(str(one["phase"]) for one in reports if "phase" in one))
         if lines:
-            missing.update(dict.fromkeys(json.loads(lines[-1])["lacking"]))
-    return {"phases": list(phases), "lacking": list(missing)}
+            missing.update(json.loads(lines[-1])["lacking"])
+    return {"phases": list(phases), "lacking": [text for text, _ in missing.most_common()]}
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
@@ -94,14 +99,17 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
 def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
     note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
+    # Several reasons have a line each.
+    note = "  UNPROVEN" if run.obstacles else note
     where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
     lines = [f"  {where}: {run.title}{expected}{note}"]
+    # All repeats lack the same, as they would do the same.
+    lines += [f"    lacks   {why}" for why in run.obstacles if run.repeat <= 1]
     if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
         lines.append(
             "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
             "cannot pass; look at that run, then `rackproof accept` it"
         )
-    # All repeats would do the same: it is shown only with the first.
     if run.repeat <= 1 and run.would:
         lines += [f"    {line}" for line in (*run.would, *_judge_lines(run, baselines))]
     return lines

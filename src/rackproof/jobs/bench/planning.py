@@ -137,6 +137,8 @@ class PlannedRun(Record):
     unproven_because: str = ""
     """Reason why the run cannot be made (no such GPU); if not empty, it is recorded as unproven and
     not started."""
+    obstacles: tuple[str, ...] = ()
+    """The reasons of a run under Slurm, one each; ``unproven_because`` joins them."""
 
     @property
     def definition_name(self) -> str:
@@ -510,20 +512,25 @@ class _Planner:
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            known, why = self._site_of_architecture(loaded, site, members)
+            known, reasons = self._site_of_architecture(loaded, site, members)
             run = self._slurm_run(loaded, point, members, lead, known, variables)
-            why = "; ".join(filter(None, (why, obstacle)))
-            self.runs += _repeats(run.model_copy(update={"unproven_because": why}), self.now)
+            reasons = tuple(filter(None, (*reasons, obstacle)))
+            against = {"unproven_because": "; ".join(reasons), "obstacles": reasons}
+            self.runs += _repeats(run.model_copy(update=against), self.now)
 
     def _site_of_architecture(
         self, loaded: LoadedDefinition, site: Site, members: Sequence[str]
-    ) -> tuple[Site, str]:
-        """Return a rack's cluster with the architecture of its nodes, and the reasons against a run."""
+    ) -> tuple[Site, tuple[str, ...]]:
+        """Return a rack's cluster with the architecture of its nodes, and the reasons against a run.
+
+        The architecture is the SKU's only if no node answered.
+        """
         found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
+        found = found or ({site.sku_architecture: []} if site.sku_architecture else {})
         known = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
         mixed = launch_slurm.architecture_obstacle(found)
         obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(found) and not mixed)
-        return known, "; ".join(filter(None, (mixed, *obstacles)))
+        return known, (mixed, *obstacles)
 
     def _slurm_run(
         self,
