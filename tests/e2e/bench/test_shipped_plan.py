@@ -43,7 +43,7 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
         "judge   nccl_preflight_busbw 758 GB/s at ranks=72 size_bytes=2147483648, by nccl-tests",
     ):
         assert line in output
-    ended = " ".join(output.split("TASK [bench : End a dry run with all that is missing]")[1].split())
+    ended = " ".join(output.split("TASK [bench : End a dry run with the list of what is missing]")[1].split())
     assert "Before the runs can be made:" in ended
     assert "gb300-r01-n[01-18] did not answer" in ended
     # Nothing of the test rack, and nothing was kept.
