@@ -63,7 +63,7 @@ def test_every_row_of_the_studies_is_on_its_page() -> None:
             assert row.startswith(f"| {one.system} |")
             assert one.throughput is None or f" {one.throughput:,.10g} " in row
             # Ours, or why not.
-            reasons = ("h100", "h200", "cpu-mxnet", "cannot be had here", "not measured: ")
+            reasons = ("h100", "h200", "cpu-mxnet", "not available here", "not measured: ")
             assert any(words in row for words in reasons)
 
 
@@ -255,7 +255,7 @@ def test_every_point_that_a_cpu_can_run_was_run_by_mxnet_itself(network: str) ->
             assert 0.9 < float(row[7]) < 1, row
             assert (row[9].strip(" |") == "pass") <= bool(re.match(r"[\d,]{3,}", row[6])), row
         else:
-            assert "cannot be had here: " in row[6]
+            assert "not available here: " in row[6]
             assert ("nccl" in row[4]) is (row[1] != "1")
     assert {row[1] for row in own} == {"0", "1", "2", "3", "4", "8"}
 

@@ -141,7 +141,7 @@ def commands_06() -> str:
         )
         command = f"{PLAY} -l HOST -e suite=mlperf-training-0.6 -e bench_config={config}"
         command = f"`{command}{together * system.startswith('2x')}`"
-        rows.append([system, f"{command} {tuned}".strip(), f"cannot be had here: {about['cannot']}"])
+        rows.append([system, f"{command} {tuned}".strip(), f"not available here: {about['cannot']}"])
     return table(["row", "command", "measured here"], rows)
 
 
@@ -190,7 +190,7 @@ def commands_51() -> str:
     """Return how each result of round 5.1 is made again."""
     about = stated("mlperf-5.1")
     rows = [
-        [entry["logs"], f"`{PLAY} {entry['command']}`", f"cannot be had here: {about['cannot']}"]
+        [entry["logs"], f"`{PLAY} {entry['command']}`", f"not available here: {about['cannot']}"]
         for entry in about["scores"]
     ]
     return table(["logs", "command", "measured here"], rows)
@@ -251,7 +251,7 @@ def rows_ddl() -> str:
         if one.system not in about:
             continue
         ours = _resnet(one.benchmark, one.accelerators)
-        reason = f"cannot be had here: {about[one.system]['cannot']}"
+        reason = f"not available here: {about[one.system]['cannot']}"
         accuracy = " / ".join(filter(None, [printed(one.top_1), printed(one.top_5)]))
         note = one.note.partition("; ")[2]
         rows.append(
@@ -403,7 +403,7 @@ def sweep_mxnet() -> str:
         for gpus in dict.fromkeys(point["gpus"] for point in points if point["gpus"] != 0):
             those = [point for point in points if point["gpus"] == gpus]
             stores = dict.fromkeys(str(point["kvstore"]) for point in those if gpus != 1)
-            reason = f"cannot be had here: {stated('mxnet')['cannot']['mxnet']}"
+            reason = f"not available here: {stated('mxnet')['cannot']['mxnet']}"
             rows.append(
                 [
                     network,

@@ -181,7 +181,7 @@ def test_a_job_whose_node_lost_sight_of_it_is_found_again(
     cluster.ssh(lead, kill if what == "killed" else "systemctl reboot")
     output, _ = process.communicate(timeout=600)
     assert process.returncode == status, output
-    assert "Find the job that is not followed any more" in output
+    assert "Find the job that is no longer followed" in output
     (run,) = cluster.runs()
     assert (run.run_id, run.verdict.value) == (run_id, verdict), run.reasons
     assert len(cluster.jobs(run_id)) == 1
