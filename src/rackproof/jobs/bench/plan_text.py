@@ -1,4 +1,4 @@
-"""Describe a plan for the operator: its runs, their references, and what the nodes lack. No I/O."""
+"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST = "unproven until a run of these nodes is accepted (rackproof accept)"
 
 
 def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
-    """Describe the plan: its runs, their nodes, duration and references, the omissions.
+    """Describe a plan's runs, their nodes, duration and references, and what was left out.
 
     Args:
         plan: The plan.
@@ -38,7 +38,7 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
 
 
 def lacking(plan: Plan) -> list[str]:
-    """Return what has to be mended before the plan's runs can be made, each thing once."""
+    """Return what the operator must correct before the runs can start, without duplicates."""
     found: dict[str, list[str]] = {}
     for run in plan.runs:
         if run.unproven_because:
@@ -73,7 +73,7 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
-    """Return the expected duration of runs from their history, or from their limits if there is none."""
+    """Return the expected duration of runs from their history, or else from their time limits."""
     expected_s = [run.expected_s for run in runs if run.expected_s is not None]
     # A run that cannot be made takes no time.
     limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
@@ -97,7 +97,7 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
             "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
             "cannot pass; look at that run, then `rackproof accept` it"
         )
-    # All repeats would do the same: it is shown only with the first.
+    # All repeats do the same, so only the first shows it.
     if run.repeat <= 1 and run.would:
         lines += [f"    {line}" for line in (*run.would, *_judge_lines(run, baselines))]
     return lines
@@ -131,7 +131,9 @@ def _bound_texts(rule: JudgeRule) -> list[str]:
 
 
 def _baseline_texts(named: Sequence[SkuReference], has_others: bool) -> list[str]:
-    """Return the SKU's references of a metric, and whether a value may have no reference at all.
+    """Return texts about the SKU's references of a metric.
+
+    One text states whether a value may have no reference.
 
     Args:
         named: The SKU's references of the metric.
