@@ -1,23 +1,20 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
-The rules:
+A measurement is ``unproven``
 
-* a value that is missing, not finite, without a reference, or in another unit than the reference's:
-  ``unproven``;
-* a reference against which no value could fail (no bound on the bad side, a fraction of 0):
-  ``unproven``;
-* beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
-* a bound on the bad side that allows a loss of more than half of the speed: ``unproven``;
-* a speed or a time that is negative or zero: ``unproven``;
-* a missing measurement for which the SKU has a baseline: ``unproven``, even if its rule is
-  optional; a baseline without the label ``device`` is for GPUs, so rules of other devices need not
-  find it;
-* beyond the bound on the good side: too good to be true, therefore ``unproven`` until explained;
-* a speed or a time that was measured while others used the machine: ``unproven``, whatever its
-  value;
-* a speed or a time whose samples swing by more than :data:`~rackproof.core.spread.WIDEST_FACTOR`:
-  ``unproven``, unless it fails;
-* where several measurements match a rule (one per GPU), each is judged, so the worst decides.
+* if it is missing, not finite, without a reference, or in another unit than its reference;
+* if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
+  bad side allows a loss of more than half of the speed;
+* if it is a speed or a time that is negative or zero;
+* if it is missing although the SKU has a baseline for it, even if its rule is optional (a baseline without
+  the label ``device`` is for GPUs, so rules of other devices do not need it);
+* if it is beyond the bound on the good side, because it is too good to be true;
+* if it is a speed or a time, and other processes used the machine;
+* if it is a speed or a time that does not fail, and its samples vary by more than
+  :data:`~rackproof.core.spread.WIDEST_FACTOR`.
+
+It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If several
+measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
 from __future__ import annotations

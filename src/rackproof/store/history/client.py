@@ -71,8 +71,7 @@ class History:
         nodes: tuple[Node, ...],
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted baselines of this hardware by measurement, and a remark about a problem,
-        or ""."""
+        """Return the accepted baselines of this hardware by measurement, and a remark or ""."""
         # Imported here and below: SQLAlchemy takes half a second to import, and not every caller
         # queries the history.
         from rackproof.store.history.store import HistoryError, open_store
