@@ -1,9 +1,8 @@
-"""Read the official archives of ImageNet (ILSVRC2012), with checksums, the place of each image, and
-labels.
+"""Read ImageNet's official archives (ILSVRC2012).
 
-Standard library only, Python 3.8+. An archive is read once from beginning to end. The same pass computes
-its MD5 sum and lists its images. Nothing is unpacked, because an image can be read at its place in the
-archive.
+The result has checksums, the place of each image, and labels. Standard library only, Python 3.8+. An
+archive is read once from beginning to end. The same pass computes its MD5 sum and lists its images.
+Nothing is unpacked, because an image can be read at its place in the archive.
 """
 
 from __future__ import annotations

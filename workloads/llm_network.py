@@ -1,5 +1,4 @@
-"""Define a Llama-shaped network in PyTorch with products in bf16 or fp8, LoRA adapters, and a chunked
-loss.
+"""Define a Llama-shaped network in PyTorch with bf16 or fp8 products, LoRA, and a chunked loss.
 
 Its parameters are bf16. For a product in fp8, each matrix is scaled by its current largest value (e4m3
 forward, e5m2 for gradients). On a CPU, fp8 is emulated with products of the rounded values.

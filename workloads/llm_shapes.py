@@ -14,8 +14,9 @@ LORA_SCALE = 2.0
 
 @dataclass(frozen=True)
 class Shape:
-    """Describe a Llama-shaped network with RMSNorm, rotary positions, grouped queries, SwiGLU and its own
-    head.
+    """Describe a Llama-shaped network.
+
+    It has RMSNorm, rotary positions, grouped queries, SwiGLU and its own head.
 
     Args:
         width: The width of the residual stream.

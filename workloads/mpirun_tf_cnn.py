@@ -54,8 +54,10 @@ GRACE_S = 10.0
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
-    """The program cannot be started. The text has the reason and the remedy; ``status`` is the exit
-    status."""
+    """Report that the program cannot be started.
+
+    The text has the reason and the remedy, and ``status`` is the exit status.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

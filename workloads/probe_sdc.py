@@ -353,8 +353,10 @@ def report_memory(memory: Memory, log: Log, labels: dict[str, str]) -> None:
 
 
 def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) -> None:
-    """Log the first differences, with launch, SM, thread or word, set or pattern, and the bits that
-    differ."""
+    """Log the first differences.
+
+    Each has launch, SM, thread or word, set or pattern, and the bits that differ.
+    """
     for record in report.records():
         log.event("sdc_difference", {"path": path, **record, "labels": labels})
 

@@ -80,8 +80,7 @@ class Nvml:
         return found
 
     def read_counters(self) -> dict[str, float]:
-        """Return the counters and constants of the first GPU, which are errors, energy (J) and slowdown
-        (°C).
+        """Return the first GPU's counters and constants (errors, energy in J, slowdown in °C).
 
         ``nvlink`` is the sum of errors of all its links, and 0 for a GPU without links. It is left out
         if there are links and NVML does not show their errors.

@@ -1,8 +1,7 @@
-"""Compute the right words of ``sdc_kernels.cu``'s data paths on the CPU, with integers and IEEE
-arithmetic.
+"""Compute the right words of ``sdc_kernels.cu``'s data paths on the CPU.
 
-A set is one seed of data. The words of a path are those of a block, which are 32 bits of each thread for
-each set.
+It uses integers and IEEE arithmetic. A set is one seed of data. The words of a path are those of a
+block, which are 32 bits of each thread for each set.
 """
 
 from __future__ import annotations

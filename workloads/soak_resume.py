@@ -148,8 +148,10 @@ class Kept:
 
 
 def line_of(windows: Sequence[Window], times: StepTimes, kept: Kept, now: float) -> dict[str, Any]:
-    """Return a line's value, with windows, the times of their steps, counters, and the number of
-    differing values."""
+    """Return a line's value.
+
+    It has windows, the times of their steps, counters, and the number of differing values.
+    """
     rows = []
     for one in windows:
         figures = [float(f"{figure:.9g}") for figure in (one.at_s, one.seconds, one.work, one.busy_s)]
