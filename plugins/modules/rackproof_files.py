@@ -194,7 +194,7 @@ def put_folder(entry, check):
     if os.path.isdir(path) and alike(path, mode, ids):
         return False
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise UnusableError(f"{path}: is to be a folder and is none; move it away")
+        raise UnusableError(f"{path}: must be a folder, but is not; move it away")
     if not check:
         os.makedirs(path, exist_ok=True)
         os.chown(path, *ids)
@@ -206,7 +206,7 @@ def put_file(entry, check):
     """Write the wanted file. Return whether this is a change, and the difference to show."""
     path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
     if os.path.isdir(path) and not os.path.islink(path):
-        raise UnusableError(f"{path}: is to be a file and is a folder; move it away")
+        raise UnusableError(f"{path}: must be a file, but is a folder; move it away")
     before = present(path)
     content = wanted(entry, before)
     if before == content and alike(path, mode, ids):
@@ -248,7 +248,7 @@ def put_link(entry, check):
     if os.path.islink(path) and os.readlink(path) == target:
         return False
     if os.path.isdir(path) and not os.path.islink(path):
-        raise UnusableError(f"{path}: is to be a link and is a folder; move it away")
+        raise UnusableError(f"{path}: must be a link, but is a folder; move it away")
     if not check:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # The name must not exist, because symlink() would fail.
@@ -263,7 +263,7 @@ def remove(path, check):
     if not os.path.lexists(path):
         return False
     if os.path.isdir(path) and not os.path.islink(path):
-        raise UnusableError(f"{path}: is not to be there and is a folder; remove it by hand")
+        raise UnusableError(f"{path}: must not exist, but is a folder; remove it by hand")
     if not check:
         os.unlink(path)
     return True

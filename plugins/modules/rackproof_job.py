@@ -409,7 +409,7 @@ class Folder:
         try:
             os.makedirs(self.path, mode=0o755, exist_ok=True)
         except FileExistsError:
-            raise JobError(f"cannot create {self.path}: something that is not a folder is there") from None
+            raise JobError(f"cannot create {self.path}: something that is not a folder exists") from None
         except OSError as error:
             raise explain(error, self.path, "create") from error
 

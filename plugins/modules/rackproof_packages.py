@@ -169,7 +169,7 @@ MEANINGS = (
         r"Could not connect|Unable to connect|Connection (refused|timed out|failed|reset)|"
         r"Cannot initiate the connection|Network is unreachable|No route to host|server closed",
         "A repository's server does not answer. Check that the mirror is up and reachable from this node, "
-        "then start the same command again: it goes on where it stopped.",
+        "then start the same command again. It continues where it stopped.",
     ),
     (
         r"does not have a Release file|404 +Not Found|403 +Forbidden",
@@ -186,7 +186,7 @@ MEANINGS = (
         # Two words, so that an amount (512 MB) is no status.
         r"\b(?:429|5\d\d) +[A-Z][a-z]",
         "A repository's server answers with an error of its own. Look at the log of the mirror or of the "
-        "proxy before it, then start the same command again: it goes on where it stopped.",
+        "proxy before it, then start the same command again. It continues where it stopped.",
     ),
     (
         r"(?:MergeList|parse package file|parsing file|parse) '?/var/lib/dpkg/status",
@@ -212,7 +212,7 @@ MEANINGS = (
     ),
     (
         r"Sub-process /usr/bin/dpkg returned an error|dpkg: error processing",
-        "The installation script of a package failed; its output stands below.",
+        "The installation script of a package failed. Its output is below.",
     ),
 )
 

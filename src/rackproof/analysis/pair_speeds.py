@@ -63,7 +63,7 @@ def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     if log.verdict is not Verdict.PASS or not speeds or not wrong:
         return "its log proves nothing: cut off, or nothing measured"
     if any(not speed.finite or speed.value <= 0 for speed in speeds):
-        return "a bandwidth that is none was measured"
+        return "a bandwidth that is not a number was measured"
     return ""
 
 

@@ -116,7 +116,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
         stop = shlex.join([program, "stop", *_same_places(arguments)])
         lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs)
         if not is_quiet:
-            lines = [f"Interrupted. A job that was started goes on; {stop} -l HOSTS ends it.", *lines[1:]]
+            lines = [f"Interrupted. A job that was started continues; {stop} -l HOSTS ends it.", *lines[1:]]
         screen.show(lines, [])
     elif view.named_program and program != "rackproof":
         screen.show([f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate"], [])

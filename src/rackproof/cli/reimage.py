@@ -168,5 +168,5 @@ def image_command(file: Path, output: Path | None) -> None:
         raise ToolError(str(error)) from None
     place = output or file.with_name(f"{file.name}.json")
     write_file(place, image.model_dump_json(indent=1).encode() + b"\n")
-    click.echo(f"{place}: {size(image.bytes)}, of which a node fetches {size(image.fetched_bytes)}")
+    click.echo(f"{place}: {size(image.bytes)}; a node fetches {size(image.fetched_bytes)}")
     click.echo(f"checksum: sha256:{image.sha256}")

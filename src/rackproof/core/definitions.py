@@ -599,7 +599,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
     """Return the message about a matrix with too many points, or ""."""
     points = math.prod(len(values) for values in axes.values())
-    return f"{points} points, of which {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
+    return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
@@ -799,8 +799,7 @@ def select_benchmarks(
     known = benchmarks_by_suite(definitions)
     if not suite:
         raise UnknownBenchmarkError(
-            "neither a benchmark nor a suite is named: give one (-e benchmark=NAME, -e suite=NAME)"
-            f"{_near('', known)}"
+            f"no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME){_near('', known)}"
         )
     if suite not in known:
         raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")

@@ -155,7 +155,7 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
     """Limit the lines to MAX_LINES. Describe omitted lines, and values that cannot be drawn."""
     notes = []
     if len(lines) > MAX_LINES:
-        notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; all stand in run.json.")
+        notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; run.json has all of them.")
     kept = tuple(thin(line) for line in lines[:MAX_LINES])
     lost = sum(not _number(value) for line in lines for value in line.y)
     if lost:

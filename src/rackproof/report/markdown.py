@@ -61,7 +61,7 @@ def table_text(table: Table) -> str:
     )
     lines += ["| " + " | ".join(cell_text(cell) for cell in row) + " |" for row in table.rows]
     if table.omitted:
-        lines += ["", f"{table.omitted} more rows stand in run.json."]
+        lines += ["", f"{table.omitted} more rows are in run.json."]
     return "\n".join(lines)
 
 

@@ -233,9 +233,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     if dated in possible:
         return Round(dated, "the benchmark and the date of the runs")
     which = ", ".join(possible or known)
-    return Round(
-        "", "", f"the logs do not show of which round they are: name its rules with --ruleset ({which})"
-    )
+    return Round("", "", f"the logs do not show their round: name its rules with --ruleset ({which})")
 
 
 def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:

@@ -93,7 +93,7 @@ def runs_gone(
             remedy="bring them back from a backup, or name the runs themselves",
         )
         for what, names in (
-            ("the history lists runs whose folders are gone", gone),
+            ("the folders of some runs in the history are missing", gone),
             ("folders of runs have no run.json", lost),
         )
         if names
@@ -162,8 +162,8 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
             code="no_result_log",
             verdict=Verdict.UNPROVEN,
             run=run.run_id,
-            message=f"its record names no single log with MLPerf events (logs: {shown})",
-            remedy="choose another run, or import the result log by itself with `rackproof import`",
+            message=f"its record does not have exactly one log with MLPerf events (logs: {shown})",
+            remedy="choose another run, or import only the result log with `rackproof import`",
         )
     data = _recorded_bytes(run.run_id, log, folder / log.path)
     if isinstance(data, Issue):

@@ -384,7 +384,9 @@ class ProgressPrinter:
         else:
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         gone = duration(now - self._lost)
-        return self._line([f"no answer for {gone}, trying again (the job goes on): {sanitize(reason, 200)}"])
+        return self._line(
+            [f"no answer for {gone}, trying again (the job continues): {sanitize(reason, 200)}"]
+        )
 
     def connection_restored(self) -> str | None:
         """Return the line about a node that answers again, or None if it never stopped."""

@@ -184,7 +184,7 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
         yield Finding(code="no_seed", verdict=Verdict.UNPROVEN, message=message)
     missing = [f"submission_{name}" for name in SUBMISSION_EVENTS if not tags.get(f"submission_{name}")]
     if missing and "submission_events" not in planned.result.lacks:
-        message = f"the log has no {', '.join(missing)}: of which benchmark and system it is, is not shown"
+        message = f"the log has no {', '.join(missing)}: its benchmark and its system are unknown"
         yield Finding(code="no_submission_events", verdict=Verdict.UNPROVEN, message=message)
     stated, meant = tags.get("submission_benchmark", ""), canonical_benchmark(planned.benchmark)
     if stated and _is_known_benchmark(meant) and canonical_benchmark(stated) != meant:

@@ -435,7 +435,7 @@ def _preflight_state(output: RunSubOutput) -> EvidenceState:
 
 SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
     _of_record("job", "another_job", without="Slurm's record does not show the job's number"),
-    _of_record("name", "another_job", without="Slurm's record does not show of which run the job is"),
+    _of_record("name", "another_job", without="Slurm's record does not show the job's run"),
     _of_record("state", "slurm_state", without="Slurm's record does not show how the job ended"),
     _of_record(
         "exit_code",
@@ -486,7 +486,7 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log has no list of nodes (:::DLPAL): it does not show on which nodes it ran",
     ),
     _of_output("node_count", "nodes_unknown", _lists_nodes),
-    _of_output("job", "another_job", _lists_nodes, without="the log does not show of which Slurm job it is"),
+    _of_output("job", "another_job", _lists_nodes, without="the log does not show its Slurm job"),
     _of_output("cache_clearings", "cache_not_cleared", harmless="each node's answer counts"),
     _of_output(
         "caches_cleared",

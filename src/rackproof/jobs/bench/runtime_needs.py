@@ -110,7 +110,7 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
     answer = mapping_at(mapping_at(facts, "pythons"), runtime)
     status, shown = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
     if status == "absent":
-        return f"{shown}, which is not there: correct the path, or leave it out and it is made"
+        return f"{shown}, which does not exist: correct the path, or leave it out to have one made"
     found = mapping_at(mapping_at(answer, "said"), "imports")
     lacking = sorted(sanitize(name, 60) for name, there in found.items() if there is False)
     if status == "ok" and lacking:
@@ -125,5 +125,5 @@ def program_obstacle(program: str, facts: Mapping[str, Any]) -> str:
     """Return why a node cannot start a definition's program, or "" if no reason is known. No I/O."""
     if mapping_at(facts, "programs").get(program) is False:
         name = sanitize(program, 200)
-        return f"{name} is not there: install it, or give its whole path in `launch.command`"
+        return f"{name} is not there: install it, or give its full path in `launch.command`"
     return ""

@@ -190,7 +190,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
             lock.seek(0)
             other = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
-                f"another nightly runs (pid {other}); it is bounded in time, the next one comes by itself"
+                f"another nightly is running (pid {other}); its time is limited, and the next follows"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

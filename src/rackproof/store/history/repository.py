@@ -461,7 +461,7 @@ class Store(AbstractContextManager["Store"]):
         """
         topology = Topology(run.nodes)
         if topology.whole is None:
-            raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
+            raise HistoryError(f"run {run.run_id} has no nodes, so there is no hardware to accept it for")
         objection = acceptance_objection(run)
         if objection:
             raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
