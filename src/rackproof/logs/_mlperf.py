@@ -522,8 +522,9 @@ class Events(LogParser):
     # -- taking events ----------------------------------------------------------------------------
 
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
-        """Process one event. ``time`` is in seconds since the epoch; ``position`` is its place in
-        the block.
+        """Process one event.
+
+        ``time`` is in seconds since the epoch, and ``position`` is its place in the block.
         """
         if time is None or not isfinite(time):
             self._event_without_time(key, value, position)
