@@ -229,7 +229,7 @@ class First:
         return found
 
     def go(self) -> str:
-        """Tell all nodes to start. Return the address at which their ranks meet."""
+        """Signal all nodes to start. Return the address at which their ranks meet."""
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
         for line in self.lines.values():
