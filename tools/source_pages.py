@@ -1,8 +1,8 @@
-"""The generated tables of the pages on the source documents: each published row, and ours beside it.
+"""Generate the tables on the pages about source documents, with each published row beside Rackproof's.
 
-Published rows are those of the package (``rackproof.analysis.mlperf.published``), and other statements of a
-document in the YAML files beside them. Ours are the records in docs/results, and what
-``tools/read-source-logs`` read of public logs.
+Published rows are those of the package (``rackproof.analysis.mlperf.published``). Other statements of a
+document are in the YAML files beside them. Rackproof's are the records in docs/results, and what
+``tools/read-source-logs`` read from public logs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ def own_runs() -> tuple[dict[str, Any], ...]:
 
 @cache
 def mxnet_runs() -> tuple[dict[str, Any], ...]:
-    """Return the runs of MXNet itself that were evaluated: those that passed last, of these the latest."""
+    """Return the evaluated runs of MXNet itself.
+
+    Those that passed come last, and the latest of these is last.
+    """
     found = [run for run in _runs(f"{MXNET_RECORD}.json") if "eval_accuracy" in run["values"]]
     return tuple(sorted(found, key=lambda run: run["verdict"] == "pass"))
 
@@ -75,12 +78,12 @@ def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
 
 
 def cell(value: float | None) -> str:
-    """Return one of our numbers, to four digits, or "" if there is none."""
+    """Return one of Rackproof's numbers with four digits, or ""."""
     return "" if value is None else number(value)
 
 
 def printed(value: float | None) -> str:
-    """Return a published number with all of its published digits, or "" if there is none."""
+    """Return a published number with all of its published digits, or ""."""
     return "" if value is None else f"{value:,.10g}"
 
 
@@ -244,7 +247,7 @@ def environment_ddl() -> str:
 
 
 def rows_ddl() -> str:
-    """Return every row of the DDL document, commented ones too, and ours on as many GPUs."""
+    """Return every row of the DDL document, including commented ones, with Rackproof's on as many GPUs."""
     about = stated("ddl")["systems"]
     rows = []
     for one in study_points():
@@ -317,7 +320,7 @@ def environment_mxnet() -> str:
 
 
 def _sweep_run(one: PublishedResult, record: str) -> dict[str, Any] | None:
-    """Return our latest run at a published point: the same network, batch, GPUs and schedule."""
+    """Return Rackproof's latest run at a published point, with the same network, batch, GPUs and schedule."""
     wanted = {**dict.fromkeys(SCHEDULE, ""), **one.point}
     for run in reversed(own_runs()):
         given = {key: str(run["parameters"].get(key, "")) for key in wanted}
@@ -354,7 +357,7 @@ def _not_measured(one: PublishedResult) -> str:
 
 
 def _times_cpu(one: PublishedResult) -> str:
-    """Return how many times the CPU's rate a published row has: same machine, network and batch."""
+    """Return by how much a published row is faster than the CPU, with the same machine, network and batch."""
     for base in study_points():
         same = (base.system, base.benchmark, base.point.get("batch_size")) == (
             one.system,
@@ -424,7 +427,7 @@ def sweep_mxnet() -> str:
 
 
 def _measured_row(network: str, point: Mapping[str, Any]) -> list[str]:
-    """Return the row of a point on the CPU: the latest run that passed, else the latest."""
+    """Return the row of a point on the CPU, from the latest run that passed, or else the latest."""
     found = _on_cpu(f"mnist-{network}", point)
     row = [network, "0", str(point["batch_size"]), _schedule(point)]
     if not found:

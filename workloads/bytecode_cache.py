@@ -1,7 +1,7 @@
-"""Find where ranks can keep a framework's bytecode if the framework was installed without it.
+"""Find a folder for a framework's bytecode if the framework was installed without it.
 
 Container images are often built with ``PYTHONDONTWRITEBYTECODE=1``. Python then compiles 2,000 files of
-PyTorch for each process: on a node with two H100, an import with ``torch._inductor`` took 10.2 s in place
+PyTorch for each process. On a node with two H100, an import with ``torch._inductor`` took 10.2 s instead
 of 2.9 s.
 """
 
@@ -22,17 +22,18 @@ FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 """The packages that are large enough to matter."""
 
 UNUSED_S = 30 * 24 * 3600.0
-"""Seconds after which a folder that no run used is removed."""
+"""Seconds after which an unused folder is removed."""
 
 
 def environment(frameworks: Sequence[str] = FRAMEWORKS) -> dict[str, str]:
-    """Return the variables that make Python keep bytecode in the user's cache folder.
+    """Return the variables with which Python keeps bytecode in the user's cache folder.
 
-    Empty if the framework has its bytecode, if Python can write it beside the framework, or if the cache
-    folder is missing, not writable, or could be written by other users.
+    They are empty if the framework has its bytecode, or if Python can write it beside the framework.
+    They are also empty if the cache folder is missing, is not writable, or could be written by other
+    users.
 
     Args:
-        frameworks: Packages to look for; the first one that is installed counts.
+        frameworks: The packages to search for. The first installed one is used.
     """
     origin = next(filter(None, map(_origin, frameworks)), None)
     if origin is None or sys.pycache_prefix or Path(importlib.util.cache_from_source(str(origin))).exists():
@@ -55,16 +56,16 @@ def _origin(package: str) -> Path | None:
 
 
 def _key(packages: Path) -> str:
-    """Return a name that another version of Python or of an installed package changes.
+    """Return a name that changes with the version of Python or of an installed package.
 
-    Python itself compares only a source's time and size, which reproducible images make alike.
+    Python itself compares only the time and size of a source, which are equal in reproducible images.
     """
     names = sorted(path.name for path in packages.glob("*.dist-info"))
     return hashlib.sha256("\n".join([sys.version, str(packages), *names]).encode()).hexdigest()[:16]
 
 
 def _own_folder(key: str) -> Path:
-    """Make the folder of a key, and remove those of other keys that no run has used for a month.
+    """Make the folder of a key, and remove folders of other keys that were not used for a month.
 
     Raises:
         OSError: The folder cannot be made.

@@ -58,11 +58,11 @@ LABEL = "rackproof.ref"
 EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
 EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
 TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
-"""These are the commits' trees, as git names them: an archive made again may have another checksum."""
+"""Names that git gives to the commits' trees. An archive that is made again may have another checksum."""
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
-"""No sources have as many; the disk that they would fill is that of all benchmarks."""
+"""Limits that no sources reach. Larger ones would fill the disk that all benchmarks share."""
 MEMBER_BYTES = 1 << 15
-"""Each member counts for as many bytes more, for also their number is limited."""
+"""Bytes that each member counts for, beside its size, so that their number is limited as well."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -85,7 +85,7 @@ class Tail06(Tail):
         self.errors: list[str] = []
 
     def line(self, line: bytes) -> bytes:
-        """Take note of a line; return it as it is to be printed."""
+        """Read progress from a line, and return the line as it is to be printed."""
         found = EVENT.search(line)
         if found:
             key, epoch = found[1], EPOCH.search(line)
@@ -102,7 +102,7 @@ class Tail06(Tail):
 
 
 def git_tree(folder: Path) -> str:
-    """Return the name that git gives a folder's contents: SHA-1 over modes, names and contents."""
+    """Return the name that git gives to a folder, which is a SHA-1 over modes, names and contents."""
     entries = []
     for path in folder.iterdir():
         if path.is_symlink():
@@ -120,7 +120,8 @@ def git_tree(folder: Path) -> str:
 
 def git_object(kind: str, content: bytes) -> str:
     """Return the name that git gives an object."""
-    # git's own hash; no one can make other sources with the name of those that are there for years.
+    # This is git's own hash. Other sources with the name of sources that were published years ago cannot
+    # be made.
     return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
@@ -186,14 +187,14 @@ class Docker(slurm_run.Work):
         say(**self.told)
 
     def fetch(self, archive: Path) -> str:
-        """Fetch the archive; return its checksum."""
+        """Fetch the archive, and return its checksum."""
         url = str(self.spec["sources"])
         digest = hashlib.sha256()
         if not url.startswith(("/", "http://", "https://")):
             raise Refusal(EXIT_IMAGE, f"{url} is neither a path nor an address that begins with https://")
         try:
             request = Path(url).as_uri() if url.startswith("/") else url
-            # The operator may name a file; other schemes were refused above.
+            # The operator may give a file. Other schemes were refused above.
             answered = urllib.request.urlopen(request, timeout=60)  # noqa: S310  # nosec B310
             with answered as answer, archive.open("wb") as out:
                 for chunk in iter(lambda: answer.read(1 << 20), b""):
@@ -266,7 +267,7 @@ class Docker(slurm_run.Work):
         return Refusal(EXIT_IMAGE, f"{self.spec['sources']} holds {name!r}, which leads outside")
 
     def compared_tree(self, folder: Path) -> str:
-        """Return git's name of the sources, refused where they are not those of the commit."""
+        """Return git's name of the sources. Refuse sources that are not those of the commit."""
         wanted, found = TREES.get(str(self.spec["ref"])), git_tree(folder)
         if wanted not in (None, found):
             raise Refusal(
@@ -277,7 +278,7 @@ class Docker(slurm_run.Work):
         return found
 
     def build(self) -> None:
-        """Build the image of the commit; keep one of the same commit."""
+        """Build the image of the commit, unless it exists."""
         spec = self.spec
         status, out, err = run(["docker", "info", "--format", "{{.DockerRootDir}}"])
         if status != 0:
@@ -319,7 +320,7 @@ class Docker(slurm_run.Work):
             )
 
     def there(self) -> tuple[str, str]:
-        """Return commit and id of the present image; empty if there is none."""
+        """Return commit and id of the present image, or empty texts."""
         form = '{{index .Config.Labels "' + LABEL + '"}} {{.Id}}'
         status, out, _err = run(["docker", "image", "inspect", "--format", form, self.spec["image"]])
         words = out.split()
@@ -328,7 +329,10 @@ class Docker(slurm_run.Work):
     def in_container(
         self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
     ) -> None:
-        """Run a staging script: in the image if it names a mount point, otherwise on this node."""
+        """Run a staging script.
+
+        It runs in the image if the image has a mount point, or else on this node.
+        """
         mount = mounts[0].rpartition(":")[2]
         scratch = self.shared / f".{name}-{os.getpid()}"
         shutil.rmtree(str(scratch), ignore_errors=True)
@@ -355,7 +359,7 @@ class Docker(slurm_run.Work):
     # -- the run --------------------------------------------------------------------------------------
 
     def choose_config(self) -> Path:
-        """Return the system's config file: without one, run.sub silently takes DGX1's."""
+        """Return the system's config file. Without one, run.sub would silently use that of DGX1."""
         path = self.code / f"config_{self.spec['system']}.sh"
         if not path.is_file():
             there = ", ".join(sorted(one.stem[7:] for one in self.code.glob("config_*.sh"))) or "none"
@@ -410,7 +414,7 @@ class Docker(slurm_run.Work):
         environment["PATH"] = f"{shim.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
 
     def end_left_over(self) -> None:
-        """End containers of runs that were killed before they could do so themselves."""
+        """End containers of runs that were killed before they could do so."""
         for note in sorted(self.note.parent.glob("cont_*")) if self.note.parent.is_dir() else ():
             if lives(note):
                 continue
@@ -419,11 +423,11 @@ class Docker(slurm_run.Work):
                 note.unlink()
 
     def train(self) -> int:
-        """Start run.sub, print its output until it has ended; return the exit status."""
+        """Start run.sub, and print its output until it ends. Return its exit status."""
         config = self.choose_config()
         environment = self.job_environment(config)
         self.nvidia_docker(environment)
-        # run.sub names its container and its log by it.
+        # run.sub uses this in the names of its container and log.
         environment["DATESTAMP"] = self.run_id
         self.note.parent.mkdir(parents=True, exist_ok=True)
         self.end_left_over()
@@ -484,7 +488,7 @@ class Docker(slurm_run.Work):
         return 0 if status == 0 and not tail.errors and not why else EXIT_JOB
 
     def end_training(self) -> None:
-        """End the container and whatever run.sub started; does nothing where all has ended."""
+        """End the container, and everything that run.sub started. Do nothing if all has ended."""
         training = self.training
         if training is None:
             return
@@ -506,12 +510,12 @@ class Docker(slurm_run.Work):
 
     @staticmethod
     def remove(container: str) -> bool:
-        """End a container; return whether it is gone, which is not known where Docker does not answer."""
+        """End a container. Return whether it has ended, which is false if Docker does not answer."""
         status, _out, err = run(["docker", "rm", "-f", container], timeout=45)
         return status == 0 or "No such container" in err
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """End the running work: a step at once, the training by the loop that follows it."""
+        """End the running work. A step ends at once, and the training through the loop that follows it."""
         self.stopping = True
         if self.training is None and not self.job:
             raise Stopped
@@ -551,7 +555,7 @@ class Together(Docker):
         return [*command, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1"]
 
     def job_environment(self, config: Path) -> dict[str, str]:
-        """Return the job's variables, with those of the config that sbatch needs, checked."""
+        """Return the job's variables, with those of the config that sbatch needs. They are checked."""
         found = super().job_environment(config)
         names = ("DGXNNODES", "DGXNGPU", "WALLTIME")
         script = 'source "$1" >&2 && printf "%s\\n" "$DGXNNODES" "$DGXNGPU" "$WALLTIME"'
@@ -585,7 +589,7 @@ class Together(Docker):
         return Tail06(path, self.secrets)
 
     def follow(self) -> int:
-        """Print the job's output until it has ended; run.sub leaves its containers, so end them."""
+        """Print the job's output until it ends. End its containers, because run.sub leaves them."""
         try:
             status = super().follow()
         finally:
@@ -621,7 +625,7 @@ def minutes_of(walltime: str) -> int:
     if not found:
         return 0
     days, first, second, _seconds = (int(part) if part else 0 for part in found.groups())
-    # Hours come first where there are days or seconds; else minutes do.
+    # With days or seconds, the first number is hours. Otherwise, it is minutes.
     return days * 1440 + first * 60 + second if found[1] or found[4] else first
 
 

@@ -1,8 +1,8 @@
-"""Read the uses of GPUs before and after a run: other processes, memory, utilisation, clocks.
+"""Read how GPUs are used before and after a run, by processes, memory, utilisation and clocks.
 
-Standard library only. The supervisor runs nvidia-smi before its ranks start and after they ended, so that
-whatever is seen there belongs to something else. A container does not see the processes of others: there,
-memory in use and utilisation show them.
+Standard library only. The supervisor runs nvidia-smi before its ranks start and after they ended, so
+that any use belongs to other programs. A container does not see other processes. There, used memory and
+utilisation show them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ READINGS = 5
 FEWEST_READINGS = 3
 BETWEEN_S = 0.2
 SETTLE_S = 1.2
-"""Seconds after a run in which utilisation is still the run's: nvidia-smi averages over up to a second."""
+"""Seconds after a run in which the utilisation may still be the run's. nvidia-smi averages over up to a
+second."""
 SLOW_S = 4.0
-"""After this time the fewest readings are enough: without persistence a call takes a second for each GPU."""
+"""After this time, the smallest number of readings is enough. Without persistence, a call takes a second
+for each GPU."""
 TIME_LIMIT_S = 30.0
 """The longest time for all calls of one moment together."""
 MOST_PROCESSES = 16
@@ -73,7 +75,7 @@ def number_of_cell(text: str) -> float | None:
 
 
 def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
-    """Return the fields of each GPU by UUID; a row that is damaged, or a second one, gives none."""
+    """Return the fields of each GPU by UUID. A damaged or repeated row gives no fields."""
     rows: dict[str, dict[str, float | None]] = {}
     nothing: dict[str, float | None] = dict.fromkeys(KEYS)
     for line in text.splitlines():
@@ -86,10 +88,10 @@ def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
 
 
 def read_processes(text: str) -> list[dict[str, Any]] | None:
-    """Return the compute processes, each with its GPU, or None if a line is not a process."""
+    """Return the compute processes with their GPUs, or None if a line is not a process."""
     found = []
     for line in text.splitlines():
-        # The name comes last: it may hold commas.
+        # The name is last, because it may contain commas.
         cells = [cell.strip() for cell in line.split(",", 3)]
         if not line.strip():
             continue
@@ -108,15 +110,16 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """Return the state of each GPU, read for about a second.
 
-    Utilisation is the median of :data:`READINGS` readings, of :data:`FEWEST_READINGS` where calls are slow;
-    all else is of the last one. ``processes`` are the compute processes on the GPU. Values that could not be
-    read are None. It takes :data:`TIME_LIMIT_S` at most, and raises nothing for whatever nvidia-smi does.
+    Utilisation is the median of :data:`READINGS` readings, or of :data:`FEWEST_READINGS` if calls are
+    slow. All other values are from the last reading. ``processes`` are the compute processes on the GPU.
+    Values that could not be read are None. It takes at most :data:`TIME_LIMIT_S`, and never raises an
+    error, whatever nvidia-smi does.
 
     Args:
         uuids: The GPUs.
-        ask: Runs nvidia-smi.
-        sleep: Waits between readings.
-        clock: Seconds that only grow.
+        ask: A function that runs nvidia-smi.
+        sleep: A function that waits between readings.
+        clock: A function that returns monotonic seconds.
     """
     begin = clock()
     end = begin + TIME_LIMIT_S
@@ -134,7 +137,8 @@ def read_states(
     while queries and len(readings) < READINGS:
         text = answer(queries[0])
         if text is None:
-            # The driver has no field of this name, or the tool is missing or hangs: later calls fail, too.
+            # The driver has no field of this name, or the tool is missing or hangs. Then later calls
+            # fail too.
             queries.pop(0)
             continue
         readings.append(read_gpu_rows(text))

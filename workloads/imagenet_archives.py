@@ -1,7 +1,8 @@
-"""The official archives of ImageNet (ILSVRC2012): checksums, the place of each image in them, and labels.
+"""Read ImageNet's official archives (ILSVRC2012).
 
-Standard library only, Python 3.8+. An archive is read once from begin to end: its MD5 sum is computed and
-its images are listed in the same pass. Nothing is unpacked; an image is read at its place in the archive.
+The result has checksums, the place of each image, and labels. Standard library only, Python 3.8+. An
+archive is read once from beginning to end. The same pass computes its MD5 sum and lists its images.
+Nothing is unpacked, because an image can be read at its place in the archive.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ CHUNK = 1 << 20
 MOST_DEVKIT_BYTES = 16 << 20
 """A file of the development kit is read so far; they have less than one megabyte."""
 TAR_BUFFER = 1 << 16
-"""Bytes that tarfile reads at once; it copies the rest of them at each header, so more is slower."""
+"""Number of bytes that tarfile reads at once. It copies the rest at each header, so a larger number is
+slower."""
 
 PINS: dict[str, Any] = {
     "name": "imagenet-2012",
@@ -47,10 +49,10 @@ PINS: dict[str, Any] = {
         },
     },
 }
-"""The expected sizes and digests of the archives; ``--pins FILE`` replaces it. The MD5 sums are torchvision's
-(imagenet.py).
+"""The expected sizes and digests of the archives. ``--pins FILE`` replaces it. The MD5 sums are
+torchvision's (imagenet.py).
 
-No source that can be relied on states the development kit's size in bytes: its MD5 sum alone is compared.
+There is no reliable source for the size of the development kit, so only its MD5 sum is compared.
 """
 
 PARTS = ("train", "val")
@@ -64,13 +66,14 @@ _TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 
 class StagingError(Exception):
-    """The data cannot be staged; the text has the reason and the remedy."""
+    """Report why data cannot be staged. The text has the reason and the remedy."""
 
 
 class Images:
-    """The images of a part, ordered by class and name; arrays, which forked processes share.
+    """Hold the images of a part, ordered by class and name, as arrays that forked processes share.
 
-    ``label`` counts classes from 0 in the order of their names; ``offset`` and ``size`` are in bytes.
+    ``label`` numbers the classes from 0 in the order of their names. ``offset`` and ``size`` are in
+    bytes.
     """
 
     def __init__(self) -> None:
@@ -126,7 +129,7 @@ def in_words(size_bytes: int) -> str:
 
 
 def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
-    """Return the path of each archive; nothing is read but sizes.
+    """Return the path of each archive. Only sizes are read.
 
     Raises:
         StagingError: An archive is missing, or has another size.
@@ -153,7 +156,10 @@ def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
 
 
 def identity_of(path: Path) -> list[int]:
-    """Return values that change when a file is replaced or written: size, time of change in ns, inode."""
+    """Return values that change if a file is replaced or written.
+
+    They are the size, the time of change in ns, and the inode.
+    """
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
@@ -166,7 +172,7 @@ class HashingReader:
 
     def __init__(self, stream: BinaryIO, report: Callable[[int], None]) -> None:
         self.stream, self.report = stream, report
-        # Python 3.8 lacks the argument; the sum is the one that was published.
+        # Python 3.8 lacks the argument. This is the kind of checksum that was published.
         self.md5 = hashlib.md5(**_NO_SECURITY)  # noqa: S324  # nosec B324
 
     def read(self, size: int = -1) -> bytes:
@@ -177,7 +183,7 @@ class HashingReader:
         return data
 
     def drain(self) -> str:
-        """Read the rest; return the MD5 sum of all bytes."""
+        """Read the rest, and return the MD5 sum of all bytes."""
         while self.read(CHUNK):
             pass
         return self.md5.hexdigest()
@@ -205,9 +211,9 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
 
     Args:
         tar: The class's archive as a stream.
-        start: Its offset in the archive around it.
-        wnid: Name of the class.
-        archive: Name for messages.
+        start: Its offset in the outer archive.
+        wnid: The name of the class.
+        archive: The archive's name for messages.
     """
     found: dict[str, tuple[int, int]] = {}
     for member in tar:
@@ -277,16 +283,16 @@ def read_devkit(stream: Any, archive: str) -> tuple[dict[str, str], list[str]]:
 
 
 def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
-    """Read an archive once; return its contents.
+    """Read an archive once, and return its contents.
 
     Args:
         part: ``train``, ``val`` or ``devkit``.
-        path: The archive.
+        path: The path of the archive.
         md5: The MD5 sum that it must have.
-        report: Is called with each number of bytes that were read.
+        report: A function that is called with each number of bytes that were read.
 
     Raises:
-        StagingError: The archive is another one, or contains an unexpected file.
+        StagingError: The archive is a different one, or contains an unexpected file.
     """
     found: Any = None
     problem: StagingError | None = None
@@ -315,7 +321,9 @@ def join(
     devkit: tuple[dict[str, str], list[str]],
     pins: dict[str, Any],
 ) -> tuple[list[tuple[str, str]], dict[str, Images]]:
-    """Return name and words of each class in order of names, and the images of both parts with their labels.
+    """Return the classes, and the images of both parts with their labels.
+
+    A class is a name and words. Classes are in the order of names.
 
     Raises:
         StagingError: The archives do not belong together.
@@ -342,10 +350,10 @@ def join(
 def check_classes(
     classes: list[str], train: dict[str, list[tuple[str, int, int]]], pins: dict[str, Any]
 ) -> None:
-    """Check that the training images are of the development kit's classes.
+    """Check that the classes of the training images are those of the development kit.
 
     Raises:
-        StagingError: There are others, or too few.
+        StagingError: There are other classes, or too few.
     """
     if len(classes) != pins["classes"]:
         raise StagingError(
@@ -382,7 +390,8 @@ def val_images(classes: list[str], val: dict[int, tuple[str, int, int]], truth: 
     return images
 
 
-# MATLAB's file of the classes: the labels are numbers of it, and their order is that of no name
+# This reads MATLAB's file of the classes. Labels are numbers in this file, and their order is not that
+# of names.
 
 _NUMBERS = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q"}
 _COMPRESSED, _MATRIX = 15, 14
@@ -413,7 +422,7 @@ def mat_elements(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def mat_value(kind: int, content: bytes) -> Any:
-    """Return the value of an element: text, a list of numbers, or a list of values or of structures."""
+    """Return the value of an element, which is text, a list of numbers, or a list of values or structures."""
     if kind != _MATRIX:
         return list(
             struct.unpack(f"<{len(content) // struct.calcsize(_NUMBERS[kind])}{_NUMBERS[kind]}", content)
@@ -443,7 +452,7 @@ def mat_value(kind: int, content: bytes) -> Any:
 
 
 def leaves(data: bytes, archive: str) -> dict[int, tuple[str, str]]:
-    """Return name and words of each class by its number in the kit; classes above others are left out.
+    """Return name and words of each class by its number in the kit. Classes above others are left out.
 
     Raises:
         StagingError: The file is not the development kit's.

@@ -1,7 +1,7 @@
-"""Images in folders as ImageNet has them: DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
+"""Read images in folders like ImageNet's, which are DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
 
-JPEG and PNG are read by torchvision or Pillow, whichever is installed; PPM needs neither. The first part of
-this file is standard library only, for the supervisor.
+torchvision or Pillow reads JPEG and PNG, whichever is installed. PPM needs neither. The first part of
+this file uses only the standard library, for the supervisor.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ _RESIZE = 256 / 224
 
 
 class BadImage(Exception):  # noqa: N818  (reads as what it is)
-    """An image that cannot be read; the last line of the text names it, also when a worker met it."""
+    """Report an image that cannot be read.
+
+    The last line of the text has its name, even if a worker found it.
+    """
 
 
 class Listing(NamedTuple):
-    """The images of a data set: file and class of each, and their recorded digests."""
+    """Hold the images of a data set, with the file and class of each, and their recorded digests."""
 
     classes: tuple[str, ...]
     train: list[tuple[str, int]]
@@ -37,17 +40,17 @@ class Listing(NamedTuple):
 
 
 def scan(folder: Path, wanted: str = "") -> Listing:
-    """List the images below a folder, in order of names.
+    """List the images in a folder, in order of names.
 
-    The number of objects and their size come from ``dataset.json`` where there is one, for a stat of a
-    million objects takes an hour on some storage; without it they are counted.
+    The number of objects and their size come from ``dataset.json`` if it exists, because on some
+    storage, a stat of a million objects takes an hour. Without it, they are counted.
 
     Args:
-        folder: The data set.
-        wanted: ``val`` leaves the training images unlisted.
+        folder: The folder of the data set.
+        wanted: With ``val``, training images are not listed.
 
     Raises:
-        Refusal: No such folder, no images, or classes of val that train does not have.
+        Refusal: There is no such folder, there are no images, or val has classes that train lacks.
     """
     counted = not (folder / "dataset.json").is_file()
     size = objects = 0
@@ -129,7 +132,7 @@ def decoder(listing: Listing) -> tuple[str, Callable[[str], Any]]:
     """Return the name of the decoder, and a function from path to uint8 (3, H, W).
 
     Raises:
-        Refusal: There are images that nothing installed can read.
+        Refusal: No installed library can read some of the images.
     """
     if all(path.lower().endswith(".ppm") for path, _ in listing.train + listing.val):
         return "ppm", read_ppm
@@ -162,10 +165,10 @@ def decoder(listing: Listing) -> tuple[str, Callable[[str], Any]]:
 
 
 class Images:
-    """A map-style data set: image (3, S, S) as uint8 and class.
+    """Provide a map-style data set, with an image (3, S, S) as uint8 and its class.
 
-    Training takes a random part (8 to 100 % of the area, 3:4 to 4:3) and mirrors half of them; validation
-    takes the middle, as is usual for ImageNet.
+    Training takes a random part (8 to 100 % of the area, 3:4 to 4:3) and mirrors half of the images.
+    Validation takes the middle, as is usual for ImageNet.
     """
 
     def __init__(
@@ -207,7 +210,7 @@ class Images:
         return part.flip(2) if float(torch.rand(())) < 0.5 else part
 
     def middle(self, image: Any) -> Any:
-        """Return the middle of an image whose shorter side is resized first."""
+        """Return the middle of an image after its shorter side was resized."""
         height, width = image.shape[1:]
         factor = round(self.side * _RESIZE) / min(height, width)
         high, wide = max(self.side, round(height * factor)), max(self.side, round(width * factor))

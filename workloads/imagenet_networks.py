@@ -1,7 +1,8 @@
-"""ResNet-50 and VGG16 as their papers and torchvision have them: the same layers, shapes and parameters.
+"""Define ResNet-50 and VGG16 with the layers, shapes and parameters of their papers and torchvision.
 
-ResNet-50 is version 1.5 (the stride sits in the 3 x 3 convolution): 25,557,032 parameters for 1,000
-classes; VGG16 has no batch normalisation: 138,357,544. ``width`` below 1 makes smaller networks for tests.
+ResNet-50 is version 1.5 (the stride is in the 3 x 3 convolution) with 25,557,032 parameters for 1,000
+classes. VGG16 has no batch normalisation and has 138,357,544 parameters. ``width`` below 1 makes smaller
+networks for tests.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """ImageNet's training pixels have these by channel, scaled to 0..1."""
 
 BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
-"""ResNet-50's stages: channels, blocks, stride of the first one."""
+"""Stages of ResNet-50, with channels, blocks, and the stride of the first block."""
 
 LAYERS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 """VGG16's convolutions by channels; 0 is a pooling layer."""
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions around a shortcut; four times as many channels come out."""
+    """Apply three convolutions beside a shortcut. The number of channels becomes four times as large."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(classes: int, width: float) -> nn.Sequential:
-    """Return ResNet-50; the last normalisation of each block starts at 0 (Goyal et al., 2017)."""
+    """Return ResNet-50. The last normalisation of each block starts at 0 (Goyal et al., 2017)."""
     stem = max(8, int(64 * width))
     layers: list[nn.Module] = [
         nn.Conv2d(3, stem, 7, 2, 3, bias=False),
@@ -99,9 +100,9 @@ def vgg16(classes: int, width: float) -> nn.Sequential:
 
 
 class Classifier(nn.Module):
-    """A network that takes pixels (N, 3, H, W) as uint8; they are normalised where the network is.
+    """Wrap a network that takes pixels (N, 3, H, W) as uint8, and normalises them on its device.
 
-    A byte per value travels from host to device instead of four.
+    One byte per value is sent from host to device instead of four.
     """
 
     def __init__(self, network: nn.Module) -> None:

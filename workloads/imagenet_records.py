@@ -1,6 +1,9 @@
-"""Pack images as MXNet's RecordIO and TensorFlow's TFRecords; read a JPEG's properties without decoding it.
+"""Pack images as MXNet's RecordIO and TensorFlow's TFRecords.
 
-Standard library only, Python 3.8+; TFRecords need google-crc32c, an image that is encoded again needs Pillow.
+Read a JPEG's properties without decoding it.
+
+Standard library only, Python 3.8+. TFRecords need google-crc32c, and an image that is encoded again
+needs Pillow.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, NamedTuple
 RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 _CRC_MASK = 0xA282EAD8
 _NO_FRAMES = {0xC4, 0xC8, 0xCC}
-"""Markers between SOF0 and SOF15 that begin something else: tables of codes, an extension."""
+"""Markers between SOF0 and SOF15 that begin something else, such as tables of codes or an extension."""
 
 
 class BadImage(ValueError):  # noqa: N818  (reads as what it is)
@@ -20,7 +23,10 @@ class BadImage(ValueError):  # noqa: N818  (reads as what it is)
 
 
 class ImageFacts(NamedTuple):
-    """Properties of an image: ``kind`` is jpeg or png; components are 1 (grey), 3 or 4 (CMYK)."""
+    """Describe an image.
+
+    ``kind`` is jpeg or png, and the number of components is 1 (grey), 3 or 4 (CMYK).
+    """
 
     kind: str
     width: int
@@ -36,7 +42,7 @@ class ImageFacts(NamedTuple):
 
 
 def facts_of(data: bytes) -> ImageFacts:
-    """Return the properties of an image, by its header.
+    """Return the properties of an image from its header.
 
     Raises:
         BadImage: It is neither JPEG nor PNG, or has no header.
@@ -78,7 +84,7 @@ def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, i
         raise BadImage(f"it cannot be decoded ({error})") from error
     if shorter_edge:
         width, height = image.size
-        # As im2rec.py has it: the other edge is rounded down.
+        # As in im2rec.py, the other edge is rounded down.
         if height > width:
             size = (shorter_edge, height * shorter_edge // width)
         else:
@@ -110,7 +116,7 @@ def recordio_record(data: bytes) -> bytes:
     begin = 0
     for number, end in enumerate([*cuts, len(data)]):
         size = end - begin
-        # 0: whole record; 1, 2, 3: its first, a middle, its last piece.
+        # 0 is a whole record. 1, 2 and 3 are its first, a middle, and its last piece.
         flag = 0 if not cuts else 1 if number == 0 else 3 if number == len(cuts) else 2
         pieces += [RECORDIO_MAGIC, struct.pack("<I", flag << 29 | size), data[begin:end], b"\0" * (-size % 4)]
         begin = end + 4
@@ -118,7 +124,7 @@ def recordio_record(data: bytes) -> bytes:
 
 
 def mxnet_image(label: int, number: int, image: bytes) -> bytes:
-    """Return an image with the header that MXNet's image readers expect: flag, label, id, second id."""
+    """Return an image with the header for MXNet's image readers, which is flag, label, id, and second id."""
     return struct.pack("<IfQQ", 0, label, number, 0) + image
 
 
@@ -141,7 +147,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def feature(value: Any) -> bytes:
-    """Return a ``Feature``: of bytes, of one whole number, or, for None, an empty list of floats."""
+    """Return a ``Feature`` of bytes, of one integer, or, for None, with an empty list of floats."""
     if value is None:
         return field(2, b"")
     if isinstance(value, int):
@@ -150,7 +156,7 @@ def feature(value: Any) -> bytes:
 
 
 def example(features: dict[str, Any]) -> bytes:
-    """Return a ``tf.train.Example``, its features in the order of their names."""
+    """Return a ``tf.train.Example`` with its features in the order of their names."""
     entries = b"".join(
         field(1, field(1, name.encode()) + field(2, feature(features[name]))) for name in sorted(features)
     )
@@ -163,13 +169,13 @@ def image_example(
     """Return the example of an image as TensorFlow's build_imagenet_data.py writes it.
 
     Args:
-        name: File name.
-        wnid: Name of the class.
+        name: The name of the file.
+        wnid: The name of the class.
         words: The class in words.
-        label: From 1.
-        width: In pixels.
-        height: In pixels.
-        image: A JPEG.
+        label: The label, counted from 1.
+        width: The width in pixels.
+        height: The height in pixels.
+        image: The content of a JPEG.
     """
     boxes = dict.fromkeys(f"image/object/bbox/{one}" for one in ("xmin", "xmax", "ymin", "ymax"))
     return example(
@@ -190,7 +196,10 @@ def image_example(
 
 
 def tfrecord(data: bytes) -> bytes:
-    """Return a record as TFRecord files frame it: its length and itself, each with a masked CRC-32C."""
+    """Return a record with the frame of TFRecord files.
+
+    It is its length and its content, each with a masked CRC-32C.
+    """
     length = struct.pack("<Q", len(data))
     return b"".join((length, _masked_crc(length), data, _masked_crc(data)))
 

@@ -1,7 +1,7 @@
-"""A Llama-shaped network in PyTorch with products in bf16 or fp8, LoRA's adapters, and a loss in chunks.
+"""Define a Llama-shaped network in PyTorch with bf16 or fp8 products, LoRA, and a chunked loss.
 
-Its parameters are bf16. A product in fp8 is that of two matrices, each scaled by its largest value of the
-moment: e4m3 forward, e5m2 for gradients. On a CPU fp8 is emulated, by products of the rounded values.
+Its parameters are bf16. For a product in fp8, each matrix is scaled by its current largest value (e4m3
+forward, e5m2 for gradients). On a CPU, fp8 is emulated with products of the rounded values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEVIATION = 0.02
 ROPE_BASE = 500_000.0
 EPSILON = 1e-5
 LOSS_ROWS = 4096
-"""Tokens whose logits are in memory at once."""
+"""Number of tokens whose logits are in memory at once."""
 _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
@@ -32,7 +32,10 @@ def to_fp8(values: Any, kind: torch.dtype) -> tuple[Any, Any]:
 
 
 def _multiply(left: Any, right: Any, left_factor: Any, right_factor: Any, fast: bool) -> Any:
-    """Return the product of an M x K and a K x N matrix of fp8 in bf16; right lies column by column."""
+    """Return the product of an M x K and a K x N matrix of fp8 in bf16.
+
+    The right one is stored by columns.
+    """
     if left.device.type == "cpu":
         return ((left.float() @ right.float()) * (left_factor * right_factor)).bfloat16()
     return torch._scaled_mm(
@@ -76,7 +79,7 @@ class _Fp8Product(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """A product with a weight; with LoRA the weight is frozen, and two thin ones beside it learn."""
+    """Multiply with a weight. With LoRA, the weight is frozen, and two thin weights beside it are trained."""
 
     def __init__(self, inputs: int, outputs: int, deviation: float, fp8: bool, lora: bool) -> None:
         super().__init__()
@@ -105,7 +108,7 @@ def _turned(values: Any, cosine: Any, sine: Any) -> Any:
 
 
 def attend(query: Any, key: Any, value: Any) -> Any:
-    """Return each token's attention to itself and those before it, batch x tokens x heads x width."""
+    """Return each token's attention to itself and earlier tokens, as batch x tokens x heads x width."""
     attended = functional.scaled_dot_product_attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
@@ -117,7 +120,7 @@ def attend(query: Any, key: Any, value: Any) -> Any:
 
 
 class Block(nn.Module):
-    """A layer: attention and SwiGLU, each behind a norm and beside the residual stream."""
+    """Combine attention and SwiGLU, each after a norm and with a residual connection."""
 
     def __init__(self, shape: Shape, fp8: bool, lora: bool) -> None:
         super().__init__()
@@ -148,7 +151,7 @@ class Block(nn.Module):
 
 
 class Layer(nn.Module):
-    """A block as the network holds it: compiled by itself, and computed twice where memory is short."""
+    """Wrap a block for the network. It is compiled separately, and computed twice if memory is short."""
 
     def __init__(self, block: nn.Module, recompute: bool) -> None:
         super().__init__()
@@ -171,9 +174,11 @@ def loss_and_gradient(logits: Any, targets: Any, tokens: int) -> tuple[Any, Any]
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Mean cross-entropy of ``rows @ head.T``; gradients are made forward, chunk by chunk.
+    """Compute the mean cross-entropy of ``rows @ head.T``.
 
-    All logits and their gradients at once would take more memory than a layer's weights.
+    Gradients are made in the forward pass, in chunks.
+
+    All logits and their gradients at once would need more memory than the weights of a layer.
     """
 
     @staticmethod
@@ -198,7 +203,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 class Llama(nn.Module):
-    """The network; called with tokens and the next ones it returns the mean loss."""
+    """Define the network. Called with tokens and the next tokens, it returns the mean loss."""
 
     def __init__(
         self,
@@ -210,15 +215,16 @@ class Llama(nn.Module):
         finish: Callable[[nn.Module], nn.Module],
         loss_step: Callable[..., Any] = loss_and_gradient,
     ) -> None:
-        """Make it on the default device.
+        """Make the network on the default device.
 
         Args:
-            shape: Its sizes.
-            sequence: Tokens of a sequence.
-            fp8: Whether the layers' products are in fp8; those of the head never are.
+            shape: The sizes of the network.
+            sequence: The number of tokens in a sequence.
+            fp8: Whether the products of the layers are in fp8. Those of the head never are.
             lora: Whether only adapters are trained.
-            finish: Takes each layer as soon as it exists, so that a shard of it can take its place.
-            loss_step: :func:`loss_and_gradient`, or the same compiled.
+            finish: A function that takes each layer as soon as it exists, so that a shard can replace
+                it.
+            loss_step: :func:`loss_and_gradient`, or its compiled form.
         """
         super().__init__()
         self.loss_step = loss_step
@@ -229,7 +235,8 @@ class Llama(nn.Module):
         self.head = nn.Parameter(torch.empty(size).normal_(0, DEVIATION), requires_grad=not lora)
         steps = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         angles = torch.outer(torch.arange(sequence, dtype=torch.float32), ROPE_BASE**-steps)[:, None]
-        # No buffers: each rank has the same, and DDP would send them with every step.
+        # These are not buffers. Each rank has the same values, and DDP would send buffers with every
+        # step.
         self.cosine, self.sine = angles.cos(), angles.sin()
 
     def forward(self, tokens: Any, targets: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Set the sizes of Llama-shaped networks, and compute the cost of a token. No I/O.
+"""Define the sizes of Llama-shaped networks, and compute the cost of a token. No I/O.
 
-Standard library only: the supervisor checks sizes before a framework is imported.
+Standard library only, because the supervisor checks sizes before a framework is imported.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ LORA_SCALE = 2.0
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama-shaped network: RMSNorm, rotary positions, grouped queries, SwiGLU, a head of its own.
+    """Describe a Llama-shaped network.
+
+    It has RMSNorm, rotary positions, grouped queries, SwiGLU and its own head.
 
     Args:
-        width: Of the residual stream.
-        layers: Their number.
-        heads: Of queries.
-        groups: Heads of keys and values, each shared by some of queries.
-        hidden: Width within the SwiGLU.
-        vocabulary: Tokens that exist.
+        width: The width of the residual stream.
+        layers: The number of layers.
+        heads: The number of query heads.
+        groups: The number of heads of keys and values. Several query heads share each.
+        hidden: The width within the SwiGLU.
+        vocabulary: The number of different tokens.
     """
 
     width: int
@@ -39,7 +41,7 @@ class Shape:
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """Return inputs and outputs of the four products of a layer: qkv, out, gate and up, down."""
+        """Return inputs and outputs of a layer's four products, which are qkv, out, gate and up, and down."""
         qkv = (self.heads + 2 * self.groups) * self.head_width
         return (
             (self.width, qkv),
@@ -50,7 +52,7 @@ class Shape:
 
     @property
     def weights(self) -> int:
-        """Return the weights that each token is multiplied with: of all layers and the head."""
+        """Return the number of weights that each token is multiplied with, in all layers and the head."""
         layer = sum(inputs * outputs for inputs, outputs in self.products)
         return self.layers * layer + self.width * self.vocabulary
 
@@ -61,19 +63,19 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Return all weights: besides, the table of the embedding and the norms."""
+        """Return the number of all weights, including the embedding and the norms."""
         return self.weights + self.width * self.vocabulary + (2 * self.layers + 1) * self.width
 
     def flop_per_token(self, sequence: int, mode: str) -> float:
         """Return the operations that a token of a training step needs, whatever the program does.
 
-        6 N (2 forward, 4 backward) for N weights, and 12 L d s / 2 for the attention of L layers of width d
-        over sequences of s tokens; halved, for a token looks back only. The embedding is a table and costs
-        nothing. With LoRA the N frozen weights have no gradients: 4 N, and 6 for each adapter's weight.
-        Operations that are repeated to save memory count once.
+        N weights need 6 N (2 forward, 4 backward). The attention of L layers of width d over sequences
+        of s tokens needs 12 L d s / 2; it is halved because a token depends only on earlier ones. The
+        embedding is a table and needs none. With LoRA, the N frozen weights have no gradients and need 4
+        N, and each weight of an adapter needs 6. Operations that are repeated to save memory count once.
 
         Args:
-            sequence: Tokens of a sequence.
+            sequence: The number of tokens in a sequence.
             mode: ``pretrain`` or ``lora``.
         """
         attention = 12.0 * self.layers * self.width * sequence / 2

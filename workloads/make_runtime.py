@@ -33,10 +33,10 @@ import time
 MARKER = "rackproof-runtime.sha256"
 CUDA = "requirements-cuda.txt"
 REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
-"""The files of requirements in their order; the first one must exist."""
+"""The files of requirements in their order. The first one must exist."""
 ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
 REPORT_S = 2.0
-"""Seconds between two looks at the size of the environment."""
+"""Seconds between two reports of the environment's size."""
 NOT_MADE = 3
 """Exit status with --found where the environment has to be made."""
 NO_NETWORK = (
@@ -73,9 +73,9 @@ def parse_version(text):
 
 
 def find_interpreter(oldest, newest):
-    """Return the newest interpreter within the bounds, the one running this program preferred.
+    """Return the newest interpreter within the bounds. The one that runs this program has precedence.
 
-    Every name is looked for on PATH; an interpreter without `venv` and `ensurepip` is passed over.
+    Every name is searched on PATH. An interpreter without `venv` and `ensurepip` is skipped.
     """
     minors = range(newest[1], oldest[1] - 1, -1)
     unusable = {}
@@ -119,17 +119,19 @@ def check_modules(python, modules, check="import {}"):
 
 
 def loads(library):
-    """Return whether the system has a shared library; a process of its own, which may crash."""
+    """Return whether the system has a shared library. This uses a separate process, which may crash."""
     command = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({library!r})"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def provide_libraries(libraries, runtime):
-    """Install missing system packages, as root; else end with the command to run. This precedes downloads.
+    """Install missing system packages as root, or end with the command to run.
+
+    This is done before downloads.
 
     Args:
-        libraries: Name of a library to its package.
-        runtime: Name of the runtime, for messages.
+        libraries: The package of each library.
+        runtime: The runtime's name for messages.
     """
     lacking = sorted(package for library, package in libraries.items() if not loads(library))
     if not lacking:
@@ -154,7 +156,7 @@ def provide_libraries(libraries, runtime):
 
 
 def checksum_of(runtime):
-    """Return one checksum over the files of requirements, and the paths of those that exist."""
+    """Return one checksum over the files of requirements, and the paths of existing ones."""
     checksum, paths = hashlib.sha256(), []
     for name in REQUIREMENTS:
         path = os.path.join(runtime, name)
@@ -172,7 +174,7 @@ def checksum_of(runtime):
 
 
 def clear(folder, minimum_bytes):
-    """Empty the folder of an environment; end with a message if that would do harm, or be useless."""
+    """Empty the folder of an environment. End with a message if that would do harm or be useless."""
     os.makedirs(folder, exist_ok=True)
     strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
     if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
@@ -192,13 +194,13 @@ def check_free(folder, minimum_bytes, what="", instead=""):
 
 
 def explain(status, said, folder, runtime):
-    """Return in words why pip failed and what to do.
+    """Return why pip failed, and the remedy.
 
     Args:
-        status: pip's exit status; negative where a signal ended it.
+        status: pip's exit status. It is negative if a signal ended pip.
         said: The whole output of pip.
         folder: The folder of the environment.
-        runtime: Name of the runtime.
+        runtime: The name of the runtime.
     """
     errors = [line for line in said.splitlines() if line.startswith("ERROR:")]
     last = (errors or said.strip().splitlines() or ["no message"])[-1][:300].replace("ERROR: ", "")
@@ -224,7 +226,7 @@ def explain(status, said, folder, runtime):
 
 
 def size_of(folder):
-    """Return the bytes of all files below a folder; files that vanish meanwhile are left out."""
+    """Return the bytes of all files in a folder. Files that are removed meanwhile are left out."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -236,13 +238,13 @@ def size_of(folder):
 
 
 def run_pip(argv, folder, whole_bytes, runtime, environment):
-    """Run pip, and report how large the environment is; return pip's exit status and output.
+    """Run pip, and report how large the environment is. Return pip's exit status and output.
 
     Args:
-        argv: The command.
-        folder: The folder of the environment, where pip also keeps its downloads.
-        whole_bytes: Its size when all is there, about; 0 if it is not known.
-        runtime: Name of the runtime, for the reports.
+        argv: The command line.
+        folder: The folder of the environment. pip also stores its downloads there.
+        whole_bytes: The approximate size of the complete environment, or 0 if unknown.
+        runtime: The runtime's name for the reports.
         environment: The environment of the process.
     """
     with tempfile.TemporaryFile() as output:
@@ -269,20 +271,21 @@ def run_pip(argv, folder, whole_bytes, runtime, environment):
 
 
 def install(python, folder, requirements, runtime, needs):
-    """Make the virtual environment; the caller has emptied the folder and takes it away on a failure.
+    """Make the virtual environment.
+
+    The caller has emptied the folder, and removes it after a failure.
 
     Args:
-        python: Interpreter to make it with.
-        folder: Absolute path.
+        python: The interpreter to make it with.
+        folder: The absolute path of its folder.
         requirements: The files of requirements.
-        runtime: Name of the runtime, for messages.
-        needs: The content of runtime.json: minimum_bytes, and cuda_bytes, the additional bytes of CUDA's
-            libraries.
+        runtime: The runtime's name for messages.
+        needs: The content of runtime.json, with minimum_bytes, and cuda_bytes for CUDA's libraries.
     """
     cuda_bytes, whole_bytes = needs.get("cuda_bytes", 0), needs.get("minimum_bytes", 0)
     print(f"making {folder} with {python}", flush=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
-    # pip unpacks here and not in /tmp, which on many nodes is memory, and small.
+    # pip unpacks here and not in /tmp, which is small and in memory on many nodes.
     scratch = os.path.join(folder, "tmp")
     os.mkdir(scratch)
     pip = [os.path.join(folder, "bin", "python"), "-m", "pip"]
@@ -293,7 +296,7 @@ def install(python, folder, requirements, runtime, needs):
         ):
             continue
         if path.endswith(CUDA):
-            # Only this place has the choice: a build for the CPU needs none of them.
+            # Only this place knows which build it is. A build for the CPU needs none of these libraries.
             check_free(
                 folder,
                 cuda_bytes,
@@ -304,7 +307,8 @@ def install(python, folder, requirements, runtime, needs):
         status, output = run_pip(
             [
                 *pip, "install", "--quiet", "--disable-pip-version-check", "--no-input",
-                # Wheels alone: the build tools of a source package would be fetched without a hash.
+                # Install only wheels, because the build tools of a source package would be fetched
+                # without a hash.
                 "--require-hashes", "--only-binary=:all:", "--no-deps", "--requirement", path,
             ],
             folder, whole_bytes, runtime, {**os.environ, "TMPDIR": scratch},
@@ -316,9 +320,9 @@ def install(python, folder, requirements, runtime, needs):
 
 
 def make(folder, needs, requirements, checksum, runtime):
-    """Make the environment again, and mark it as made once it has shown its modules.
+    """Make the environment again, and mark it after its modules could be imported.
 
-    After a failure nothing of it stays, so that a disk that it filled is free again.
+    After a failure, nothing of it remains, so that a disk that it filled is free again.
     """
     interpreter = find_interpreter(parse_version(needs["oldest"]), parse_version(needs["newest"]))
     provide_libraries(needs.get("libraries", {}), runtime)
@@ -334,7 +338,7 @@ def make(folder, needs, requirements, checksum, runtime):
 
 
 def made_before(folder, checksum):
-    """Return whether the environment is there, whole, for these requirements, and runs."""
+    """Return whether the environment exists, is complete for these requirements, and runs."""
     try:
         with open(os.path.join(folder, MARKER), encoding="ascii") as stream:
             same = stream.read() == checksum

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Train LeNet or an MLP on MNIST with MXNet 1.9.1 itself, as its example train_mnist.py does.
+"""Train LeNet or an MLP on MNIST with MXNet 1.9.1, as its example train_mnist.py does.
 
-Same networks, same flags, same log lines (MXNet's own, on stderr and stdout): the table of the
-multi-GPU experiment can be made again with the system that it was made with. Exit status: 0 done,
-1 error, 2 usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
+Networks, flags and log lines are the same (MXNet's own, on stderr and stdout), so that the table of the
+multi-GPU experiment can be made again with the same system. Exit status: 0 done, 1 error, 2 usage, 3 not
+finite, 4 GPU requested but absent, 5 data missing or damaged.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_idx(folder: Path, name: str, files: dict[str, str]) -> tuple[tuple[int, ...], bytes]:
-    """Read an IDX file of bytes; return shape and contents, checked against the manifest."""
+    """Read an IDX file of bytes. Return its shape and contents, checked against the manifest."""
     try:
         data = (folder / name).read_bytes()
     except OSError as error:
@@ -95,7 +95,7 @@ def load(folder: Path, part: str) -> tuple[Any, Any]:
 
 
 def lenet(mx: Any) -> Any:
-    """Return the symbol of LeNet, layer for layer that of MXNet's example."""
+    """Return the symbol of LeNet, with the layers of MXNet's example."""
     data = mx.sym.var("data")
     for filters in (20, 50):
         data = mx.sym.Convolution(data, kernel=(5, 5), num_filter=filters)
@@ -137,7 +137,7 @@ def fit(options: argparse.Namespace) -> None:
     import numpy as np
 
     context = devices(mx, options.gpus)
-    # MXNet itself divides a batch that does not divide evenly: 64 images on 3 GPUs are 21, 21 and 22.
+    # MXNet itself divides a batch unevenly if necessary. 64 images on 3 GPUs are 21, 21 and 22.
     if options.batch_size < len(context):
         raise Stop(
             EXIT_USAGE, f"--batch-size {options.batch_size} is less than one for each of {len(context)} GPUs"
@@ -163,7 +163,8 @@ def fit(options: argparse.Namespace) -> None:
     accuracy = mx.metric.Accuracy()
 
     def require_finite(epoch: int, _: Any, arguments: dict[str, Any], __: Any) -> None:
-        # Runs after every epoch: MXNet itself would go on with NaN and call it ten per cent accuracy.
+        # This runs after every epoch, because MXNet would continue with NaN and report an accuracy of
+        # ten per cent.
         if not all(np.isfinite(one.asnumpy()).all() for one in arguments.values()):
             raise Stop(
                 EXIT_NON_FINITE,
@@ -193,7 +194,7 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Train by the command line; return the exit status."""
+    """Train as the command line requests. Return the exit status."""
     arguments = parser()
     options = arguments.parse_args()
     for name in ("batch_size", "num_epochs", "disp_batches"):
@@ -204,7 +205,7 @@ def main() -> int:
             arguments.error("--gpu-count is a number from 0 in the place of --gpus")
         options.gpus = ",".join(map(str, range(options.gpu_count)))
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-    # As MXNet's own examples do; a reader of the log learns from it how many epochs there had to be.
+    # MXNet's own examples do this too. A reader of the log finds the required number of epochs here.
     logging.info("start with arguments %s", options)
     try:
         fit(options)

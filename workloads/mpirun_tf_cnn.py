@@ -37,9 +37,9 @@ PROGRAM = "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
 """Its path in the sources of tensorflow/benchmarks."""
 ONE_NODE = ("replicated", "independent")
 SERVED = {"parameter_server": "ps", "distributed_replicated": "ps", "distributed_all_reduce": "worker"}
-"""The job whose processes serve until they are ended, where there are several nodes."""
+"""The job whose processes run until they are ended, by variable update, if there are several nodes."""
 VARIABLE_UPDATES = ("horovod", *SERVED, *ONE_NODE)
-"""The variable updates of tf_cnn_benchmarks, without those that do not work."""
+"""The variable updates of tf_cnn_benchmarks that work."""
 BROKEN_UPDATES = {
     "collective_all_reduce": "the program itself ends with an AttributeError in all of its last commits"
 }
@@ -47,15 +47,17 @@ FORWARDED = (
     "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "RACKPROOF_NODES", "RACKPROOF_FIRST",
 )  # fmt: skip
 CORES = "lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l"
-"""Rank files count cores, as Open MPI does, and not what each runs at once."""
+"""Rank files number cores, as Open MPI does, and not hardware threads."""
 WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank")
 """Each process of TensorFlow's own distributed modes has to be given its number."""
 GRACE_S = 10.0
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
-    """The program cannot be started. The text has the reason and the remedy; ``status`` is the exit
-    status."""
+    """Report that the program cannot be started.
+
+    The text has the reason and the remedy, and ``status`` is the exit status.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -120,7 +122,7 @@ def unknown_update(name: str) -> str:
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Refuse numbers in whose place the program silently takes others, or with which it measures nothing.
+    """Refuse numbers that the program silently replaces, or with which it measures nothing.
 
     Raises:
         Refusal: A number is too small.
@@ -160,13 +162,13 @@ def workers_of(options: argparse.Namespace, nodes: list[str]) -> int:
 
 
 def is_served(options: argparse.Namespace, workers: int) -> bool:
-    """Return whether TensorFlow's own servers take part: with one worker parameter_server needs none."""
+    """Return whether TensorFlow's own servers are used. With one worker, parameter_server needs none."""
     way = options.variable_update
     return way in SERVED and (workers > 1 or way == "distributed_replicated")
 
 
 def core_ranges(cores: int, ranks: int) -> list[str]:
-    """Return the cores of each rank of a node, an equal share; where there are fewer, ranks share one."""
+    """Return the cores of each rank of a node, in equal shares. If there are fewer cores, ranks share one."""
     share = cores / ranks
     found = []
     for rank in range(ranks):
@@ -177,7 +179,7 @@ def core_ranges(cores: int, ranks: int) -> list[str]:
 
 
 def write_files(nodes: list[str], each: int, cores: list[int]) -> None:
-    """Write host file and rank file; without the numbers of cores no rank file."""
+    """Write host file and rank file. If the numbers of cores are unknown, write no rank file."""
     with open("hostfile", "w") as stream:
         stream.writelines(f"{node} slots={each}\n" for node in nodes)
     if not cores:
@@ -217,7 +219,7 @@ def transport(
 
 
 def mpirun(options: argparse.Namespace, count: int, *, bound: bool) -> list[str]:
-    """Return the words of mpirun before those of the program."""
+    """Return the words of mpirun before the words of the program."""
     words = ["mpirun", "--allow-run-as-root", "--tag-output", "-np", str(count), "--hostfile", "hostfile"]
     words += ["--rankfile", "rankfile"] if bound else ["--bind-to", "none"]
     network = os.environ.get("RACKPROOF_NETWORK", "")
@@ -253,7 +255,10 @@ def program(options: argparse.Namespace) -> list[str]:
 
 
 def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> list[str]:
-    """Return the options that name TensorFlow's servers: on each node one, then its workers, by port."""
+    """Return the options for TensorFlow's servers.
+
+    Each node has one, and then its workers, by port.
+    """
     port = options.port
     workers = [f"{one}:{port + 1 + index}" for one in addresses for index in range(each)]
     words = [f"--worker_hosts={','.join(workers)}"]
@@ -265,7 +270,7 @@ def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> lis
 def commands(
     options: argparse.Namespace, nodes: list[str], addresses: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the command line that trains, and that of the servers beside it (empty without servers)."""
+    """Return the command line that trains, and that of the servers, which is empty without servers."""
     each = workers_of(options, nodes)
     count = each * len(nodes)
     bound = options.rank_file == "on"
@@ -288,8 +293,9 @@ def commands(
 
 
 def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
-    """Check the requirements of mpirun, whose own messages explain little; return the cores of each node for
-    a rank file.
+    """Check what mpirun needs, because its own messages explain little.
+
+    Return the cores of each node for a rank file.
 
     Raises:
         Refusal: Something is missing.
@@ -304,8 +310,8 @@ def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
         raise Refusal(EXIT_CANNOT_LAUNCH, f"{path or start} is not there: see bench_tf_cnn_command")
     wanted = options.rank_file == "on"
     cores = [cores_of([], nodes[0])] if wanted else []
-    # Its orted is looked for, and the program: a program that only one node lacks gives mpirun a long,
-    # unclear message.
+    # Check for orted and for the program, because mpirun's message about a missing program is long and
+    # unclear.
     look = "command -v orted >/dev/null || { echo 'Open MPI (orted) is not installed there' >&2; exit 1; }"
     if path:
         look += (
@@ -352,7 +358,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def start(
     words: list[str], mark: bytes, lock: threading.Lock
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-    """Start an mpirun; its lines go into the log whole, marked. Two would write theirs into each other."""
+    """Start an mpirun, and copy its lines to the log with a mark.
+
+    Lines are written whole, because two processes would otherwise mix theirs.
+    """
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -369,9 +378,9 @@ def start(
 
 
 def run_served(words: list[str], servers: list[str]) -> int:
-    """Run workers beside their servers; return mpirun's status."""
+    """Run workers beside their servers, and return mpirun's status."""
     lock = threading.Lock()
-    # The servers' lines begin as those of the workers do, so they are marked.
+    # The servers' lines begin like those of the workers, so they are marked.
     serving, server_lines = start(servers, b"server ", lock)
     working, worker_lines = start(words, b"", lock)
 
@@ -398,7 +407,7 @@ def run_served(words: list[str], servers: list[str]) -> int:
 
 
 def main() -> int:
-    """Write the files, start mpirun, in place of this process where there is nothing beside it."""
+    """Write the files, and start mpirun. If there are no servers, mpirun replaces this process."""
     options = parser().parse_args()
     nodes = [one for one in os.environ.get("RACKPROOF_NODES", "").split(",") if one] or ["localhost"]
     addresses = [one for one in os.environ.get("RACKPROOF_ADDRESSES", "").split(",") if one] or nodes

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measure all-reduce over a sweep of sizes, and check every value of every size.
 
-One process per GPU with NCCL, or several processes with gloo on the CPU, of one node or of several. Bus
-bandwidth is that of nccl-tests: size / time x 2 (n - 1) / n. It is reported for each size; an average over
-sizes means nothing.
+There is one process per GPU with NCCL, or several processes with gloo on the CPU, on one node or
+several. The bus bandwidth is that of nccl-tests, size / time x 2 (n - 1) / n. It is reported for each
+size, because an average over sizes has no meaning.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ HIGHEST = 4
 MOST_SAMPLES = 20
 BURST_S = 0.002
 DECADES = 56
-"""Small reductions are timed in bursts, as they follow each other in training. Every sum makes the numbers
-grow by the number of ranks: from 1e-20 they may grow by this many powers of ten and stay finite."""
+"""Small reductions are timed in bursts, as they follow each other in training. Every sum multiplies the
+numbers by the number of ranks. From 1e-20, they may grow by this number of powers of ten and remain
+finite."""
 WARM_UP = 3
 WARM_UP_S = 0.05
-"""Short collectives would be over before the clocks of an idle GPU have risen."""
+"""Seconds of warm-up. Short collectives would end before the clocks of an idle GPU have risen."""
 MOST_WARM_UPS = 1000
 HEAD_START = 2.0
-"""The GPUs wait this many times the time in which the host queues a burst."""
+"""Factor by which the GPUs wait longer than the host needs to queue a burst."""
 CLOCK_HZ = 2e9
-"""The clock of a GPU, roughly: at a lower one it waits longer."""
+"""Approximate clock of a GPU. At a lower clock, it waits longer."""
 TIMEOUT_S = 120.0
 
 
@@ -73,13 +74,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def mnnvl_clique(text: str) -> int:
-    """Return how many ranks NCCL joins by NVLink between nodes, by its own words, or 0 if it does not."""
+    """Return how many ranks NCCL connects with NVLink between nodes, from its own log, or 0."""
     found = re.findall(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)\b", text)
     return int(found[-1]) if found else 0
 
 
 def ask_nccl(folder: Path) -> Path:
-    """Let NCCL write how it joins this rank with others; return the file."""
+    """Let NCCL log how it connects this rank with others. Return the log's path."""
     # Not a name that another user of the node could have foreseen, and made a link of.
     handle, name = tempfile.mkstemp(prefix="rackproof-nccl-", suffix=".log", dir=str(folder))
     os.close(handle)
@@ -89,10 +90,12 @@ def ask_nccl(folder: Path) -> Path:
 
 
 def require_mnnvl(path: Path, rank: Rank, device: torch.device) -> None:
-    """Fail on every rank unless NCCL joins all of them by NVLink: over network cards it would go on silently.
+    """Fail on every rank unless NCCL connects all of them with NVLink.
+
+    NCCL would otherwise use network cards, without a message.
 
     Raises:
-        Refusal: Some ranks are joined by less.
+        Refusal: Some ranks are not connected with NVLink.
     """
     try:
         joined = mnnvl_clique(path.read_text(errors="replace"))
@@ -143,7 +146,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def numbers(rank: int, chunk: int, values: torch.Tensor, seed: int) -> torch.Tensor:
-    """Fill ``values`` with the random whole numbers of this rank and chunk: any rank can make them."""
+    """Fill ``values`` with the random integers of this rank and chunk, which any rank can compute."""
     generator = torch.Generator(values.device).manual_seed(seed * 1_000_003 + rank * 10_007 + chunk)
     return values.random_(-HIGHEST, HIGHEST + 1, generator=generator)
 
@@ -174,15 +177,17 @@ def samples_s(
     most_in_burst: int,
     most: int = MOST_SAMPLES,
 ) -> list[float]:
-    """Return times of one collective in seconds, by this rank's clock; as many on every rank.
+    """Return times of one collective in seconds by this rank's clock.
+
+    Every rank has the same number of times.
 
     Args:
-        queue: Queues the collective and returns the handle to wait for.
-        prepare: Makes its buffers ready again before each sample.
-        device: The device of the buffers; on a GPU times come from its own events.
-        seconds: Duration of the measurement (at least five samples are taken).
-        most_in_burst: Small collectives are timed in bursts, of at most so many between two preparations.
-        most: At most so many samples.
+        queue: A function that queues the collective, and returns the handle to wait for.
+        prepare: A function that prepares its buffers before each sample.
+        device: The device of the buffers. On a GPU, times come from its own events.
+        seconds: The duration of the measurement. At least five samples are taken.
+        most_in_burst: The largest number of small collectives in a burst between two preparations.
+        most: The largest number of samples.
     """
 
     def several(count: int) -> None:
@@ -217,8 +222,9 @@ def samples_s(
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
     for begin, end in marks:
         prepare()
-        # The host takes longer to start a small collective than the GPU to make it. So the GPUs wait until
-        # the burst is queued, and then for each other: its time is theirs alone.
+        # The host takes longer to start a small collective than the GPU takes to execute it. The GPUs
+        # therefore wait until the burst is queued, and then for each other, so that the time is only
+        # theirs.
         torch.cuda._sleep(int(CLOCK_HZ * HEAD_START * queueing * inner))
         torch.distributed.all_reduce(meet)
         begin.record()
@@ -234,7 +240,10 @@ def most_sums(ranks: int) -> int:
 
 
 def times_s(buffer: torch.Tensor, seconds: float) -> common.Spread:
-    """Return the spread of the times of one all-reduce in seconds, agreed among ranks: the slowest rank's."""
+    """Return the spread of the times of one all-reduce in seconds.
+
+    Ranks agree on the time of the slowest one.
+    """
     samples = samples_s(
         lambda: torch.distributed.all_reduce(buffer, async_op=True),
         lambda: refill(buffer),
@@ -253,7 +262,10 @@ def slowest(mine: float, device: torch.device) -> float:
 
 
 def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
-    """Return the spread of times, of which each part is the slowest rank's; every rank has as many times."""
+    """Return the spread of times, each of whose parts is the slowest rank's.
+
+    Every rank has the same number of times.
+    """
     mine = common.spread_of(samples)
     low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
     return common.Spread(mine.count, low, median, high)
@@ -265,7 +277,7 @@ def refill(buffer: torch.Tensor) -> None:
 
 
 def agreed(count: float, device: torch.device, least: int, most: int) -> int:
-    """Return a number within bounds that all ranks use: the smallest that any of them would."""
+    """Return a number within bounds for all ranks, which is the smallest that any of them would use."""
     mine = torch.tensor(int(max(least, min(most, count))), device=device)
     torch.distributed.all_reduce(mine, torch.distributed.ReduceOp.MIN)
     return int(mine.item())
@@ -280,7 +292,7 @@ def fits(size_bytes: int, device: torch.device) -> bool:
 
 
 def device_of(found: list[common.Gpu], rank: Rank) -> torch.device:
-    """Return the device of a rank, set up for it; the CPU where there are no GPUs."""
+    """Return the device of a rank, ready for use. Without GPUs, it is the CPU."""
     if not found:
         torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
         return torch.device("cpu")
@@ -291,7 +303,7 @@ def device_of(found: list[common.Gpu], rank: Rank) -> torch.device:
 
 
 def filled(size_bytes: int, options: argparse.Namespace, rank: Rank, device: torch.device) -> torch.Tensor:
-    """Return a buffer that was reduced once, with every value known."""
+    """Return a buffer that was reduced once and whose values are all known."""
     kind = getattr(torch, options.dtype)
     buffer = torch.empty(size_bytes // kind.itemsize, dtype=kind, device=device)
     fill(buffer, rank, options.seed)

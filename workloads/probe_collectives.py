@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measure the collectives of training by size, check every value on every rank, name a straggler.
+"""Measure the collectives of training by size, check every value on every rank, and find a slow GPU.
 
-One process per GPU of one node with NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are
-those of nccl-tests, from the slowest rank: algorithm bandwidth is size / time, bus bandwidth that times the
-collective's factor. The size is that of the largest buffer of a rank. A straggler is found in steps of a
-product and an all-reduce: each GPU's product is timed alone.
+There is one process per GPU of one node with NCCL, or several with gloo on the CPU. Algorithm and bus
+bandwidth are those of nccl-tests, from the slowest rank. The algorithm bandwidth is size / time, and the
+bus bandwidth is that times the collective's factor. The size is that of a rank's largest buffer. A slow
+GPU is found in steps of a product and an all-reduce, in which each GPU's product is timed alone.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ MOST_SAMPLES = 100
 MOST_IN_BURST = 1000
 
 STEP_SIZE = {"cuda": 8192, "cpu": 256}
-"""A straggler's products are made in fp32: below the power limit, GPUs differ by 0.4 % at most."""
+"""Sizes of the products that find a slow GPU. They are in fp32, because below the power limit, GPUs
+differ by at most 0.4 %."""
 STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 
 BANDWIDTH_FROM = 8 * MIB
-"""Below this size a GPU's time is the launch time: no bandwidth is logged or compared."""
+"""Smallest size with a bandwidth. Below it, the time is that of the launch, so no bandwidth is logged or
+compared."""
 NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
@@ -67,14 +69,15 @@ Source = tuple[int, int]
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective, as nccl-tests names it.
+    """Describe a collective, with its name in nccl-tests.
 
     Attributes:
-        factor: Bus bandwidth over algorithm bandwidth, for so many ranks.
+        factor: The ratio of bus bandwidth to algorithm bandwidth, by the number of ranks.
         split: Whether its size is that of one part for each rank.
-        sends: Returns the number of parts that each rank sends, by the number of ranks.
-        sources: For a rank, and the number of ranks, the summands of each part of its result.
-        in_place: Whether the sent data lie where the result will.
+        sends: A function from the number of ranks to the number of parts that each rank sends.
+        sources: A function from a rank and the number of ranks to the summands of each part of its
+            result.
+        in_place: Whether the result replaces the data that is sent.
     """
 
     factor: Callable[[int], float]
@@ -201,9 +204,10 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Buffers:
-    """The buffers of one rank for one collective of one size.
+    """Hold one rank's buffers for one collective of one size.
 
-    ``size_bytes`` is the moved size: the requested size, rounded down to a multiple of the number of ranks.
+    ``size_bytes`` is the size that is moved, which is the requested size rounded down to a multiple of
+    the number of ranks.
     """
 
     def __init__(
@@ -226,19 +230,19 @@ class Buffers:
         return numbers(part * self.rank.count + rank, index, chunk, self.seed)
 
     def prepare(self) -> None:
-        """Make the result's place ready: it holds nothing that could be taken for a result."""
+        """Clear the place of the result, so that it has nothing that looks like a result."""
         if self.collective.in_place and (self.name == "all_reduce" or self.rank.index == 0):
             self.got.copy_(self.sent)
         else:
             self.got.fill_(math.nan)
 
     def queue(self) -> Any:
-        """Queue the collective; return a function that waits for it."""
+        """Queue the collective, and return a function that waits for it."""
         distributed, sent, got = torch.distributed, self.sent.view(-1), self.got.view(-1)
         if self.name == "all_reduce":
             return distributed.all_reduce(got, async_op=True)
         if self.name == "all_gather":
-            # PyTorch 2.13 has new names for it and the next one.
+            # PyTorch 2.13 has new names for this one and the next one.
             gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
             return gather(got, sent, async_op=True)
         if self.name == "reduce_scatter":
@@ -259,7 +263,7 @@ class Buffers:
         )
 
     def count_wrong(self) -> int:
-        """Run the collective once; count the wrong values of this rank's result."""
+        """Run the collective once, and return the number of wrong values in this rank's result."""
         self.prepare()
         self.queue().wait()
         wrong = 0
@@ -300,9 +304,7 @@ class _Works:
 
 @dataclass
 class Sweep:
-    """The measurements of one rank: every collective in every size. ``medians`` are bus
-    bandwidths in GB/s.
-    """
+    """Measure every collective in every size on one rank. ``medians`` are bus bandwidths in GB/s."""
 
     options: argparse.Namespace
     rank: Rank
@@ -313,12 +315,12 @@ class Sweep:
     left_out: int = 0
 
     def run(self, names: list[str], sizes: list[int], own: dict[str, str]) -> None:
-        """Measure; rank 0 logs the common results, each rank its own wrong values."""
+        """Measure. Rank 0 logs the common results, and each rank its own wrong values."""
         seconds = self.options.seconds / len(names) / len(sizes)
         for done, name in enumerate(names):
             wrong = sum(self.measure(name, size, seconds) for size in sizes)
-            # Each rank counts its own: if a collective is broken, the values that it carries cannot be
-            # trusted.
+            # Each rank logs its own number. If a collective is broken, it cannot be used to exchange
+            # them.
             self.log.measurement("wrong_values", wrong, "1", LOWER, collective=name, **own)
             if self.rank.index == 0:
                 self.log.progress("collectives", done + 1, len(names))
@@ -326,9 +328,9 @@ class Sweep:
             self.log.measurement("points_left_out", self.left_out, "1", LOWER)
 
     def measure(self, name: str, size: int, seconds: float) -> int:
-        """Check and time one collective of one size; return this rank's wrong values.
+        """Check and time one collective of one size. Return this rank's number of wrong values.
 
-        It is checked before the clock starts and, warm, after it.
+        It is checked before it is timed and, when warm, afterwards.
         """
         if not fits(2 * size, self.device):
             self.left_out += 1
@@ -378,7 +380,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     device = torch.device("cuda", found[rank.local].index) if found else torch.device("cpu")
     common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
     if not found:
-        # While gloo connects, each rank prints words in pieces, into which log lines would fall.
+        # While gloo connects, each rank prints words in pieces, which would mix with log lines.
         torch.distributed.barrier()
     common.begin_probe(options, rank, log)
     names, sizes = chosen(options, bool(found))
@@ -399,7 +401,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 class Steps:
-    """Steps of a product and an all-reduce, as training has them, each part timed where it runs."""
+    """Run steps of a product and an all-reduce, as in training. Each part is timed where it runs."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -413,7 +415,7 @@ class Steps:
         return common.mark_moment(self.device)
 
     def step(self) -> tuple[Any, Any, Any]:
-        """Queue one step; return the moments of its begin, of the product's end, and of its end."""
+        """Queue one step. Return the times of its start, of the product's end, and of its end."""
         begin = self.mark()
         self.multiply(self.out)
         computed = self.mark()
@@ -457,7 +459,7 @@ def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, o
     means, slow = ([float(one[at]) for one in every] for at in (0, 1))
     log.measurement("step_compute_time", means[rank.index], "s", LOWER, **own)
     log.measurement("step_compute_time_p95", slow[rank.index], "s", LOWER, **own)
-    # Of the slowest GPU it is the shortest: all others wait for it in the exchange.
+    # The slowest GPU has the shortest exchange, because all others wait for it.
     log.measurement("step_exchange_time", statistics.fmean(exchange_s), "s", LOWER, **own)
     log.measurement("compute_lag", lags(means)[rank.index], "fraction", LOWER, **own)
     log.measurement("compute_lag_p95", lags(slow)[rank.index], "fraction", LOWER, **own)
@@ -469,14 +471,15 @@ def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, o
 
 
 def nccl_tests_rows(text: str, in_place: bool) -> Iterator[tuple[int, float, int]]:
-    """Yield size in bytes, bus bandwidth in GB/s, and wrong values of each row of a table of nccl-tests.
+    """Yield size in bytes, bus bandwidth in GB/s, and wrong values of each row of an nccl-tests table.
 
-    A row that was not checked ("N/A", as the part in place of alltoall is) has one wrong value: nothing
-    shows that it is right.
+    A row that was not checked ("N/A", such as alltoall in place) counts as one wrong value, because
+    nothing shows that it is right.
     """
     row = re.compile(r"\s*([0-9]+)\s+[0-9]+\s+\S+\s+\S+\s+-?[0-9]+" + r"\s+(\S+)" * 8 + r"\s*")
     for line in text.splitlines():
-        # size count type redop root, then out of place and in place: time algbw busbw #wrong
+        # The columns are size, count, type, redop and root, and then time, algbw, busbw and #wrong, out
+        # of place and in place.
         found = row.fullmatch(line)
         if found:
             speed, wrong = found.groups()[7 if in_place else 3 : 9 if in_place else 5]
@@ -514,7 +517,7 @@ def compare(
 
 
 def log_absent(name: str, program: str | None, uuids: list[str], log: Log) -> None:
-    """Log why a collective is not compared: no program, no GPUs, or no large size."""
+    """Log why a collective is not compared, which is a missing program, no GPUs, or no large size."""
     why = "there are no GPUs" if not uuids else "no size of 8 MiB or more was measured"
     why = f"{name}_perf is not on PATH" if program is None else why
     common.say(f"not compared with nccl-tests: {why}")

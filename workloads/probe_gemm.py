@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measure matrix products: every number format the device has, over a sweep of shapes, checked.
+"""Measure matrix products in every number format of the device, over a sweep of shapes, and check them.
 
-One process per GPU, all at once, on normally distributed data (zeros run faster than real data will).
-``gemm`` is every point of the sweep, ``gemm_best`` the best per format, ``gemm_fixed`` one shape that is
-always the same. ``gemm_sustained`` and ``gemm_p95`` are of products back to back for a second, which show a
-neighbour that takes a part of the time. A product of an M x K and a K x N matrix counts 2 M N K operations.
+There is one process per GPU, all at once, with normally distributed data (zeros run faster than real
+data). ``gemm`` is every point of the sweep, ``gemm_best`` the best of each format, and ``gemm_fixed``
+always the same shape. ``gemm_sustained`` and ``gemm_p95`` are for products that run without a pause for
+a second. They show another process that takes a part of the time. A product of an M x K and a K x N
+matrix counts as 2 M N K operations.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ CPU_SIZES = (256, 512, 1024, 2048)
 CPU_FIXED = 1024
 MOST_SECONDS = 0.05
 PAUSE_S = 0.2
-"""A GPU computes a point in a short burst after a pause: later its power limit sets the speed."""
+"""Pause before a GPU computes a point in a short burst. After a longer load, its power limit would set
+the speed."""
 
 SUSTAINED = {"fp32": GPU_FIXED, "bf16": 16384}
-"""Format and size of the products that run back to back; fp32 stays below the power limit."""
+"""Format and size of the products without a pause. fp32 stays below the power limit."""
 SUSTAINED_S = 1.0
 SLOW_SHARE = 0.05
 """``gemm_p95`` is the rate of the fastest product among this share of the slowest ones."""
@@ -77,10 +79,10 @@ def chosen_formats(words: str) -> list[str]:
 
 
 def chosen_sizes(words: str) -> list[int]:
-    """Return the sizes of a list with commas: the eight-bit product needs multiples of 16.
+    """Return the sizes in a list with commas. The eight-bit product needs multiples of 16.
 
     Raises:
-        Refusal: A size is not such a multiple.
+        Refusal: A size is not a multiple of 16.
     """
     sizes = [one for one in words.split(",") if one]
     odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]
@@ -152,34 +154,34 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
         seconds = min(seconds, MOST_SECONDS)
     times_s = common.sample_seconds(lambda: multiply(last), device, seconds)
     rows = torch.randperm(size, device=device)[:ROWS_CHECKED]
-    # float64 of fp8 goes through float32: there is no direct conversion on every device.
+    # float64 of fp8 goes through float32, because some devices have no direct conversion.
     exact = left[rows].float().double() @ right.float().double()
     difference = first[rows].double() - exact
     bound = TOLERANCE[dtype] * math.sqrt(size)
-    # Written this way round, NaN counts as wrong. The last product must equal the first one everywhere.
+    # With this order, NaN counts as wrong. The last product must equal the first one everywhere.
     wrong = int((~(difference.abs() <= bound)).sum()) + int((~((last - first).abs() <= bound)).sum())
     error = float(difference.norm() / exact.norm())
     return common.spread_of(times_s).speeds(2.0 * size**3 / 1e12), error, wrong
 
 
 def slow_seconds(times_s: list[float]) -> float:
-    """Return the 95th percentile of times in seconds: at least one in twenty took so long or longer."""
+    """Return the 95th percentile of times in seconds. At least one in twenty took this long or longer."""
     return sorted(times_s)[len(times_s) - max(1, math.ceil(SLOW_SHARE * len(times_s)))]
 
 
 def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float, common.Spread]:
-    """Run products back to back for :data:`SUSTAINED_S` on a GPU, each timed by events.
+    """Run products without a pause for :data:`SUSTAINED_S` on a GPU, each timed with events.
 
     Returns:
-        TFLOP/s of all products over the time that all took, of the one at the 95th percentile of times, and
-        their spread.
+        TFLOP/s of all products together, TFLOP/s at the 95th percentile of times, and the spread of
+        TFLOP/s.
     """
     _, _, multiply = product(dtype, size, device)
     out = torch.empty((size, size), device=device, dtype=_kind(dtype))
     for _ in range(3):
         multiply(out)
     torch.cuda.synchronize(device)
-    # Queued at once: a host that is late would look like a neighbour on the GPU.
+    # Queue them at once. Otherwise, a slow host would look like another process on the GPU.
     count = max(20, min(2000, round(SUSTAINED_S / common.median_seconds(lambda: multiply(out), device, 0.0))))
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     marks[0].record()
@@ -210,7 +212,7 @@ def measure_format(
     log: Log,
     labels: dict[str, str],
 ) -> None:
-    """Measure one number format in all sizes; log rates, the best, the worst error and wrong values."""
+    """Measure one number format in all sizes. Log rates, the best rate, the worst error and wrong values."""
     rates, errors, wrong = [], [], 0
     for size in sizes:
         rate, error, bad = measure(dtype, size, device, seconds)
@@ -224,7 +226,7 @@ def measure_format(
         wrong += bad
     best = max(rates, key=lambda rate: rate.median)
     log.sampled("gemm_best", best.median, "TFLOP/s", HIGHER, best, dtype=dtype, **labels)
-    # nan is not less than anything: max() could lose it.
+    # NaN is not less than anything, so max() could lose it.
     worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
     log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)
     log.measurement("wrong_values", wrong, "1", LOWER, dtype=dtype, **labels)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compare the bits of the same products on all GPUs of a node, and of each GPU's products with each other.
+"""Compare the bits of the same products on all GPUs of a node, and on each GPU over time.
 
-There is one process per GPU; they do not exchange data through a GPU. GPUs of one model with the same
-software compute the same bits. Of three or more, the one that differs from the majority is named; if two
-differ, it is not known which is right. A GPU whose own repeats differ is named by itself.
+There is one process per GPU, and they do not exchange data through a GPU. GPUs of one model with the
+same software compute the same bits. Of three or more GPUs, the one that differs from the majority is at
+fault. If two GPUs differ, it is unknown which one is right. A GPU whose own repeats differ is at fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import common
 import probe_gemm
 from common import LOWER, Log, Rank, Refusal
 
-# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+# cuBLAS reads this when it starts. Without it, its results may differ from run to run.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if common.IS_RANK:
     import torch
@@ -28,7 +28,7 @@ GPU_SIZES = (4096, 8192)
 CPU_SIZES = (128, 256)
 TIMEOUT_S = 120.0
 INTEGERS = {2: "int16", 4: "int32"}
-"""Bytes of a value to the whole numbers of that size: bits are compared, so that NaN equals itself."""
+"""Integer type by the bytes of a value. Bits are compared, so that NaN equals itself."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,11 +82,7 @@ def products(dtype: str, size: int, device: torch.device, seed: int, seconds: fl
 
 
 def dissenters(digests: list[str]) -> tuple[list[int], bool]:
-    """Return those of several whose digest differs from that of more than half, and whether there is no such
-    majority.
-
-    No I/O.
-    """
+    """Return the digests that differ from the majority, and whether there is no majority. No I/O."""
     most = common.majority(digests)
     if most is None:
         return [], True
@@ -94,14 +90,14 @@ def dissenters(digests: list[str]) -> tuple[list[int], bool]:
 
 
 def compared(said: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int], list[int], bool]:
-    """Return the ranks compared with this one, the odd ones among them, and whether all are in dispute.
+    """Return the ranks compared with this one, the differing ones, and whether there is no majority.
 
-    Only GPUs of one model compute the same bits.
+    Only GPUs of the same model compute the same bits.
 
     Args:
-        said: The message of each rank: ``model``, and ``digests`` by product.
-        rank: This one.
-        key: The product.
+        said: The message of each rank, with ``model``, and ``digests`` by product.
+        rank: The number of this rank.
+        key: The name of the product.
     """
     alike = [index for index, one in enumerate(said) if one["model"] == said[rank]["model"]]
     odd, disputed = dissenters([said[index]["digests"].get(key, "") for index in alike])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measure copies between pinned host memory and each GPU, both ways, one GPU after the other.
+"""Measure copies between pinned host memory and each GPU, both ways, one GPU after another.
 
-The host buffer lies in the memory nearest to the GPU. Random data go from the GPU to the host and back, and
-are compared with what was sent.
+The host buffer is in the memory nearest to the GPU. Random data goes from the GPU to the host and back,
+and is compared with the original.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks: one, which visits the GPUs in turn (they may share a link)."""
+    """Return one rank, which measures the GPUs one after another, because they may share a link."""
     if options.device == "cpu" or options.gpus == 0:
         raise common.Refusal(
             common.EXIT_USAGE, "host-device bandwidth needs a GPU; without one nothing is measured"
@@ -42,7 +42,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def local_cpus(gpu: Gpu) -> set[int]:
-    """Return the CPUs nearest to the GPU, by the kernel's data; else an empty set."""
+    """Return the CPUs nearest to the GPU from the kernel's data, or an empty set."""
     properties = torch.cuda.get_device_properties(gpu.index)
     try:
         where = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
@@ -55,7 +55,7 @@ def local_cpus(gpu: Gpu) -> set[int]:
 
 @contextlib.contextmanager
 def near(gpu: Gpu) -> Iterator[None]:
-    """Run on the CPUs nearest to the GPU, so that memory touched first here is near it, too."""
+    """Run on the CPUs nearest to the GPU, so that memory first used here is near it too."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, local_cpus(gpu) & before or before)
     try:
@@ -68,7 +68,8 @@ def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[list[float], lis
     """Return samples of the seconds to the device and to the host, and the number of wrong bytes."""
     device = torch.device("cuda", gpu.index)
     torch.cuda.set_device(device)
-    # Drawn and compared on the GPU, which takes milliseconds; on the host it took longer than all copies.
+    # Make and compare the data on the GPU, which takes milliseconds. On the host, it took longer than
+    # all copies.
     origin = torch.empty(size_bytes // 8, dtype=torch.int64, device=device).random_(-(2**63), None)
     remote = torch.zeros_like(origin)
     with near(gpu):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measure memory bandwidth: copy (b = a) and triad (c = a + s b), counting bytes read and written.
+"""Measure memory bandwidth with copy (b = a) and triad (c = a + s b), from bytes read and written.
 
-One process per GPU, all at once, or the CPU with all its threads. The arrays are far larger than any
-cache and hold random data; every value written is checked.
+There is one process per GPU, all at once, or the CPU with all its threads. The arrays are far larger
+than any cache and contain random data. Every written value is checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def array_bytes(options: argparse.Namespace, device: torch.device) -> int:
-    """Return the size of one array; three of them must fit with room to spare."""
+    """Return the size of one array. Three of them must fit with room to spare."""
     if device.type == "cuda":
         return min((options.size_mib or 4096) << 20, torch.cuda.mem_get_info(device)[0] // 5)
     return (options.size_mib or 256) << 20

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measure copies from each GPU to each other GPU of the node: one way, both ways, and all pairs at once.
+"""Measure copies between the GPUs of a node, one way, both ways, and with all pairs at once.
 
-The data are random, and compared after every copy. A single GPU has no pairs: the probe reports that and
+The data is random, and compared after every copy. A single GPU has no pairs; the probe reports this and
 measures nothing.
 """
 
@@ -23,7 +23,7 @@ if common.IS_RANK:
 TOGETHER = ("both_ways", "all_at_once")
 FEWEST_COPIES, MOST_COPIES = 5, 40
 GATE_CYCLES = 100_000
-"""Delay of copies that start together, for each that has to be queued: about 50 µs."""
+"""Delay before copies that start together, in cycles for each copy to be queued (about 50 µs)."""
 
 Pair = tuple[Gpu, Gpu]
 
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Return the number of ranks: one, which drives all GPUs."""
+    """Return one rank, which drives all GPUs."""
     if options.device == "cpu" or options.gpus == 0:
         raise common.Refusal(common.EXIT_USAGE, "peer bandwidth needs GPUs; without one nothing is measured")
     if options.size_mib < 1:
@@ -58,7 +58,7 @@ def ordered_pairs(gpus: list[Gpu]) -> list[Pair]:
 
 
 def rounds(gpus: list[Gpu], how: str) -> list[list[Pair]]:
-    """Return which pairs copy at the same time: of two GPUs both, or all of all GPUs."""
+    """Return which pairs copy at the same time, as both directions of two GPUs, or all pairs of all GPUs."""
     pairs = ordered_pairs(gpus)
     if how == "all_at_once":
         return [pairs] if pairs else []
@@ -72,7 +72,7 @@ def labels_of(pair: Pair) -> dict[str, str]:
 
 
 def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
-    """Return the slowest pair, and the fraction by which it is slower than the median of all."""
+    """Return the slowest pair, and by which fraction it is slower than the median."""
     pair = min(rates, key=lambda one: rates[one])
     return pair, 1 - rates[pair] / statistics.median(rates.values())
 
@@ -111,7 +111,7 @@ class Copy:
 
 
 def copy_together(copies: list[Copy], count: int) -> list[float]:
-    """Run copies of several pairs at once; return the seconds that each pair's took."""
+    """Run copies of several pairs at once. Return the seconds of each pair."""
     for copy in copies:
         copy.got.zero_()
     for device in {copy.here for copy in copies} | {copy.there for copy in copies}:
@@ -155,7 +155,7 @@ def say_slowest(name: str, rates: dict[str, float]) -> None:
 def one_by_one(
     pairs: list[Pair], sent: dict[int, torch.Tensor], seconds: float, log: Log
 ) -> dict[str, float]:
-    """Measure one pair at a time, one way; return the rates in GB/s by pair."""
+    """Measure one pair at a time, one way. Return the rates in GB/s by pair."""
     rates: dict[str, float] = {}
     for done, pair in enumerate(pairs):
         source, target = pair

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Find silent data corruption: eight data paths on every SM of every GPU, memory, and copies between GPUs.
+"""Find silent data corruption on eight data paths of every SM of every GPU, in memory, and in copies.
 
-One process per GPU. A path is a kernel whose blocks all compute the same words; each SM that differs is
-named. FMAs, atomics, and products of whole numbers on tensor cores are held against what the CPU computes;
-products of all bits and special functions against the golden table, else against the node's other GPUs of the
-model. Launches are repeated for the given time, all paths in turn, and compared on the device: the log states
-the share of launches at which a fault would have been seen. Most of the memory holds a pattern meanwhile, and
-other patterns after that.
+There is one process per GPU. A path is a kernel whose blocks all compute the same words, and each SM
+with different words is reported. FMAs, atomics, and integer products on tensor cores are compared with
+the CPU's results. Products of all bits and special functions are compared with the golden table, or else
+with the node's other GPUs of the model. Launches of all paths are repeated in turn for the given time,
+and compared on the device. The log states the share of launches at which a fault would have been found.
+Meanwhile, most of the memory holds a pattern, and afterwards other patterns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if common.IS_RANK:
     import torch
 
 LEAST_LAUNCHES = 5000
-"""Every path has so many, however slow the GPU: a fault in one of 1,000 is missed once in 150 runs."""
+"""Smallest number of launches of a path, however slow the GPU is. With it, a fault in one of 1,000
+launches is missed once in 150 runs."""
 LEAST_MEMORY = 0.8
 """The share of the memory that has to hold patterns."""
 SLICE = 500
@@ -39,7 +40,8 @@ MEMORY_SHARE = 0.95
 """The share of the memory that is free at the start to fill with patterns."""
 CHUNK_BYTES = 2 << 30
 PATTERNS = 8
-"""Kinds of ``pattern`` in sdc_kernels.cu: address, checkerboard, walking bit, number; each also inverted."""
+"""Number of kinds of ``pattern`` in sdc_kernels.cu (address, checkerboard, walking bit, number, and each
+inverted)."""
 COPIED_BYTES = 256 << 20
 MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
 """As ``Report`` in sdc_kernels.cu."""
@@ -48,7 +50,7 @@ SHOWN_RECORDS = 8
 TIMEOUT_S = 120.0
 """The longest wait of GPUs for each other's answers."""
 FIRST_WITH = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
-"""The compute capability from which on GPUs have the format; all have the other paths."""
+"""First compute capability of GPUs with a format. All GPUs have the other paths."""
 CPU_STEPS, CPU_LAUNCHES = 32, 3
 
 
@@ -70,7 +72,7 @@ class Report:
         self.data = torch.zeros(size, dtype=torch.int32, device=device)
 
     def by_sm(self, which: int) -> dict[int, int]:
-        """Return one of the counts by SM, those above 0."""
+        """Return one kind of count by SM, without zeros."""
         counts = self.data[which * MOST_SMS : (which + 1) * MOST_SMS].tolist()
         return {sm: count & sdc_paths.MASK for sm, count in enumerate(counts) if count}
 
@@ -93,7 +95,7 @@ class Report:
 
 @functools.lru_cache
 def compiled(capability: tuple[int, int]) -> tuple[bytes, str]:
-    """Return machine code for a compute capability, and what made it."""
+    """Return machine code for a compute capability, and the compiler that made it."""
     compiler = sdc_cuda.Compiler(str(torch.version.cuda), sdc_cuda.SOURCE.read_text())
     return compiler.compile(capability), compiler.software
 
@@ -124,7 +126,8 @@ class GpuPaths:
         self.launched = dict.fromkeys(self.paths, 0)
 
     def _blocks_per_sm(self, name: str) -> int:
-        # Twice what fits at once: an SM that is done early gets more, and none is left out.
+        # Launch twice the number that fits at once. An SM that finishes early gets more, and none is
+        # left out.
         return 2 * max(1, self.kernels.blocks_per_sm(name, sdc_paths.THREADS))
 
     def queue(self, name: str, blocks: int, *values: Any) -> None:
@@ -172,7 +175,10 @@ class GpuPaths:
 
 
 class CpuPaths:
-    """The same on a CPU, small: it is one SM, and shows that the program works."""
+    """Run the same paths on a CPU, in a small form.
+
+    The CPU counts as one SM, and shows that the program works.
+    """
 
     software = "cpu"
     sms = slice = 1
@@ -246,7 +252,7 @@ class Memory:
 
 
 def fill(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int) -> None:
-    """Queue the writing of a pattern whose first word has a number."""
+    """Queue a kernel that writes a pattern. The first word has a given number."""
     count = ctypes.c_uint64(chunk.numel())
     gpu.queue("fill", 8 * gpu.sms, pointer(chunk), count, ctypes.c_uint64(first), ctypes.c_uint32(kind))
 
@@ -258,9 +264,10 @@ def check(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int, report: Rep
 
 
 class Answers:
-    """A GPU's first answer on each path, and the answer that it is compared with.
+    """Hold a GPU's first answer on each path, and the answer to compare it with.
 
-    ``odd`` counts sets whose answer is not what a CPU computes, ``digests`` are of the answers that none can.
+    ``odd`` counts sets with an answer that differs from the CPU's. ``digests`` are of the answers that
+    no CPU can compute.
     """
 
     def __init__(self) -> None:
@@ -311,9 +318,10 @@ def say_unproven(path: str, device: str, why: str, log: Log) -> None:
 
 
 def report_counts(path: str, counts: Counts, least: int, log: Log, labels: dict[str, str]) -> None:
-    """Log which SMs a path met, how often, and how many words differed.
+    """Log which SMs a path ran on, how often, and how many words differed.
 
-    If an SM ran fewer launches than ``least``, their number is not a measurement: nothing is proven of it.
+    If an SM ran fewer launches than ``least``, their number is not a measurement, because it proves
+    nothing.
     """
     labels = {"path": path, **labels}
     device, met, fewest = labels.get("gpu", "the CPU"), len(counts.blocks), counts.fewest_launches
@@ -345,7 +353,10 @@ def report_memory(memory: Memory, log: Log, labels: dict[str, str]) -> None:
 
 
 def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) -> None:
-    """Log the first differences: launch, SM, thread or word, set or pattern, and the bits that differ."""
+    """Log the first differences.
+
+    Each has launch, SM, thread or word, set or pattern, and the bits that differ.
+    """
     for record in report.records():
         log.event("sdc_difference", {"path": path, **record, "labels": labels})
 
@@ -353,7 +364,7 @@ def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) 
 def report_odd(
     answers: Answers, said: list[dict[str, Any]], rank: Rank, software: str, log: Log, labels: dict[str, str]
 ) -> None:
-    """Log of each path how many answers are others than they have to be, or nothing if that is not known."""
+    """Log how many answers of each path are wrong. Log nothing if that is unknown."""
     model, device = str(said[rank.index]["model"]), labels.get("gpu", "the CPU")
     golden = sdc_answers.read_golden()
     for path, count in answers.odd.items():
@@ -403,7 +414,7 @@ def make_paths(device: torch.device) -> GpuPaths | CpuPaths:
     """Return the paths of a device.
 
     Raises:
-        Refusal: Its kernels cannot be compiled: nothing is proven.
+        Refusal: Its kernels cannot be compiled, so nothing is proven.
     """
     if device.type != "cuda":
         return CpuPaths()
@@ -414,7 +425,7 @@ def make_paths(device: torch.device) -> GpuPaths | CpuPaths:
 
 
 def hold_gpu(gpu: GpuPaths, seconds: float, progress: Callable[[float], None]) -> Memory:
-    """Repeat the paths of a GPU while its memory holds a pattern; then check the other patterns."""
+    """Repeat the paths of a GPU while its memory holds a pattern. Then check the other patterns."""
     memory = Memory(gpu)
     memory.fill(0)
     hold(gpu, seconds, LEAST_LAUNCHES, progress)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Run a training-like load, and watch each GPU second by second.
+"""Run a load like a training, and watch each GPU every second.
 
-One process per GPU. A step computes bf16 products, attention and memory traffic while the host sends data;
-of several GPUs it ends with an all-reduce, which is not part of the step's computing time, so that a slow GPU
-is named and not all of them. Steps are queued ahead: a host that is late shows in no figure. Each second the
-reasons for low clocks, temperature and power are read, and the last product is compared with the first one.
+There is one process per GPU. A step has bf16 products, attention and memory traffic while the host sends
+data. With several GPUs, it ends with an all-reduce, which does not count as computing time, so that a
+slow GPU can be identified. Steps are queued ahead, so that a slow host does not affect the numbers. Each
+second, the reasons for low clocks, the temperature and the power are read, and the last product is
+compared with the first.
 
-With ``--notes`` the seconds are kept on disk (soak_resume.py), and a load that was killed, or whose node
-restarted, is continued. It warms up again: these seconds count as no time, but what they show counts.
+With ``--notes``, the seconds are stored on disk (soak_resume.py), and a load that was killed, or whose
+node restarted, is continued. It warms up again. These seconds do not count as time, but faults in them
+count.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ from common import HIGHER, LOWER, Gpu, Log, Rank
 from soak_resume import DamagedError, Found, Keeper, Kept, Session
 from soak_series import Window
 
-# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+# cuBLAS reads this when it starts. Without it, its results may differ from run to run.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if common.IS_RANK:
     import torch
 
 WINDOW_S = 1.0
 QUEUED_STEPS = 4
-"""Steps that wait on the GPU: about 0.2 s."""
+"""Number of steps that are queued on the GPU, about 0.2 s."""
 USUAL_STEPS = 200
 """The number of latest steps that set the usual time."""
 SETTLE_SHARE = 0.2
@@ -55,19 +57,19 @@ PROGRAMS = (
     *("probe_soak.py", "soak_resume.py", "soak_series.py"),
     *("probe_gemm.py", "samples.py", "common.py"),
 )
-"""The programs that decide what a second of the load contains and how it is judged."""
+"""The programs that determine what a second of the load contains and how it is judged."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a step.
+    """Describe the size of a step.
 
     Args:
-        size: Rows and columns of the products.
-        products: Products of a step.
-        attention: Batch, heads, tokens and width of a head.
-        memory_mib: Size of each of the three arrays of the memory traffic.
-        sent_mib: Data that the host sends meanwhile.
+        size: The number of rows and columns of the products.
+        products: The number of products in a step.
+        attention: The batch, heads, tokens and width of a head.
+        memory_mib: The size of each of the three arrays of the memory traffic.
+        sent_mib: The amount of data that the host sends meanwhile.
     """
 
     size: int
@@ -145,7 +147,7 @@ class Load:
         self.reduced = torch.ones((REDUCED_MIB << 20) // 4, device=device) if reduced else None
 
     def compute(self) -> None:
-        """Queue what is timed of a step."""
+        """Queue the part of a step that is timed."""
         with torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext():
             self.got.copy_(self.sent, non_blocking=True)
         for _ in range(self.shape.products):
@@ -159,7 +161,10 @@ class Load:
             torch.distributed.all_reduce(self.reduced, op=torch.distributed.ReduceOp.AVG)
 
     def compare(self) -> None:
-        """Queue the comparison of the last product with the first; the first call keeps it."""
+        """Queue the comparison of the last product with the first.
+
+        The first call stores the first product.
+        """
         if self.first is None:
             self.first = self.out.clone()
         else:
@@ -169,14 +174,14 @@ class Load:
             self.compared.record()
 
     def wrong_values(self) -> int:
-        """Return how many values differed, over all comparisons; wait for the last comparison only."""
+        """Return how many values differed in all comparisons. Wait only for the last comparison."""
         if self.compared:
             self.compared.synchronize()
         return int(self.counted.item())
 
 
 class Timer:
-    """The time of a queued step: by events of the GPU, or by the clock on a CPU, where nothing queues."""
+    """Time a queued step with events of the GPU, or with the clock of a CPU, which does not queue."""
 
     def __init__(self, device: torch.device, compute: Callable[[], None]) -> None:
         self.events: list[Any] = []
@@ -192,7 +197,7 @@ class Timer:
             self.took_s = time.perf_counter() - began
 
     def seconds(self) -> float:
-        """Wait until the step has computed; return its seconds."""
+        """Wait until the step has computed, and return its seconds."""
         if self.events:
             self.events[1].synchronize()
             return float(self.events[0].elapsed_time(self.events[1])) / 1e3
@@ -201,7 +206,7 @@ class Timer:
 
 @dataclass
 class Watch:
-    """The state of one GPU's measurement so far: what is kept of it, and its queries."""
+    """Hold the state of one GPU's measurement, with its samples and queries."""
 
     shape: Shape
     nvml: samples.Nvml | None
@@ -217,7 +222,7 @@ class Watch:
         return self.keeper.kept
 
     def take(self, since_s: float, seconds: float, steps_s: list[float]) -> Window:
-        """Keep a window and the times of its steps; return it."""
+        """Store a window and the times of its steps. Return the window."""
         usual_s = statistics.median(self.recent_s) if len(self.recent_s) >= QUEUED_STEPS else 0.0
         stalls = soak_series.count_stalls(steps_s, usual_s)
         self.recent_s.extend(steps_s)
@@ -236,9 +241,10 @@ class Watch:
 
 
 class Lines:
-    """Logs windows as samples, which reports draw; of a long run several as one.
+    """Log windows as samples for reports. A long run combines several windows.
 
-    Of a load that was interrupted each states its second: the log's own times are those of its last session.
+    After an interruption, each states its second, because the log's own times are those of the last
+    session.
     """
 
     def __init__(self, log: Log, name: str, kept: Kept) -> None:
@@ -267,7 +273,7 @@ class Lines:
 def session_of(
     options: argparse.Namespace, rank: Rank, found: list[Gpu], nvml: samples.Nvml | None
 ) -> Session:
-    """Return what this session runs on and with, and the counters before it."""
+    """Return the hardware and software of this session, and the counters before it."""
     about = {
         "gpus": common.gpu_uuids(found) or "the CPU",
         "gpu": found[rank.local].uuid if found else "the CPU",
@@ -297,7 +303,7 @@ def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespa
 
 
 def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
-    """Log from where the load starts, with what the log of an interrupted one does not have."""
+    """Log from where the load starts, with the data that the log of the interrupted load does not have."""
     if found.damage:
         why = f"{found.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
         log.event("unproven", {"what": "the soak that was interrupted", "why": why})
@@ -313,7 +319,7 @@ def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
             f"a soak was interrupted; it is continued: {found.counted_s:.0f} of {asked_s:g} s are measured. "
             "Its GPUs warm up again first"
         )
-        # The log that had them is that of the interrupted run.
+        # The log with these states belongs to the interrupted run.
         for state in (one for session in kept.sessions for one in session.states):
             log.event("gpu_state", state)
 
@@ -324,7 +330,10 @@ def settle_seconds(seconds: float) -> float:
 
 
 def nvml_of(uuid: str) -> samples.Nvml | None:
-    """Return how to ask of a GPU, or None if NVML is missing or does not know it: its seconds are unread."""
+    """Return the NVML access to a GPU.
+
+    Return None if NVML is missing or does not know the GPU. Its seconds are then not read.
+    """
     try:
         asked = samples.Nvml([uuid])
     except (OSError, AttributeError):
@@ -333,7 +342,10 @@ def nvml_of(uuid: str) -> samples.Nvml | None:
 
 
 def steps_of_window(load: Load, rank: Rank) -> int:
-    """Return how many steps take about a second: the same number on all ranks, which reduce after each."""
+    """Return the number of steps in about a second.
+
+    All ranks have the same number, because they reduce after each step.
+    """
     for _ in range(QUEUED_STEPS):
         timer = Timer(load.device, load.compute)
         step_s = timer.seconds()
@@ -344,13 +356,14 @@ def steps_of_window(load: Load, rank: Rank) -> int:
 
 
 def run_steps(load: Load, waiting: deque[Timer], number: int, until: float) -> list[float]:
-    """Queue so many steps, behind those that wait on the GPU; return the seconds of those that ended.
+    """Queue a number of steps after those that wait on the GPU. Return the seconds of ended steps.
 
     Args:
         load: The load of this rank.
-        waiting: The queued steps; a GPU keeps :data:`QUEUED_STEPS` of them.
-        number: How many to queue.
-        until: A CPU stops here: if others use it, steps may be far slower than when they were counted.
+        waiting: The queued steps. A GPU keeps :data:`QUEUED_STEPS` of them.
+        number: The number of steps to queue.
+        until: The time at which a CPU stops. If other processes use it, steps may be far slower than
+            when they were counted.
     """
     on_gpu = load.device.type == "cuda"
     steps_s: list[float] = []
@@ -365,10 +378,10 @@ def run_steps(load: Load, waiting: deque[Timer], number: int, until: float) -> l
 
 
 def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
-    """Run the load; yield a window after each of so many steps.
+    """Run the load, and yield a window after each group of steps.
 
-    A GPU's window is read after the next one has started. Its comparison has ended then, and the GPU computes
-    the queued steps while its sensors and counters are read and written to the disk.
+    A GPU's window is read after the next one has started. Its comparison has then ended, and the GPU
+    computes queued steps while its sensors and counters are read and written to the disk.
     """
     on_gpu = load.device.type == "cuda"
     ahead = min(steps, QUEUED_STEPS + 1) if on_gpu else 0
@@ -390,7 +403,7 @@ def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
 
 
 def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Hold the load until all ranks have measured for the time asked for, and log its windows."""
+    """Run the load until all ranks have measured for the requested time, and log its windows."""
     name = f"{rank.local}" if load.device.type == "cuda" else "cpu"
     lines = Lines(log, name, watch.kept) if options.sampling == "on" else None
     if lines:
@@ -407,7 +420,7 @@ def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log:
 
 
 def report(watch: Watch, log: Log, labels: dict[str, str]) -> float:
-    """Log the results of the seconds; return the settled speed in TFLOP/s."""
+    """Log the results of the seconds. Return the speed in TFLOP/s after settling."""
     kept, settle_s = watch.kept, watch.settle_s
     rate = soak_series.mean_rate(kept.windows, settle_s)
     if rate is not None:
@@ -428,7 +441,7 @@ def report(watch: Watch, log: Log, labels: dict[str, str]) -> float:
 
 
 def report_gaps(kept: Kept, log: Log) -> None:
-    """Log each interruption of the load: how long it was, and whether the node restarted."""
+    """Log each interruption of the load, with its length and whether the node restarted."""
     for number, (gap_s, restarted) in enumerate(kept.gaps(), 1):
         labels = {"interruption": f"{number}", "boot": "another" if restarted else "same"}
         log.measurement("soak_gap", gap_s, "s", **labels)
@@ -452,8 +465,9 @@ def report_readings(watch: Watch, log: Log, labels: dict[str, str]) -> None:
 
 
 def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> None:
-    """Log the share by which this GPU is slower than its node's median; the ranks exchange it by a file, not
-    by a GPU.
+    """Log the share by which this GPU is slower than its node's median.
+
+    The ranks exchange their speeds through a file, not through a GPU.
     """
     usual = statistics.median_high(common.exchange_by_file(rate, rank, "soak", TIMEOUT_S))
     if usual > 0:
@@ -461,9 +475,9 @@ def report_lag(rate: float, rank: Rank, log: Log, labels: dict[str, str]) -> Non
 
 
 def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: Rank, log: Log) -> bool:
-    """Start the session, after those of an earlier load or as the first.
+    """Start the session, after those of an earlier load or as the first one.
 
-    Return False if samples of an earlier load are damaged: what it showed is not known.
+    Return False if samples of an earlier load are damaged, because its results are then unknown.
     """
     kept, mine = look_for_earlier(keeper, session, options)
     said = common.exchange_by_file(dataclasses.asdict(mine), rank, "earlier", TIMEOUT_S)
@@ -480,10 +494,10 @@ def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: R
 
 
 def open_keeper(options: argparse.Namespace, rank: Rank) -> Keeper:
-    """Return what keeps the samples of a rank.
+    """Return the object that stores the samples of a rank.
 
     Raises:
-        Refusal: Another soak keeps its samples there.
+        Refusal: Another soak stores its samples there.
     """
     folder = options.notes if options.sampling == "on" else None
     line_s = min(soak_resume.LINE_S, options.seconds / LINES_OF_RUN)
@@ -525,7 +539,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def main() -> int:
-    """Run as supervisor or rank; note a load that failed by itself, which no later one continues."""
+    """Run as supervisor or rank. Note a load that failed by itself, which is never continued."""
     started = time.time()
     status = common.run("probe_soak", parser(), plan, probe, gpu_states=True)
     if not common.IS_RANK:

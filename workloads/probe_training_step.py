@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Train a small network for a few steps, the same on every device, and log a digest of the result.
 
-There is one process per GPU; they do not exchange data. Data and first weights are made on the CPU from one
-seed, only deterministic kernels run, so that devices of one model with the same software end with the same
-bits. A device that does not computes wrongly, and nothing else shows it. Speed is not measured.
+There is one process per GPU, and they do not exchange data. Data and first weights are made on the CPU
+from one seed, and only deterministic kernels run, so that devices of one model with the same software
+end with the same bits. A device with other bits computes wrongly, which no other check would find. The
+speed is not measured.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import common
 from common import Log, Rank
 
-# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+# cuBLAS reads this when it starts. Without it, its results may differ from run to run.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if common.IS_RANK:
     import torch
@@ -43,7 +44,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def network(width: int) -> torch.nn.Sequential:
-    """Return the network on the CPU: products, a norm, and a function of every value."""
+    """Return the network on the CPU, with products, a norm, and a function of every value."""
     layers: list[torch.nn.Module] = []
     for _ in range(LAYERS):
         layers += [torch.nn.Linear(width, width), torch.nn.LayerNorm(width), torch.nn.GELU()]
@@ -59,7 +60,7 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def train(device: torch.device, seed: int, steps: int, width: int) -> tuple[str, float]:
-    """Train on one device; return the digest of the weights and the last loss."""
+    """Train on one device. Return the digest of the weights and the last loss."""
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(seed)
@@ -86,7 +87,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     device, found = common.begin_probe(options, rank, log)
     width = options.width or (GPU_WIDTH if found else CPU_WIDTH)
     got, loss = train(device, options.seed, options.steps, width)
-    # Properties in which correct devices may differ: only devices with the same ones are compared.
+    # Correct devices may differ if these properties differ, so only devices with the same ones are
+    # compared.
     alike = [found[rank.local].name if found else torch.backends.cpu.get_cpu_capability()]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
     alike += [f"width {width}", f"steps {options.steps}", f"seed {options.seed}"]

@@ -39,7 +39,7 @@ GRACE_S = 10.0
 
 
 class NotMet(Exception):  # noqa: N818  (reads as what it is)
-    """The nodes did not meet. The text names the missing nodes and the remedy."""
+    """Report that the nodes did not meet. The text has the missing nodes and the remedy."""
 
 
 class Line:
@@ -48,7 +48,7 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._rest = b""
-        # A node that lost its power sends nothing; without this it would never be noticed.
+        # A node without power sends nothing. Without this, its loss would never be noticed.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -58,7 +58,7 @@ class Line:
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self, seconds: float | None) -> dict[str, object]:
-        """Return the next words, or {} if the other side has gone.
+        """Return the next message, or {} if the other side has gone.
 
         Raises:
             socket.timeout: None came in time.
@@ -80,8 +80,8 @@ class Line:
 
 
 def carried(interface: str) -> dict[str, int | None]:
-    """Return the bytes that an interface has carried so far."""
-    # Not /sys, which may be that of another network namespace.
+    """Return the number of bytes that an interface has carried so far."""
+    # Do not read /sys, which may belong to another network namespace.
     with open("/proc/net/dev") as stream:
         for line in stream:
             name, colon, rest = line.partition(":")
@@ -110,7 +110,7 @@ def pour(connection: socket.socket, until: float) -> None:
 
 
 def drain(connection: socket.socket, counts: list[int], times: list[float]) -> None:
-    """Receive until the other side ends; note bytes and the moment of the last."""
+    """Receive until the other side ends. Note the number of bytes and the time of the last one."""
     buffer = bytearray(CHUNK)
     got = 0
     with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def in_threads(work: list[threading.Thread]) -> None:
 
 
 def receive(connections: list[socket.socket]) -> float:
-    """Return the bytes a second that came over connections together."""
+    """Return the bytes per second that came over all connections together."""
     counts: list[int] = []
     times: list[float] = []
     began = time.monotonic()
@@ -172,7 +172,7 @@ def closed(connections: list[socket.socket]) -> None:
 
 
 class First:
-    """The first node: it waits for the others, measures, and learns how they end."""
+    """Act as the first node, which waits for the others, measures, and collects how they end."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.peers = list(point["peers"])  # type: ignore[call-overload]
@@ -206,7 +206,7 @@ class First:
                     self.lines[name] = line
 
     def measure(self) -> list[dict[str, object]]:
-        """Return the bandwidth to and from each other node, in bytes a second.
+        """Return the bandwidth to and from each other node in bytes per second.
 
         Raises:
             NotMet: A node is gone.
@@ -229,7 +229,7 @@ class First:
         return found
 
     def go(self) -> str:
-        """Ask all to start; return where their ranks meet."""
+        """Signal all nodes to start. Return the address at which their ranks meet."""
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
         for line in self.lines.values():
@@ -291,7 +291,7 @@ class Program:
         self.why = ""
 
     def end(self, why: str) -> None:
-        """End it because of something that happened elsewhere; the first reason counts."""
+        """End the program because of an event on another node. The first reason is kept."""
         if self.process.poll() is None and not self.why:
             self.why = why
             self.process.terminate()
@@ -299,7 +299,7 @@ class Program:
 
 
 def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> None:
-    """Receive how another node ends; end the own program if it failed."""
+    """Receive how another node ends. End this node's program if the other one failed."""
     try:
         answer = line.hear(None)
     except (OSError, ValueError):
@@ -329,7 +329,7 @@ def environment(point: dict[str, object]) -> dict[str, str]:
 
 
 def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]) -> int:
-    """Meet, measure, run; return the exit status."""
+    """Meet, measure and run. Return the exit status."""
     nodes = len(list(point["peers"]))  # type: ignore[call-overload]
     rendezvous, lines = meet_others(options, point, noted) if nodes > 1 else ("", {})
     argv = list(options.program)
@@ -362,7 +362,10 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
 def meet_others(
     options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]
 ) -> tuple[str, dict[str, Line]]:
-    """Return where the ranks meet, and the lines to the other nodes; the first node measures them."""
+    """Return where the ranks meet, and the connections to the other nodes.
+
+    The first node also measures these.
+    """
     if options.node_rank != 0:
         other = Other(point, options.port)
         rendezvous = other.meet()
@@ -389,7 +392,7 @@ def end_on_signals(program: Program) -> None:
 def start_watches(
     lines: dict[str, Line], program: Program, ends: dict[str, object]
 ) -> list[threading.Thread]:
-    """Watch each other node in a thread; how it ended is noted in ``ends``."""
+    """Watch each other node in a thread. ``ends`` has how each one ended."""
     watches = [
         threading.Thread(target=watch, args=(name, line, program, ends), daemon=True)
         for name, line in lines.items()
@@ -400,7 +403,7 @@ def start_watches(
 
 
 def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:
-    """Wait until the first node's launcher has ended; return its status."""
+    """Wait until the first node's launcher has ended, and return its status."""
     line = next(iter(lines.values()))
     answer = line.hear(None)
     noted["after"] = carried(str(point["interface"]))

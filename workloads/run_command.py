@@ -1,7 +1,8 @@
-"""Run a program that is on the node, and state which file it was.
+"""Run a program of the node, and state which file it was.
 
-The benchmark's definition names it (`launch.command`). Its output goes to the log unchanged, behind one line
-with its path and digest: numbers of another build are another program's. Standard library, Python 3.8.
+`launch.command` of the benchmark's definition has the program. Its output goes to the log unchanged,
+after one line with its path and digest, because another build is another program. Standard library,
+Python 3.8.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 
 MISSING = 9
-"""Exit status where the program is not on the node: nothing is proven either way."""
+"""Exit status if the program is not on the node. It proves neither success nor failure."""
 
 
 def digest_of(path: str) -> str:
@@ -27,7 +28,7 @@ def digest_of(path: str) -> str:
 
 
 def main(command: list[str]) -> int:
-    """Run the command; return the exit status: 0 only if it ended with 0."""
+    """Run the command. Return the exit status, which is 0 only if the command's is 0."""
     if not command:
         print("rackproof: no command to run: the definition's `launch.command` is empty", flush=True)
         return 2

@@ -1,7 +1,8 @@
-"""Sample the GPUs and the network during a run: utilisation, power, temperature, clocks, traffic.
+"""Sample the GPUs and the network during a run.
 
-Standard library only. The supervisor samples in a thread of its own, through NVML, where the driver has it;
-without GPUs nothing is sampled. A call that hangs in the driver costs samples and nothing else.
+The samples have utilisation, power, temperature, clocks and traffic. Standard library only. The
+supervisor samples in a separate thread through NVML, if the driver has it. Without GPUs, nothing is
+sampled. A call that hangs in the driver only costs samples.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _CORRECTED, _UNCORRECTED, _SINCE_BOOT = 0, 1, 0
 _MEMORY_CLOCK = 2
 _MOST_LINKS = 18
 _LINK_COUNTERS = (0, 1, 2)
-"""NVML's counters of an NVLink's replays, recoveries, and flits with a wrong checksum, as ``nvidia-smi nvlink
--e`` shows them. Two others, of data (3) and ECC (4), count bits that the link itself corrected: they grew by
-6,000 and 30,000 on two healthy H100 in a soak of 80 s, while these three stayed 0.
-"""
+"""NVML's counters of an NVLink's replays, recoveries, and flits with a wrong checksum, as in
+``nvidia-smi nvlink -e``. Two others, of data (3) and ECC (4), count bits that the link itself corrected.
+They grew by 6,000 and 30,000 on two healthy H100 in a soak of 80 s, while these three remained 0."""
 _NO_LINK = (2, 3)
-"""NVML answers so for a link that a GPU lacks: an invalid argument, or not supported if it has none."""
+"""NVML's answers for a link that a GPU lacks. They are an invalid argument, or not supported if it has
+no links."""
 COUNTERS = ("ecc_corrected", "ecc_uncorrected", "pcie_replay", "nvlink")
 """Keys of :meth:`Nvml.read_counters` that only grow."""
 _NETWORK = Path("/sys/class/net")
@@ -39,7 +40,7 @@ class _Utilisation(ctypes.Structure):
 
 
 class Nvml:
-    """The few questions that are put to NVML; an answer that fails is left out.
+    """Query NVML. An answer that fails is left out.
 
     Raises:
         OSError: There is no NVML here, or it does not start.
@@ -79,10 +80,10 @@ class Nvml:
         return found
 
     def read_counters(self) -> dict[str, float]:
-        """Return the counters and constants of the first GPU: errors, energy (J), slowdown (°C).
+        """Return the first GPU's counters and constants (errors, energy in J, slowdown in °C).
 
-        ``nvlink`` are errors of all its links together: 0 of a GPU that has no link. It is left out if there
-        are links and NVML does not show their errors.
+        ``nvlink`` is the sum of errors of all its links, and 0 for a GPU without links. It is left out
+        if there are links and NVML does not show their errors.
         """
         if not self._devices:
             return {}
@@ -137,7 +138,7 @@ class Nvml:
         return any(answer not in _NO_LINK for answer in answers)
 
     def read_settings(self) -> dict[str, str]:
-        """Return what sets the speed of the first GPU: driver, power limit (W) and clocks (MHz)."""
+        """Return what sets the speed of the first GPU, which is driver, power limit (W) and clocks (MHz)."""
         driver = ctypes.create_string_buffer(80)
         found: dict[str, str] = {}
         if self._library.nvmlSystemGetDriverVersion(driver, len(driver)) == 0:
@@ -162,8 +163,7 @@ class Links:
         self._before: dict[str, tuple[float, int]] = {}
 
     def read(self, now: float) -> list[dict[str, Any]]:
-        """Return the traffic of each interface with a known speed since the last call, in per cent of its
-        speed."""
+        """Return each interface's traffic since the last call, in per cent of its known speed."""
         found = []
         try:
             interfaces = sorted(one.name for one in self._folder.iterdir() if (one / "device").exists())
@@ -208,13 +208,13 @@ class Sampler:
                 every *= 2
 
     def stop(self) -> None:
-        """End the sampling; a thread that hangs in the driver is left behind."""
+        """End the sampling. A thread that hangs in the driver is left behind."""
         self._end.set()
         self._thread.join(1.0)
 
 
 def start(uuids: list[str], say: Callable[[dict[str, Any]], None]) -> Sampler | None:
-    """Start sampling these GPUs; return None if there are none, or no NVML."""
+    """Start sampling these GPUs. Return None if there are no GPUs or no NVML."""
     if not uuids:
         return None
     try:

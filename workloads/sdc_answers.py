@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Judge the answers of data paths: wrong SMs, wrong answers, and the share that was not seen.
+"""Judge the answers of data paths for wrong SMs, wrong answers, and what was not checked.
 
-Standard library only. Called with logs of ``probe_sdc.py``, of one node or a fleet, it names GPUs whose
+Standard library only. Called with logs of ``probe_sdc.py`` from one node or a fleet, it lists GPUs whose
 answers differ from the others', and prints the rows that the logs would add to ``sdc_golden.csv``.
 """
 
@@ -30,14 +30,14 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Counts:
-    """The counts of a GPU's SMs on one path, by SM.
+    """Hold the counts of a GPU's SMs on one path, by SM.
 
     Args:
         sms: The number of the GPU's SMs.
-        blocks: Blocks that gave words.
-        launches: Launches that an SM took part in.
-        wrong: Words that differed.
-        queued: Blocks that were asked for.
+        blocks: The number of blocks that returned words.
+        launches: The number of launches that an SM took part in.
+        wrong: The number of words that differed.
+        queued: The number of requested blocks.
     """
 
     sms: int
@@ -48,7 +48,7 @@ class Counts:
 
     @property
     def missed(self) -> int:
-        """Return how many SMs computed nothing on this path."""
+        """Return the number of SMs that computed nothing on this path."""
         return max(0, self.sms - len(self.blocks))
 
     @property
@@ -80,11 +80,11 @@ def differing(got: bytes, right: bytes) -> int:
 
 
 def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[bytes, dict[int, int]]:
-    """Return a GPU's answer to a set, and how many words of each SM are wrong.
+    """Return a GPU's answer to a set, and the number of wrong words of each SM.
 
     Args:
-        blocks: SM and words of each block. All computed the same.
-        right: The right words where they can be computed. Else what most blocks agree on counts.
+        blocks: The SM and the words of each block. All blocks computed the same.
+        right: The right words if they can be computed. Otherwise, the words of most blocks count.
     """
     answer = collections.Counter(words for _, words in blocks).most_common(1)[0][0]
     wrong: collections.Counter[int] = collections.Counter()
@@ -110,10 +110,10 @@ def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None
     """Return whether an answer is wrong, or None if there is nothing to compare it with.
 
     Args:
-        digest: Of the answers that no CPU can compute.
-        golden: The one that this model and software gave before.
-        alike: Those of all GPUs of the model in this node, this one's too. Without a majority all are odd,
-            for which is right is not known.
+        digest: The digest of the answers that no CPU can compute.
+        golden: The digest that this model and software gave before.
+        alike: The digests of all GPUs of the model in this node, including this one. Without a majority,
+            all are wrong, because it is unknown which is right.
     """
     if golden is not None:
         return digest != golden
@@ -148,14 +148,14 @@ def compare_fleet(
 ) -> tuple[dict[Key, str], list[str]]:
     """Compare answers of many GPUs, and of each GPU with itself.
 
-    The table's answer is right, or otherwise the one that more than half agree on.
+    The table's answer is right, or else the answer of more than half.
 
     Args:
-        rows: Answers with their ``gpu``.
-        golden: The table.
+        rows: The answers with their ``gpu``.
+        golden: The table of right answers.
 
     Returns:
-        The right digest of each key that has one, and what differs, in words.
+        The right digest of each key that has one, and texts about differences.
     """
     by_key: dict[Key, dict[str, set[str]]] = {}
     for row in rows:
@@ -174,7 +174,7 @@ def compare_fleet(
 
 
 def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the answers that a log states; none where anything was wrong in it, or it did not end well."""
+    """Return the answers in a log. Return none if the log has a fault or did not end well."""
     rows: list[dict[str, str]] = []
     ended = False
     for line in lines:
@@ -194,7 +194,7 @@ def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
 
 
 def main(logs: Sequence[str]) -> int:
-    """Compare the answers in logs, and print the rows that they would add; return the exit status."""
+    """Compare the answers in logs, and print the rows that they would add. Return the exit status."""
     golden = read_golden()
     rows: list[dict[str, str]] = []
     try:

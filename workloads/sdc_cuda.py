@@ -1,4 +1,4 @@
-"""CUDA kernels without a compiler on the node: by NVRTC, which PyTorch brings, and the driver."""
+"""Compile CUDA kernels without a compiler on the node, with PyTorch's NVRTC and the driver."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ import sdc_paths
 
 SOURCE = Path(__file__).resolve().with_name("sdc_kernels.cu")
 OPTIONS = ("--fmad=false", f"-DSTEPS={sdc_paths.STEPS}")
-"""No contraction of products and sums: the source states which operations are fused."""
+"""Compiler options. Products and sums are not contracted, because the source states which operations are
+fused."""
 _PLACES = ("nvidia/cu*/lib", "nvidia/cuda_nvrtc/lib", "torch/lib")
 """Places of the library in the wheels of PyTorch and of NVRTC, below a folder of packages."""
 
 
 class CudaError(Exception):
-    """NVRTC or the driver cannot do what was asked; the text has its own words."""
+    """Report what NVRTC or the driver cannot do. The text has its own message."""
 
 
 def nvrtc_names(cuda: str) -> list[str]:
-    """Return where NVRTC may be: as PyTorch loaded it, in the wheels, in a toolkit.
+    """Return the possible places of NVRTC, which are PyTorch, the wheels and a toolkit.
 
     Args:
-        cuda: The version that PyTorch was built for, such as ``13.0``.
+        cuda: The CUDA version of PyTorch, such as ``13.0``.
     """
     major = cuda.split(".")[0]
-    # libnvrtc-builtins, which it loads itself, and .alt lie beside it.
+    # libnvrtc-builtins, which it loads itself, and .alt are beside it.
     patterns = [f"{folder}/{place}/libnvrtc*.so.{major}*" for folder in sys.path for place in _PLACES]
     found = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
     own = [name for name in found if "builtins" not in name and ".alt." not in name]
@@ -52,11 +53,11 @@ def load_nvrtc(cuda: str) -> ctypes.CDLL:
 
 
 class Compiler:
-    """Compiles the kernels for one compute capability.
+    """Compile the kernels for one compute capability.
 
     Args:
-        cuda: The version that PyTorch was built for.
-        source: The kernels.
+        cuda: The CUDA version of PyTorch.
+        source: The source of the kernels.
     """
 
     def __init__(self, cuda: str, source: str) -> None:
@@ -158,11 +159,11 @@ class Kernels:
         """Queue a kernel on a stream.
 
         Args:
-            name: The kernel.
-            blocks: Their number.
-            threads: Of each block.
+            name: The name of the kernel.
+            blocks: The number of blocks.
+            threads: The number of threads in each block.
             stream: The handle of the stream.
-            values: Its arguments, each of a type of ctypes.
+            values: Its arguments, each with a type of ctypes.
         """
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
         grid = (blocks, 1, 1, threads, 1, 1)

@@ -1,6 +1,7 @@
-"""The data paths of ``sdc_kernels.cu`` on the CPU, by integers and IEEE arithmetic: the right words.
+"""Compute the right words of ``sdc_kernels.cu``'s data paths on the CPU.
 
-A set is one seed of data. A path's words are those of a block: one of 32 bits a thread, of each set.
+It uses integers and IEEE arithmetic. A set is one seed of data. The words of a path are those of a
+block, which are 32 bits of each thread for each set.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ if common.IS_RANK:
     import torch
 
 THREADS, STEPS, GROUP, SETS, RANDOM_SET, SLOTS = 256, 256, 8, 8, 4, 64
-"""As ``sdc_kernels.cu`` has them; sets from ``RANDOM_SET`` on hold values of all bits."""
+"""Constants as in ``sdc_kernels.cu``. Sets from ``RANDOM_SET`` on contain values of all bits."""
 MASK = 0xFFFFFFFF
 Words = Any
-"""A tensor of int64, shape (sets, 256): words of 32 bits, never negative."""
+"""A tensor of int64 with shape (sets, 256). Its words have 32 bits and are never negative."""
 
 
 def multiply(left: Words, right: int) -> Words:
@@ -34,7 +35,7 @@ def fold(digest: Words, word: Words) -> Words:
 
 
 class Stream:
-    """Random words: one stream for each entry of ``place``, of each set."""
+    """Generate random words, with one stream for each entry of ``place`` and each set."""
 
     def __init__(self, sets: Words, place: Words) -> None:
         state = multiply(sets, 0x9E3779B1) ^ ((multiply(place, 0x85EBCA77) + 0xC2B2AE3D) & MASK)
@@ -53,7 +54,7 @@ def streams(sets: range) -> Stream:
 
 
 def float_of(bits: Words) -> torch.Tensor:
-    """Return the float32 of the bits, as float64, which holds it exactly."""
+    """Return the float32 with these bits as float64, which represents it exactly."""
     return bits.to(torch.int32).view(torch.float32).double()
 
 
@@ -94,7 +95,7 @@ def two_product(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """Return a sum rounded to odd: a later rounding to fewer bits is then right (Boldo and Melquiond)."""
+    """Return a sum rounded to odd. A later rounding to fewer bits is then right (Boldo and Melquiond)."""
     bits = total.view(torch.int64)
     even = (error != 0) & (bits % 2 == 0)
     step = torch.where((error > 0) == (total > 0), 1, -1)
@@ -102,7 +103,7 @@ def to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
 
 
 def fma32(left: torch.Tensor, right: torch.Tensor, plus: torch.Tensor) -> torch.Tensor:
-    """Return ``left * right + plus`` of float32 values, rounded once to float32; all as float64."""
+    """Return ``left * right + plus`` of float32 values, rounded once to float32, as float64."""
     return to_odd(*two_sum(left * right, plus)).float().double()
 
 
@@ -154,7 +155,7 @@ def fp64(sets: range, steps: int = STEPS) -> Words:
 
 
 def special(sets: range, steps: int = STEPS) -> Words:
-    """Return the words of special functions as this processor computes them: a GPU's are others."""
+    """Return the words of special functions on this processor. Those of a GPU differ."""
     stream = streams(sets)
     digest = torch.zeros_like(stream.state)
     functions = (torch.sin, torch.cos, torch.exp2), (torch.log2, torch.rsqrt, torch.reciprocal, torch.sqrt)
@@ -190,11 +191,11 @@ def atomics(sets: range, steps: int = STEPS) -> Words:
 
 @dataclass(frozen=True)
 class Format:
-    """The form in which tensor cores take a number format.
+    """Describe how tensor cores take a number format.
 
     Args:
-        in_register: Numbers in a register of 32 bits.
-        whole: Turns random words into the whole numbers that a register of sets below ``RANDOM_SET`` holds.
+        in_register: The number of numbers in a register of 32 bits.
+        whole: A function from random words to the integers in a register, for sets below ``RANDOM_SET``.
     """
 
     in_register: int
@@ -237,7 +238,7 @@ def right_matrix(of: Format, registers: list[Words]) -> torch.Tensor:
 
 
 def tensor(name: str, sets: range, steps: int = STEPS) -> Words:
-    """Return the words of products of whole numbers on tensor cores; they are exact in any order."""
+    """Return the words of integer products on tensor cores. They are exact in any order."""
     of = FORMATS[name]
     stream = streams(sets)
     digest = torch.zeros_like(stream.state)
@@ -248,7 +249,7 @@ def tensor(name: str, sets: range, steps: int = STEPS) -> Words:
             left = left_matrix(of, [stream.draw() for _ in range(4)])
             other = Stream(numbers * STEPS + at + 0x10000, torch.arange(32).unsqueeze(0))
             total += left @ right_matrix(of, [other.draw() for _ in range(2)])
-        # Rows in halves of eight, columns in pairs: a lane holds a pair of either half.
+        # Rows are in halves of eight, and columns in pairs. A lane has a pair of each half.
         lanes = total.view(len(sets), 8, 2, 8, 4, 2).permute(0, 1, 3, 4, 2, 5).reshape(len(sets), THREADS, 4)
         for at in range(4):
             digest = fold(digest, bits_of(lanes[..., at] + 0.0))
@@ -272,7 +273,7 @@ def exact_sets(path: str) -> int:
 
 
 def exact_words(path: str) -> list[bytes]:
-    """Return the right words of each set for which they can be computed."""
+    """Return the right words of each set if they can be computed."""
     sets = range(exact_sets(path))
     return bytes_of_blocks(PATHS[path](sets, STEPS)) if sets else []
 

@@ -1,9 +1,10 @@
-"""Keep a soak's samples on the node's disk, and decide whether a soak that starts again continues from them.
+"""Store a soak's samples on the node's disk, and decide whether a restarted soak continues from them.
 
-Standard library only. Each rank has a file of lines ``DIGEST JSON``: one for each session of the load, and
-one for each :data:`LINE_S` of it. A digest covers its line and the digest before it; a second file has the
-number of lines and the last digest. They show that a file was edited, cut or reordered. Half a line at its
-end, which a kill leaves, is no line. They do not show that both files were written by another program.
+Standard library only. Each rank has a file of lines ``DIGEST JSON``, with one line for each session of
+the load, and one for each :data:`LINE_S` of it. A digest covers its line and the digest before it. A
+second file has the number of lines and the last digest. Together, they show whether a file was edited,
+cut or reordered. An incomplete last line, which a kill may leave, does not count. They do not show
+whether another program wrote both files.
 """
 
 from __future__ import annotations
@@ -27,36 +28,36 @@ from soak_series import READINGS, StepTimes, Window, Windows, counted_seconds
 FOLDER, FAULT = "soak-unfinished", "fault"
 LINE_S = 10.0
 GAP_S = 3600.0
-"""The longest gap by default: a node that restarts is back by then, and the room has hardly changed."""
+"""Longest gap by default. A node that restarts is back by then, and the room has hardly changed."""
 ALIVE_EVERY_S = 5.0
 SILENT_S = 60.0
-"""A load that lived so long without a line stood still before something ended it."""
+"""A load that lived this long without a line was stuck before something ended it."""
 CLOCK_S = 2.0
-"""The node's clock may be set back by less."""
+"""The node's clock may be set back by less than this."""
 DIGITS = 32
 FAULTS = frozenset({1, 3, *(128 + signum for signum in (4, 6, 7, 8, 11))})
-"""Exit statuses of a soak that failed by itself: an error, or a signal such as SIGABRT or SIGSEGV."""
+"""Exit statuses of a soak that failed by itself, with an error or a signal such as SIGABRT or SIGSEGV."""
 
 
 class DamagedError(ValueError):
-    """The samples are not as they were written; the text has the file, the line, and what is wrong."""
+    """Report that samples are not as they were written. The text has the file, the line, and the fault."""
 
 
 @dataclass
 class Growth:
-    """The growth of counters over readings in their order; a counter that a reading lacks is left out."""
+    """Sum up the growth of counters over readings. A counter that a reading lacks is left out."""
 
     grown: dict[str, float] | None = None
     last: dict[str, float] = field(default_factory=dict)
 
     def begin(self, read: Mapping[str, float], same_boot: bool) -> None:
-        """Take the first reading of a session: errors in the gap count, unless the node restarted in it."""
+        """Take the first reading of a session. Errors in the gap count, unless the node restarted in it."""
         if self.grown is None:
             self.grown = dict.fromkeys(read, 0.0)
         self.take(read, samples.COUNTERS if same_boot else ())
 
     def take(self, read: Mapping[str, float], names: Iterable[str] | None = None) -> None:
-        """Add the growth since the last reading; a counter that fell began again at 0."""
+        """Add the growth since the last reading. A counter that is lower started again at 0."""
         self.grown = {name: value for name, value in (self.grown or {}).items() if name in read}
         for name in self.grown.keys() & set(read if names is None else names):
             before, now = self.last.get(name, read[name]), read[name]
@@ -66,14 +67,14 @@ class Growth:
 
 @dataclass(frozen=True)
 class Session:
-    """One process's part of a load.
+    """Describe one process's part of a load.
 
     Args:
-        about: What it ran on and with, by name.
-        began: When it began, in Unix seconds.
-        boot: The node's boot.
-        states: States of its GPUs before it, as they are logged.
-        counters: Their counters when it began.
+        about: Its hardware and software, by name.
+        began: Its start in Unix seconds.
+        boot: The id of the node's boot.
+        states: The states of its GPUs before it, as logged.
+        counters: Their counters at its start.
     """
 
     about: dict[str, str]
@@ -137,7 +138,7 @@ class Kept:
         return self.starts[window.began_s] - self.sessions[0].began + window.since_s
 
     def counted_s(self, settle_s: float) -> float:
-        """Return the seconds that count as measured, where a load settles in so many."""
+        """Return the seconds that count as measured, for a load that settles in a number of seconds."""
         return sum(counted_seconds(one, settle_s) for one in self.windows)
 
     def gaps(self) -> list[tuple[float, bool]]:
@@ -147,7 +148,10 @@ class Kept:
 
 
 def line_of(windows: Sequence[Window], times: StepTimes, kept: Kept, now: float) -> dict[str, Any]:
-    """Return a line's value: windows, the times of their steps, the values that differ so far, counters."""
+    """Return a line's value.
+
+    It has windows, the times of their steps, counters, and the number of differing values.
+    """
     rows = []
     for one in windows:
         figures = [float(f"{figure:.9g}") for figure in (one.at_s, one.seconds, one.work, one.busy_s)]
@@ -169,10 +173,11 @@ def finite(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def take_line(kept: Kept, line: Mapping[str, Any]) -> None:
-    """Add a line's value to what is kept.
+    """Add a line's value to the samples.
 
     Raises:
-        ValueError, KeyError, TypeError: It is not as this program writes it, or does not follow the last one.
+        ValueError, KeyError, TypeError: It is not as this program writes it, or does not follow the last
+        one.
     """
     if "session" in line:
         stated = line["session"]

@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 from typing import overload
 
 BLOCK_S = 60.0
-"""Speeds of windows are compared by the median of a minute: one window swings by up to 0.5 %."""
+"""Seconds of a block. Blocks are compared by their median speed, because a single window varies by up to
+0.5 %."""
 SETTLE_S = 120.0
-"""Seconds in which a GPU warms up and its clocks fall, which is not a loss of a healthy GPU."""
+"""Seconds in which a GPU warms up and its clocks fall. This loss is normal for a healthy GPU."""
 STALL_FACTOR = 1.5
 """A step that takes so many times its usual time stalls: 99 of 100 healthy ones take 1.05 times at most."""
 STALL_LEAST_S = 0.02
 STALLS_WITHIN_S = 600.0
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
-"""NVML's reasons for a lower clock that no healthy GPU has: hardware, heat (two kinds), the power brake. The
-power limit is not one of them: a full load reaches it.
-"""
+"""NVML's reasons for a lower clock that no healthy GPU has, which are hardware, heat (two kinds) and the
+power brake. The power limit is not one of them, because a full load reaches it."""
 CLOSE_ENOUGH = 1e-9
 """Sums of seconds differ by less."""
 READINGS = ("power", "temperature", "clock", "throttle")
@@ -41,12 +41,12 @@ TIME_STEP = 0.001
 
 @dataclass(frozen=True)
 class Window:
-    """About a second of one GPU.
+    """Describe about a second of one GPU.
 
     Args:
-        at_s: Seconds of load from its start to the end of the window, without gaps between sessions.
-        seconds: Its length.
-        work: Operations of its steps, in TFLOP.
+        at_s: The seconds of load from its start to the end of the window, without gaps between sessions.
+        seconds: The length of the window.
+        work: The operations of its steps, in TFLOP.
         busy_s: The computing times of its steps.
         stalls: The number of its stalled steps.
         read: NVML's readings: ``power`` (W), ``temperature`` (°C), ``clock`` (MHz), ``throttle`` (bits).
@@ -73,12 +73,15 @@ class Window:
 
     @property
     def rate(self) -> float:
-        """Return the speed in TFLOP/s; nan where the window holds no step."""
+        """Return the speed in TFLOP/s, or NaN if the window has no step."""
         return self.work / self.busy_s if self.busy_s > 0 else math.nan
 
 
 class Windows(Sequence[Window]):
-    """Windows in their order, in 80 bytes each: three days are 21 MB. It keeps :data:`READINGS` only."""
+    """Hold windows in their order, in 80 bytes each, so that three days need 21 MB.
+
+    It stores only :data:`READINGS`.
+    """
 
     def __init__(self) -> None:
         self._values = array.array("d")
@@ -107,7 +110,7 @@ class Windows(Sequence[Window]):
 
 
 class StepTimes:
-    """The number of steps by their time, to :data:`TIME_STEP`: its size does not grow with the run."""
+    """Count steps by their time, rounded to :data:`TIME_STEP`. The size does not grow with the run."""
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         self.counts: collections.Counter[int] = collections.Counter(dict(counts))
@@ -131,11 +134,11 @@ class StepTimes:
 
 
 def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
-    """Return how many steps took far longer than usual.
+    """Return the number of steps that took far longer than usual.
 
     Args:
-        times_s: Times of steps.
-        usual_s: The usual time of this run's steps, or 0 if it is not known yet.
+        times_s: The times of the steps.
+        usual_s: The usual time of this run's steps, or 0 if unknown.
     """
     bound = max(usual_s * STALL_FACTOR, usual_s + STALL_LEAST_S)
     return sum(one > bound for one in times_s) if usual_s > 0 else 0
@@ -144,8 +147,9 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
     """Return the median speed of each whole minute after the GPU has settled, in TFLOP/s.
 
-    A window without a finished step counts with speed 0: the GPU did nothing then. The last minute before an
-    interruption counts from half a minute on: fewer slow seconds would not lower a whole minute's median.
+    A window without a finished step has speed 0, because the GPU did nothing. The last minute before an
+    interruption counts if it is at least half a minute long, because fewer slow seconds would not lower
+    the median of a whole minute.
     """
     blocks: dict[tuple[float, int], list[float]] = {}
     ends: dict[float, float] = {}
@@ -165,7 +169,7 @@ def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
 
 def largest_sag(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
-    """Return by what share the slowest minute is below the fastest; None below two whole minutes."""
+    """Return by which share the slowest minute is below the fastest, or None with fewer than two minutes."""
     rates = minute_rates(windows, settle_s)
     if len(rates) < 2 or max(rates) <= 0:
         return None
@@ -173,7 +177,7 @@ def largest_sag(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float 
 
 
 def most_stalls(windows: Sequence[Window]) -> int:
-    """Return the most stalls within any ten minutes: few in a day, or many at its end."""
+    """Return the largest number of stalls in any ten minutes."""
     most = total = begin = 0
     for window in windows:
         total += window.stalls
@@ -190,7 +194,7 @@ def slowed_seconds(windows: Iterable[Window]) -> float:
 
 
 def unread_seconds(windows: Iterable[Window]) -> float:
-    """Return the seconds for which NVML did not report clocks' reasons, temperature and power."""
+    """Return the seconds without NVML's reasons for clocks, temperature and power."""
     needed = {"throttle", "temperature", "power"}
     return sum(one.seconds for one in windows if not needed <= set(one.read))
 
@@ -201,28 +205,39 @@ def hottest(windows: Iterable[Window]) -> float | None:
 
 
 def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
-    """Return the speed after the GPU has settled, in TFLOP/s, or None if nothing was computed after that."""
+    """Return the speed after the GPU has settled, in TFLOP/s.
+
+    Return None if nothing was computed after that.
+    """
     busy_s = sum(one.busy_s for one in windows if one.since_s > settle_s)
     return sum(one.work for one in windows if one.since_s > settle_s) / busy_s if busy_s > 0 else None
 
 
 def counted_seconds(window: Window, settle_s: float = SETTLE_S) -> float:
-    """Return the seconds of a window that count as measured: none while a continued load warms up again."""
+    """Return the seconds of a window that count as measured.
+
+    While a continued load warms up again, they do not count.
+    """
     return window.seconds if window.began_s == 0 or window.since_s > settle_s else 0.0
 
 
 def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
-    """Return the speed of each window after the GPU has settled, in TFLOP/s; 0 where it did nothing."""
+    """Return the speed of each window after the GPU has settled, in TFLOP/s.
+
+    It is 0 if the GPU did nothing.
+    """
     return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.since_s > settle_s]
 
 
 def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list[float]:
-    """Return the work of each settled window by its whole time, in TFLOP/s: waiting lowers it, too."""
+    """Return the work of each settled window divided by its whole time, in TFLOP/s. Waiting lowers it too."""
     return [one.work / one.seconds for one in windows if one.since_s > settle_s]
 
 
 def merge(windows: Sequence[Window]) -> Window:
-    """Return several windows in a row as one that hides nothing: the slowest speed, the most of all else.
+    """Return several consecutive windows as one that hides nothing.
+
+    It has the slowest speed, and the largest of all other values.
 
     Raises:
         ValueError: The list is empty.
@@ -244,7 +259,10 @@ def merge(windows: Sequence[Window]) -> Window:
 
 
 def seconds_per_line(at_s: float) -> float:
-    """Return how many seconds one line of the log covers: a day's log has some thousand lines a GPU."""
+    """Return how many seconds one line of the log covers.
+
+    A day's log has some thousand lines for each GPU.
+    """
     for until_s, every_s in ((600.0, 1.0), (6 * 3600.0, 10.0)):
         if at_s <= until_s + CLOSE_ENOUGH:
             return every_s

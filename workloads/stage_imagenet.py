@@ -48,12 +48,12 @@ STAGING = ".staging"
 INDEX = "index"
 MANIFEST = "dataset.json"
 IMAGES_A_PIECE = 256
-"""Images of a piece of a .rec file: the most that a killed run loses, for each process."""
+"""Number of images in a piece of a .rec file. A killed run loses at most this number for each process."""
 SEEDS = {"images": 0, "recordio": 100, "tfrecord": 12345}
-"""Without --seed the order is that of im2rec.py, and that of build_imagenet_data.py."""
+"""Seeds without --seed. The order is then that of im2rec.py and of build_imagenet_data.py."""
 SHARD_NAMES = {"train": "train", "val": "validation"}
 OVERHEAD_BYTES = {"images": 4096, "recordio": 140, "tfrecord": 720}
-"""The room that an image takes besides its own bytes, at most: a block, a header and its lines, features."""
+"""Largest additional space of an image, for a block, a header and its lines, and features."""
 INDEX_BYTES = 80
 """The room that a line of the index takes, at most."""
 FORK = multiprocessing.get_context("fork")
@@ -65,9 +65,10 @@ _REPORT_IMAGES = 32
 
 
 class Unit(NamedTuple):
-    """The work of one process at a time: a class's folder, a piece of a .rec file, a TFRecord file.
+    """Describe the work of one process.
 
-    ``number`` counts the units of a part; its images are from ``first`` to before ``last`` in their order.
+    It is a class's folder, a piece of a .rec file, or a TFRecord file. ``number`` counts the units of a
+    part. Its images are those from ``first`` to before ``last``.
     """
 
     format: str
@@ -79,7 +80,7 @@ class Unit(NamedTuple):
 
 
 class Plan:
-    """The staging plan: known to all processes, since they are forked from the one that has it."""
+    """Hold the staging plan. All processes know it, because they are forked from the one that has it."""
 
     def __init__(self, options: argparse.Namespace, pins: dict[str, Any], paths: dict[str, Path]) -> None:
         self.options, self.pins, self.paths = options, pins, paths
@@ -145,9 +146,7 @@ class Plan:
             )
 
     def encoder(self, name: str) -> str:
-        """Return the encoder that re-encodes images, or "" if none does: another version makes
-        other bytes.
-        """
+        """Return the encoder that re-encodes images, or "". Another version of it makes other bytes."""
         if not self.options.resize and name != "tfrecord":
             return ""
         import PIL
@@ -155,7 +154,7 @@ class Plan:
         return f"Pillow {PIL.__version__}"
 
     def bytes_of(self, name: str) -> int:
-        """Return the room that a format takes, at most; that of resized images is an estimate."""
+        """Return the largest space that a format takes. For resized images, it is an estimate."""
         edge = self.options.resize
         count = sum(len(one) for one in self.images.values())
         own = count * edge * edge * 2 // 3 if edge else sum(sum(one.size) for one in self.images.values())
@@ -182,7 +181,7 @@ class Progress:
         self.before = 0
 
     def begin(self, phase: str, total: int, done: int, unit: str = "images") -> None:
-        """Begin a phase of so many images (or bytes), some of which are done."""
+        """Begin a phase of a number of images (or bytes), some of which are done."""
         self.phase, self.total, self.unit, self.before = phase, total, unit, done
         self.images.value, self.bytes.value = done, 0
         self.began, self.shown = time.monotonic(), 0.0
@@ -224,7 +223,7 @@ class Progress:
 
 
 def say_event(key: str, value: Any) -> None:
-    """Print an event as MLLOG has it, which whatever follows a job reads."""
+    """Print an MLLOG event, for the program that follows the job."""
     print(":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": {}}), flush=True)
 
 
@@ -232,7 +231,7 @@ def say_event(key: str, value: Any) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Write a file to the disk, or the names in a folder."""
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -241,7 +240,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_file_system(folder: Path) -> None:
-    """Write all files of a file system to the disk: one call for the thousand files of a class."""
+    """Flush all files of a file system to the disk, with one call for the thousand files of a class."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
@@ -251,7 +250,7 @@ def sync_file_system(folder: Path) -> None:
 
 
 def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
-    """Write a file under another name, then give it its own; return its size and SHA-256."""
+    """Write a file under another name, and then rename it. Return its size and SHA-256."""
     draft = draft_of(path)
     digest, size = hashlib.sha256(), 0
     with draft.open("wb") as stream:
@@ -267,9 +266,11 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
 
 
 class Journal:
-    """The finished units of a format: a line for each, on the disk before the unit counts.
+    """Record the finished units of a format, with one line each.
 
-    The first line has the settings; a line that was cut off counts for nothing, and its unit is made again.
+    A unit counts when its line is on the disk.
+
+    The first line has the settings. A line that was cut off does not count, and its unit is made again.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], encoder: str) -> None:
@@ -331,7 +332,8 @@ class Shared:
 
     plan: Plan
     progress: Progress
-    # Of a .rec file: which piece is placed next, and where; negative: another process has failed.
+    # The number of the next piece of a .rec file, and its place. It is negative if another process has
+    # failed.
     turn: Any
     place: Any
     known: dict[int, tuple[int, int]]
@@ -340,7 +342,7 @@ class Shared:
 
 
 def start_process() -> None:
-    """Let this process die with the one that forked it, and leave Ctrl-C to that one."""
+    """End this process if its parent ends, and leave Ctrl-C to the parent."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != Shared.parent:
         os._exit(1)  # the parent died before this process could set its own death signal
@@ -350,7 +352,7 @@ def start_process() -> None:
 
 
 class Counted:
-    """Counts images for the progress, and keeps those that are odd."""
+    """Count images for the progress, and collect unusual ones."""
 
     def __init__(self) -> None:
         self.images = self.size = 0
@@ -399,10 +401,10 @@ def in_words(error: OSError, folder: Path) -> StagingError:
 
 
 def make_unit(unit: Unit) -> dict[str, Any]:
-    """Make a unit; return its line for the journal.
+    """Make a unit, and return its line for the journal.
 
     Raises:
-        StagingError: It cannot be made; the text has the reason.
+        StagingError: The unit cannot be made. The text has the reason.
     """
     counted = Counted()
     makers: dict[str, Callable[[Unit, Counted], dict[str, Any]]] = {
@@ -459,9 +461,10 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
 
 
 def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
-    """Write some records to their place in a .rec file, which is behind those of the pieces before it.
+    """Write records to their place in a .rec file, after those of the earlier pieces.
 
-    The disk has them once ``run_units`` synced the file, for all pieces at once that ended meanwhile.
+    They are on the disk after ``run_units`` has flushed the file, which it does for several pieces at
+    once.
     """
     plan, images = Shared.plan, Shared.plan.images[unit.part]
     order = plan.order("recordio", unit.part)
@@ -518,7 +521,7 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
     with concurrent.futures.ProcessPoolExecutor(processes, FORK, start_process) as pool:
         waiting: set[concurrent.futures.Future[dict[str, Any]]] = set()
         try:
-            # One by one: a process that ends while the others get their units breaks the pool here, too.
+            # Pass the units one by one. A process that ends meanwhile breaks the pool here too.
             for unit in units:
                 waiting.add(pool.submit(make_unit, unit))
             while waiting:
@@ -560,7 +563,7 @@ def begin_places(known: dict[int, tuple[int, int]]) -> None:
 
 
 def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
-    """Stage a format; return whether anything was done, and its description."""
+    """Stage a format. Return whether anything was done, and its description."""
     folder = plan.data / name
     journal = Journal(plan.staging / f"{name}.journal", plan.settings(name), plan.encoder(name))
     refuse_foreign_files(folder, journal)
@@ -592,10 +595,10 @@ def refuse_foreign_files(folder: Path, journal: Journal) -> None:
 
 
 def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -> None:
-    """Make the units that are missing, with progress.
+    """Make the missing units, and show the progress.
 
     Raises:
-        StagingError: The others were made by another encoder, or a unit could not be made.
+        StagingError: Another encoder made the other units, or a unit could not be made.
     """
     folder = plan.data / name
     if journal.encoder != plan.encoder(name):
@@ -605,7 +608,7 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
         )
     total = sum(len(one) for one in plan.images.values())
     Shared.progress.begin(name, total, total - sum(unit.last - unit.first for unit in missing))
-    # Pieces of one .rec file are placed one behind the other: a part is ended before the next begins.
+    # Pieces of a .rec file follow each other, so one part must end before the next begins.
     for part in PARTS:
         units = [unit for unit in missing if unit.part == part]
         if name == "recordio":
@@ -616,7 +619,7 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
 
 
 def write_manifest(path: Path, described: dict[str, Any]) -> bool:
-    """Write the files of a format; return whether they were missing."""
+    """Write the manifest of a format's files. Return whether it was missing."""
     text = json.dumps(described, indent=1) + "\n"
     if path.is_file() and path.read_text() == text:
         return False
@@ -647,12 +650,12 @@ def draft_of(path: Path) -> Path:
 
 
 def held_file(path: Path) -> Path:
-    """Return a file by its name, or by that which it has until it is finished."""
+    """Return a file by its name, or by the name of its draft."""
     return path if path.exists() else draft_of(path)
 
 
 def begin_drafts(plan: Plan, journal: Journal) -> None:
-    """Create a file for the pieces of each .rec file; one that is no longer whole becomes a draft again."""
+    """Create a file for the pieces of each .rec file. An incomplete one becomes a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
         size = max((one["offset"] + one["size"] for one in journal.of_part(part)), default=0)
@@ -663,7 +666,7 @@ def begin_drafts(plan: Plan, journal: Journal) -> None:
 
 
 def finish_recordio(plan: Plan, journal: Journal) -> bool:
-    """Write index and list, and give the .rec files their names; return whether anything was done."""
+    """Write index and list, and rename the .rec files. Return whether anything was done."""
     folder, changed = plan.data / "recordio", False
     for part in PARTS:
         order, images = plan.order("recordio", part), plan.images[part]
@@ -693,7 +696,10 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
 
 
 def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
-    """Return a description of a format, with the digest of each unit: the same for the same settings."""
+    """Return a description of a format with the digest of each unit.
+
+    It is the same for the same settings.
+    """
     entries = [journal.done[unit.part, unit.number] for unit in plan.units(name)]
     odd = sorted(one for entry in entries for one in entry.get("odd", []))
     units = {
@@ -722,7 +728,7 @@ def scan_part(part: str) -> Any:
 
 
 def load_index(plan: Plan) -> bool:
-    """Read the index of an earlier run, if it is of these archives; return whether it was."""
+    """Read the index of an earlier run if it is for these archives. Return whether it was."""
     wanted = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
     try:
         with (plan.staging / INDEX).open(encoding="utf-8") as stream:
@@ -738,10 +744,10 @@ def load_index(plan: Plan) -> bool:
 
 
 def make_index(plan: Plan) -> None:
-    """Check the archives and list their images, in one pass over each; keep the list.
+    """Check the archives and list their images, in one pass over each. Store the list.
 
     Raises:
-        StagingError: They are other files.
+        StagingError: The archives are other files.
     """
     before = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
     Shared.progress.begin("checking the archives", sum(one[0] for one in before.values()), 0, "bytes")
@@ -775,7 +781,7 @@ def make_index(plan: Plan) -> None:
 
 def check_space(plan: Plan, needed: int) -> None:
     """Refuse where the file system has too little room."""
-    # Files of earlier runs there need no more of it.
+    # Files of earlier runs need no further space.
     there = 0
     for name in plan.options.formats:
         with contextlib.suppress(OSError):
@@ -792,7 +798,7 @@ def check_space(plan: Plan, needed: int) -> None:
 
 
 def clear_drafts(plan: Plan) -> None:
-    """Remove half-made files of an interrupted run; an unfinished .rec file is continued."""
+    """Remove incomplete files of an interrupted run. An incomplete .rec file is continued."""
     for name in ("images", "tfrecord"):
         if (plan.staging / f"{name}.journal").exists():
             for left in [*(plan.data / name).glob(".tmp-*"), *(plan.data / name).glob("*/.tmp-*")]:
@@ -824,11 +830,12 @@ def check_packages(options: argparse.Namespace) -> None:
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
-    """Stage the requested formats; return the program's last line."""
+    """Stage the requested formats. Return the program's last line."""
     paths = imagenet_archives.require_archives(options.archives.absolute(), pins)
     check_packages(options)
     plan = Plan(options, pins, paths)
-    # Before the archives are read, which takes minutes, by their own size; then by that of each image.
+    # Check the space by the archives' size before they are read, which takes minutes. Later, check it by
+    # the size of each image.
     rough = sum(path.stat().st_size for path in paths.values())
     check_space(plan, 0 if options.resize else int(0.95 * rough) * len(options.formats))
     plan.staging.mkdir(parents=True, exist_ok=True)
@@ -915,7 +922,7 @@ def check_data(options: argparse.Namespace) -> None:
 
 
 def digest_of(path: Path, offset: int, size: int) -> str:
-    """Return the digest of a unit as it was noted: of a file, a part of one, or a class's folder."""
+    """Return the digest of a unit, which is a file, a part of one, or a class's folder."""
     digest = hashlib.sha256()
     if path.is_dir():
         for one in sorted(path.iterdir(), key=lambda one: one.name):
@@ -989,13 +996,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def terminated(signum: int, frame: object) -> None:
-    """End at once, as by SIGKILL: the processes die with this one, and finished units are noted."""
+    """End at once, as with SIGKILL. Other processes end with this one, and finished units are recorded."""
     os.write(2, b"ended by a signal; the same command again goes on where it was\n")
     os._exit(128 + signum)
 
 
 def main() -> int:
-    """Stage by the command line; return the exit status."""
+    """Stage as the command line requests. Return the exit status."""
     options = parser().parse_args()
     options.data = options.data.absolute()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -8,7 +8,7 @@ from pathlib import Path
 try:
     import rackproof_ansible  # noqa: F401
 except ImportError:
-    # The callback does this for all plugins; this action and rackproof_job are also used without it.
+    # The callback does this for all plugins, but this action and rackproof_job are also used without it.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof_ansible.bench_follow import BenchFollow

@@ -1,4 +1,4 @@
-"""Plan the runs for the nodes that answered, or go on with the plan that was interrupted."""
+"""Plan the runs for the nodes that answered, or continue the interrupted plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ActionModule(RackproofAction):
             tasks.Choice.model_validate(options["choice"]),
             hosts=options["hosts"],
             answered={host: answer for host, answer in known.items() if answer.facts},
-            # Where nothing is changed, the role goes on for those that did not answer.
+            # If nothing is changed, the role also continues for nodes that did not answer.
             assumed={host: answer for host, answer in known.items() if not answer.facts},
             sku_references=options["sku_references"],
             resume=options["resume"],

@@ -1,4 +1,4 @@
-"""Fetch a run's log, parse and judge it, keep the record, write its report."""
+"""Fetch a run's log, parse and judge it, store the record, and write the report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ActionModule(NodeAction):
     """Documented in plugins/modules/rackproof_bench_record.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the outcome of the run; a bad verdict is not a failure of this task."""
+        """Return the outcome of the run. A bad verdict does not fail this task."""
         results = Path(options["results"])
         run_folder = results / options["run_id"]
         if options["log"]:
@@ -55,7 +55,7 @@ class ActionModule(NodeAction):
         run = recorded.run
         where = self.node if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
         line = f"{run.verdict.value.upper()}  {run.title} on {where}"
-        # The table at the end has the reasons of all runs; until then its page has them.
+        # The table at the end has the reasons of all runs. Until then, they are on the page.
         page = f": {recorded.report}" if run.verdict is not Verdict.PASS and recorded.report else ""
         self.show_line(sanitize(f"{line}{page}", limit=600))
         self.show_warning(recorded.history)
@@ -73,8 +73,8 @@ class ActionModule(NodeAction):
 
     def _fetch_job_files(self, remote: str, folder: Path) -> None:
         """Copy the config and the run script that a job was started with to a folder."""
-        # One command for all of them. A file of 256 KiB or more cannot be one that a job was started with.
-        # -w0: base64 would break lines at 76 characters, and a file is one line here.
+        # Use one command for all files. A job cannot have been started with a file of 256 KiB or more.
+        # -w0 is needed because base64 breaks lines at 76 characters, and a file is one line here.
         command = (
             f"cd {shlex.quote(remote)} 2>/dev/null && for f in config_*.sh run.sub; do "
             '[ -f "$f" ] && [ "$(wc -c <"$f")" -lt 262144 ] && echo "$f $(base64 -w0 "$f")"; done; true'
@@ -83,7 +83,7 @@ class ActionModule(NodeAction):
         _, output, _ = self.run_command(command)
         for line in output.splitlines():
             name, _, data = line.strip().partition(" ")
-            # The name comes from the node: it must not lead out of the folder.
+            # The name is from the node, so it must not lead out of the folder.
             if not _JOB_FILE.fullmatch(name):
                 continue
             try:
@@ -92,9 +92,9 @@ class ActionModule(NodeAction):
                 self.show_warning(f"{name} of the run could not be kept: {error}")
 
     def _fetch_log(self, remote: str, local: Path) -> None:
-        """Copy a job's log, whole or not at all; without it the run is unproven."""
+        """Copy a job's log completely or not at all. Without it, the run is unproven."""
         local.parent.mkdir(parents=True, exist_ok=True)
-        # Hidden files are never taken for logs: half a copy leaves the run unproven, not misread.
+        # Hidden files are never read as logs, so half a copy makes the run unproven and is not misread.
         draft = local.with_name(f".{local.name}.part")
         try:
             self.fetch_file(remote, draft, MOST_UNPACKED)

@@ -13,7 +13,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_bench_report.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Write the report; return the verdict on all runs, and whether it gates."""
+        """Write the report. Return the verdict on all runs, and whether it gates."""
         report = tasks.report_plan(Path(options["results"]), options["plan_id"])
         return {
             "changed": True,

@@ -1,4 +1,4 @@
-"""Choose benchmarks, check the operator's request, and claim the hosts; no node is touched."""
+"""Select benchmarks, check the operator's request, and claim the hosts. No node is contacted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upload recorded results to an object store; a failed upload does not fail the task."""
+"""Upload recorded results to an object store. A failed upload does not fail the task."""
 
 from __future__ import annotations
 

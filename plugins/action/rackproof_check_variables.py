@@ -1,4 +1,7 @@
-"""Refuse variables of Rackproof's prefixes that no role has, and a missing ssh client; touches no node."""
+"""Refuse variables that have a prefix of Rackproof but are in no role, and a missing ssh client.
+
+No node is contacted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_check_variables.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return how many names were checked."""
+        """Return the number of names that were checked."""
         root = Path(inspect.getfile(type(self))).resolve().parents[2]
         folders = [Path(str(self.task_vars.get(name, ""))) for name in ("inventory_dir", "playbook_dir")]
         own_files = {path.name.split(".y")[0] for folder in folders for path in folder.glob("host_vars/*")}
@@ -45,12 +48,13 @@ class ActionModule(RackproofAction):
         return {"changed": False, "checked": len(given)}
 
     def _environment(self, host: str) -> Any:
-        """Return the environment of a host's jobs, evaluated as far as possible: a secret may come from
-        elsewhere.
+        """Return the environment of a host's jobs, evaluated if possible.
+
+        A secret may come from elsewhere.
         """
         written = self.raw_variables(host).get("bench_environment")
         try:
             return self.hostvars[host]["bench_environment"] if written else written
         except AnsibleError:
-            # Planning reports variables that cannot be evaluated; they do not concern any other job.
+            # Planning reports variables that cannot be evaluated. They do not matter for other jobs.
             return written

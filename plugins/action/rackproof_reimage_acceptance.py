@@ -48,7 +48,7 @@ class ActionModule(NodeAction):
         return {"changed": True, "folder": start_half(self, script, acceptance.node_limit_s(plan))}
 
     def _run_partner(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
-        """Run the other half as a job of Slurm on a known-good node."""
+        """Run the other half as a Slurm job on a known-good node."""
         members = str(options["partitions"].get("stdout", ""))
         partners = acceptance.find_partners(night, self.node, members)
         jobs = JobRunner(self.run_command_of_playbook, plan, {}, {})
@@ -56,7 +56,7 @@ class ActionModule(NodeAction):
         return {"changed": True, "partner": half.partner, "text": sanitize(half.text, SHOWN_CHARACTERS)}
 
     def _record_pair(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the node's half if a partner came, and keep the measurements of the two."""
+        """Wait for the node's half if there was a partner, and store the measurements of the two."""
         started, partner = options["started"], options["partner"]
         text = partner.get("text") or started.get("msg") or partner.get("msg") or ""
         half = acceptance.PartnerHalf(str(partner.get("partner", "")), str(text))

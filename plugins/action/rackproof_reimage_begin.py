@@ -1,4 +1,7 @@
-"""Begin a run of reimage.yml: claim the nodes, read their journals, put them in order."""
+"""Begin a run of reimage.yml.
+
+Claim the nodes, read their journals, and put the nodes in order.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class ActionModule(RackproofAction):
     operator_errors = (RackproofError, ValueError)
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the run, and the nodes in the order in which they are taken."""
+        """Return the run, and the nodes in the order in which they are imaged."""
         # A typing error is reported before a node is drained for it.
         for node, values in options["expect"].items():
             hardware.parse_expectation(node, values)

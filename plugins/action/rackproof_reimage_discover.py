@@ -1,4 +1,4 @@
-"""Find the machine of each node: by the BMCs, or by the reports of machines that booted."""
+"""Find the machine of each node through the BMCs, or from the reports of machines that booted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ActionModule(NodeAction):
         return {"changed": changed, **boot_reports.summarize(reports, discovered, awaited)}
 
     def _ask_host(self, command: str) -> str:
-        """Return the output of a command on the host, or nothing if the host cannot be reached."""
+        """Return the output of a command on the host, or "" if the host cannot be reached."""
         try:
             status, output, errors = self.run_command(command)
         except AnsibleConnectionFailure as error:

@@ -1,4 +1,4 @@
-"""Write to a node's journal that a step began, is done, was skipped, or that the node failed."""
+"""Write to a node's journal that a step starts, is done, was skipped, or that the node failed."""
 
 from __future__ import annotations
 

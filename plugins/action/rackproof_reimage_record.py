@@ -15,7 +15,7 @@ class ActionModule(NodeAction):
     operator_errors = (RackproofError, ValueError)
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the report on the node; its facts are not passed on."""
+        """Return the report on the node. Its facts are not returned."""
         facts = None
         if options["answers"]:
             timeout_s = options["tool_timeout_s"]
@@ -43,9 +43,9 @@ class ActionModule(NodeAction):
     def _bmc_settings(
         self, options: dict[str, Any], expected: hardware.HardwareExpectation
     ) -> bmc.Settings | None:
-        """Return BIOS settings and firmware by the BMC, or None if it is not queried.
+        """Return BIOS settings and firmware from the BMC, or None if it is not queried.
 
-        IPMI has neither; where something is expected it is queried all the same, and its answer is an error.
+        IPMI has neither. If there are expectations, it is queried anyway, and its answer is an error.
         """
         if not options.get("address"):
             return None

@@ -1,4 +1,4 @@
-"""Begin a night: claim the nodes so that no second night uses them, and create its folder."""
+"""Begin a night. Claim its nodes, so that no other night uses them, and create its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge a night of the fleet: which nodes should be drained and which resumed."""
+"""Judge a night of the fleet, and decide which nodes to drain and which to resume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_validate_judge.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the nodes to drain and to resume; a bad node is not a failure of this task."""
+        """Return the nodes to drain and to resume. A bad node does not fail this task."""
         allowed = {"drain": options["drain"], "return": options["resume"]}
         slurm, remark = tasks.read_slurm_answer(options["slurm"], options["partitions"])
         night = NightContext(**options["night"])
@@ -54,7 +54,7 @@ class ActionModule(RackproofAction):
 
 
 def _drained_by_nights(slurm: Mapping[str, Any] | None) -> list[str]:
-    """Return the nodes that nights keep drained: no other node can be returned."""
+    """Return the nodes that nights hold drained. Only these can be resumed."""
     return [
         node
         for node, state in (slurm or {}).items()

@@ -1,4 +1,7 @@
-"""Measure idle nodes by jobs of Slurm, or a drained one without; the module of the same name documents it."""
+"""Measure idle nodes with Slurm jobs, or a drained node without Slurm.
+
+The module of the same name documents this action.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class ActionModule(NodeAction):
     """Documented in plugins/modules/rackproof_validate_snapshot.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return a short summary of the answers: hundreds of kilobytes of a node's text are not passed on."""
+        """Return a short summary. The node's text, which has hundreds of kilobytes, is not returned."""
         night = NightContext(**options["night"])
         asked_s = time.time()
         answer = self.execute_module(

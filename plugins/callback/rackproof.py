@@ -1,9 +1,9 @@
-"""Print at a playbook's end the table of the runs that it recorded, or its changes by node.
+"""Print the table of a playbook's runs, or its changes by node, at the end of the playbook.
 
 This callback only displays results. A task sets the exit status, because an exception in a callback does
-not change it. There is one exception: if a requested host ran no task and nothing else failed, the callback
-ends the playbook with status 2. It also lets plugins find the package if only the checkout is there and
-nothing is installed: Ansible loads the callback first, and its workers inherit the path.
+not change it. There is one exception. If a requested host ran no task and nothing else failed, the
+callback ends the playbook with status 2. The callback also makes sure that plugins find the package in a
+checkout without an installation. Ansible loads the callback first, and its workers inherit the path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rackproof_ansible.harmless_output import clean_display
 from rackproof_ansible.playbook_events import EventReporter, EventWriter, open_events
 from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
 
-# Before the first task: Ansible itself may show its output.
+# Do this before the first task, because Ansible itself may show a task's output.
 clean_display()
 
 DOCUMENTATION = """
@@ -133,7 +133,7 @@ class CallbackModule(CallbackBase):
         self._runs.add_result(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Record the node of a failed task: after a failed handler no later task can list it."""
+        """Record the node of a failed task. After a failed handler, no later task can list it."""
         self._report.fail(result, "ok" if ignore_errors else "failed")
         if not ignore_errors:
             self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
@@ -144,7 +144,10 @@ class CallbackModule(CallbackBase):
         self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Print the table and the summary; end with failure where hosts were left out and nothing failed."""
+        """Print the table and the summary.
+
+        End with a failure if hosts were left out and nothing else failed.
+        """
         page = "" if self._is_prediction else self._keep_provision()
         if self._is_shown:
             self._show_tables()
@@ -156,14 +159,14 @@ class CallbackModule(CallbackBase):
                 self._display.banner("NOT DONE")
                 self._display.display(describe_left_out(left_out))
         except Exception as error:
-            # Ansible would show it as a warning and end as if all hosts had been looked at.
+            # Ansible would only warn, and end as if all hosts had been checked.
             left_out = ["unknown"]
             self._display.error(f"the changes on the hosts are unknown: {error!r}"[:600])
         if left_out and not stats.failures and not stats.dark:
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
 
     def _keep_provision(self) -> str:
-        """Keep what this playbook provisioned; return the page, or "" if there is none."""
+        """Store what this playbook provisioned. Return the page, or "" if there is none."""
         try:
             from rackproof.core.file_modes import hidden_from_others
 
@@ -181,7 +184,7 @@ class CallbackModule(CallbackBase):
         return str(kept.page)
 
     def _note_acts(self, result: dict[str, Any]) -> None:
-        """Add a task's actions on nodes of Slurm to the audit log; an error there stops nothing."""
+        """Add a task's acts on Slurm nodes to the audit log. An error there stops nothing."""
         nodes = result.get("nodes")
         if self._is_prediction or not isinstance(nodes, dict) or "cluster" not in result:
             return
@@ -195,7 +198,10 @@ class CallbackModule(CallbackBase):
             self._display.error(f"the audit log lacks the acts of this playbook: {error}"[:600])
 
     def _show_tables(self) -> None:
-        """Print the tables. One that cannot be made changes no exit status: the tasks have judged."""
+        """Print the tables.
+
+        A table that cannot be made does not change the exit status, because the tasks decide it.
+        """
         try:
             for title, text in (
                 ("RESULT", self._runs.format_table(width=self._display.columns, color=sys.stdout.isatty())),

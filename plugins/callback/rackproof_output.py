@@ -1,4 +1,4 @@
-"""Ansible's own output, with the heading of a task above the progress that it reports."""
+"""Show Ansible's own output, with the heading of a task above its progress."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CallbackModule(DefaultCallback):
             super().v2_runner_on_unreachable(results[0])
 
     def _print_folded(self, results: list[Any]) -> None:
-        # Not at the top: an import that fails there would end the playbook before any message.
+        # This import is not at the top, where a failure would end the playbook before any message.
         from rackproof_ansible.playbook_events import fold_unreachable
 
         if self._last_task_banner != results[0]._task._uuid:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold the options that several modules document identically; ansible-doc adds them to each module that names
-this fragment.
+"""Define options that several modules document in the same way.
+
+ansible-doc adds them to each module that extends this fragment.
 """
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """``extends_documentation_fragment: rackproof.bmc`` adds BMC; the module's own text has precedence."""
+    """Hold the fragments.
+
+    ``extends_documentation_fragment: rackproof.bmc`` adds BMC. The module's own text has precedence.
+    """
 
     NO_DIFF = r"""
 attributes:
@@ -16,7 +20,7 @@ attributes:
     support: none
 """
 
-    # For options of the module itself: fragments do not reach into suboptions.
+    # This is only for options of the module itself, because fragments do not apply to suboptions.
     BMC = r"""
 options:
   protocol:

@@ -1,7 +1,7 @@
-"""Filters over the package: they check types, call it, and translate its errors.
+"""Provide filters that check types, call the package, and translate its errors.
 
-The errors are raised `from None`: otherwise Ansible would also show the cause, which repeats the same at
-length.
+The errors are raised `from None`. Otherwise, Ansible would also show the cause, which repeats the same
+text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 try:
     import rackproof_ansible  # noqa: F401
 except ImportError:
-    # A listing loads no callback, which sees to it otherwise, and evaluates the hosts of plays.
+    # The callback usually does this. But a listing loads no callback, and evaluates the hosts of plays.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof import logs
@@ -36,7 +36,7 @@ from rackproof_ansible import asked_hosts
 
 
 def first_error(error: ValueError) -> str:
-    """Return an error on one line; of several mistakes in data, the first."""
+    """Return an error on one line. If data has several mistakes, return the first."""
     if not isinstance(error, ValidationError):
         return str(error)
     # One mistake at a time fits the line that Ansible shows.
@@ -73,7 +73,7 @@ def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher
 
 
 def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
-    """Refuse a value that is not a number, and a reference by which every number would pass."""
+    """Refuse a value that is not a number, and a reference that every number would pass."""
     if not isinstance(reference, Mapping):
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, warn, unit, source}")
     # True is a number to Python.
@@ -127,7 +127,7 @@ def _expectations(expected: Any) -> preflight.Expected:
     """Return a playbook's expectations of a node."""
     if not isinstance(expected, Mapping):
         raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
-    # A misspelled expectation would be met by every node.
+    # A misspelt expectation would be met by every node.
     known = {field.name for field in fields(preflight.Expected)}
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
@@ -208,7 +208,7 @@ def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) ->
     known = path.read_text(errors="replace") if path.exists() else ""
     others = [_slurped(one[0]) for one in wave or []]
     if report in others:
-        others.remove(report)  # its own; the same text again is another node's
+        others.remove(report)  # This is the node's own report. The same text a second time is another node's.
     found = reports.read_image_report(report, alarms, known, name, others)
     return found.model_dump(mode="json")
 
@@ -229,7 +229,7 @@ def order_key_problem(path: Any) -> str:
 
 
 def order_signature_for(report: Any, order: Any, key: Any) -> str:
-    """Return the signature of an order for the boot whose ramdisk requested it."""
+    """Return the signature of an order for the boot whose ramdisk requests it."""
     try:
         return order_signature.sign_order(str(order), str(report), Path(str(key)).expanduser())
     except order_signature.SignatureError as error:
@@ -252,7 +252,7 @@ def refuse_partial_runs(pattern: Any, groups: Any) -> str:
 
 
 class FilterModule:
-    """The filters by name; each is documented in a file of its name beside this one."""
+    """Provide the filters by name. Each is documented in a file of its name beside this one."""
 
     def filters(self) -> dict[str, Any]:
         """Return them."""

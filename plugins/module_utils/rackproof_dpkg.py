@@ -14,7 +14,7 @@ FIELDS = re.compile(r"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$"
 
 
 def packages(path="/var/lib/dpkg/status"):
-    """Return the installed packages, and the names of those that are not whole."""
+    """Return the installed packages, and the names of those that are incomplete."""
     installed, broken = {}, []
     native = architecture()
     for paragraph in read(path, STATUS_BYTES).split("\n\n"):
@@ -45,7 +45,7 @@ def interrupted(folder="/var/lib/dpkg/updates"):
 
 
 def lock_holder(path="/var/lib/dpkg/lock-frontend"):
-    """Return the process that holds a lock on a file, or '' if none; the lock is not taken."""
+    """Return the process that holds the lock on a file, or ''. This does not take the lock."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `health` of rackproof_facts: the facts of a node that health checks read (Python 3.8+, Linux)."""
+"""Gather subset `health` of rackproof_facts, which health checks read (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ansible.module_utils.rackproof_tools import (
     space,
 )
 
-# Tools that query the driver run one after the other: if one hangs, all would, and each would leave a process
-# behind.
+# Tools that query the driver run one after another. If one hangs, all would, and each would leave a
+# process behind.
 DRIVER = {
     "nvidia_smi_xml": ["nvidia-smi", "-q", "-x"],
     "nvlink_status": ["nvidia-smi", "nvlink", "-s"],
@@ -34,15 +34,16 @@ DRIVER = {
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
 UNIT_PROPERTIES = "--property=Id,Names,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,"
 UNIT_PROPERTIES += "ConditionTimestampMonotonic"
-# slurmctld calls a node idle for minutes after it lost it; an answer needs the node's key, clock and network.
+# slurmctld still calls a lost node idle for minutes. An answer to this needs the node's key, clock and
+# network.
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
 # slurmd's own node name. One that was started while the node had another's name answers for
 # the other, and every job on two nodes waits for a prolog that ended.
 SLURMD = ["scontrol", "show", "slurmd"]
-# A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
-# a limit. The controller decides which lines count; an extra line does no harm. The words are those of
-# rackproof.logs.kernel_events, which a test compares.
+# On a bad day, a fault is one line among tens of thousands. Such lines are selected here, so that a
+# limit on the output loses none. The controller decides which lines count, so an extra line does no
+# harm. The words are those of rackproof.logs.kernel_events, and a test compares them.
 FAULT_WORDS = (
     "nvrm",
     "nvidia",
@@ -95,7 +96,7 @@ FAULT_WORDS = (
     "corrupt",
     "nv_mem",
 )
-# journald takes a message at once; this much later it does not take them any more.
+# journald stores a message at once. After this time, it is no longer storing messages.
 JOURNAL_LAG_S = 5.0
 SOURCE_STAMP = re.compile(r'"_SOURCE_MONOTONIC_TIMESTAMP"\s*:\s*"(\d{1,18})"')
 RING_STAMP = re.compile(r"\[\s*(\d{1,12}\.\d+)\]")
@@ -125,7 +126,7 @@ MELLANOX = "0x15b3"
 
 
 def driver(timeout_s):
-    """Ask the driver's tools in turn; after one that hangs the others are not started."""
+    """Run the driver's tools one after another. After one that hangs, the others are not started."""
     answers = {}
     for name, argv in DRIVER.items():
         stuck = any(answer["status"] == "hung" for answer in answers.values())
@@ -134,8 +135,11 @@ def driver(timeout_s):
 
 
 def kernel_log(since, timeout_s):
-    """Return the kernel's messages since a moment: of the journal, else all that the kernel keeps."""
-    # -k would be this boot's only: an XID that the node was booted for since the last snapshot would be lost.
+    """Return the kernel's messages since a time.
+
+    They are from the journal, or else all that the kernel has.
+    """
+    # -k would show only this boot. An XID that led to a reboot since the last snapshot would be lost.
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
     answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
@@ -151,7 +155,7 @@ def kernel_log(since, timeout_s):
         return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
     ring = ask(["dmesg"], timeout_s, keep=FAULT_WORDS)
     if ring["status"] == "ok" and not has_lines(ring):
-        # A kernel logs as soon as it starts: its log was cleared.
+        # A kernel logs as soon as it starts, so an empty log was cleared.
         ring["status"] = "empty"
     if ring["status"] != "ok":
         return ring
@@ -170,10 +174,11 @@ def with_errors(answer, argv, timeout_s):
 
 
 def with_missed(answer, timeout_s):
-    """Return the journal's messages and the faults that only the kernel's ring has: journald may be stuck."""
+    """Return the journal's messages, and faults that are only in the kernel's ring. journald may be stuck."""
     newest = ask(["journalctl", "-k", "--no-pager", "-n", "1", "-o", "json"], timeout_s)
     stamp = SOURCE_STAMP.search(newest.get("stdout", ""))
-    # Only the kernel's own stamp can be compared; a boot the journal has nothing of has no message.
+    # Only the kernel's own time stamps can be compared. If the journal has nothing of this boot, there
+    # is no message.
     if newest["status"] != "ok" or (stamp is None and newest["stdout"].strip()):
         return answer
     seen_s = int(stamp[1]) / 1e6 + JOURNAL_LAG_S if stamp else 0.0
@@ -186,7 +191,10 @@ def with_missed(answer, timeout_s):
 
 
 def booted():
-    """Return when this system began, by its first process: a container's kernel is older. 0 is not known."""
+    """Return when this system began, from its first process, or 0 if unknown.
+
+    A container's kernel is older than the container.
+    """
     try:
         with open("/proc/1/stat", encoding="utf-8", errors="replace") as stream:
             ticks = int(stream.read().rpartition(")")[2].split()[19])
@@ -197,8 +205,9 @@ def booted():
 
 
 def slurm_controller(timeout_s):
-    """Return the output of `scontrol ping`; a controller that is being reconfigured does not answer for a few
-    seconds.
+    """Return the output of `scontrol ping`.
+
+    A controller that is being reconfigured does not answer for a few seconds.
     """
     answer = {"status": "not_asked"}
     for pause_s in CONTROLLER_PAUSES_S:
@@ -265,7 +274,8 @@ def disks(paths, timeout_s):
     """Return the file systems of paths, and an answer as of a tool for each that did not answer in time."""
     found, threads = {}, {}
     for path in paths:
-        # A mount whose server is gone blocks every call on it; a daemon thread does not hold the module.
+        # A mount without its server blocks every call on it. A daemon thread does not keep the module
+        # running.
         threads[path] = threading.Thread(target=lambda one=path: found.update({one: disk(one)}), daemon=True)
         threads[path].start()
     deadline = time.monotonic() + timeout_s
@@ -276,7 +286,7 @@ def disks(paths, timeout_s):
 
 
 def gather(options):
-    """Return the raw facts; tools that do not query the driver run at the same time."""
+    """Return the raw facts. Tools that do not query the driver run at the same time."""
     begin, timeout_s, sysfs = time.time(), options["tool_timeout_s"], options["sysfs"]
     # If the clock was set back, the kernel's newer messages must still be read.
     since = options["since"] if options["since"] <= begin else 0.0
@@ -317,7 +327,7 @@ def gather(options):
         },
         "node": {
             "container": in_container(),
-            # Without root the kernel's log and serial numbers may be hidden.
+            # Without root, the kernel's log and the serial numbers may be hidden.
             "root": os.geteuid() == 0,
             "modules": {
                 name: read(os.path.join(sysfs, "module", name, "version"), 256)

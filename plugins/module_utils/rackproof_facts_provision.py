@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `provision` of rackproof_facts: the facts that provisioning roles compare (Python 3.8+)."""
+"""Gather subset `provision` of rackproof_facts, which provisioning roles compare (Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def unescaped(text):
 
 
 def mounts(text):
-    """Return the mounts by path; of several on one path, the last one lies on top."""
+    """Return the mounts by path. If a path has several mounts, the last one is visible."""
     found = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -173,7 +173,7 @@ def mounts(text):
 
 
 def groups(text):
-    """Return the groups and who is named in them."""
+    """Return the groups and their members."""
     lines = [line.split(":") for line in text.splitlines() if line.count(":") == 3]
     return {line[0]: [user for user in line[3].split(",") if user] for line in lines}
 
@@ -249,7 +249,10 @@ def memory_bytes(text):
 
 
 def upgrades_unattended(installed, periodic, units):
-    """Return whether apt upgrades packages by itself: package, setting and timer have to agree."""
+    """Return whether apt upgrades packages by itself.
+
+    The package, the setting and the timer must all be present.
+    """
     setting = re.search(r'^APT::Periodic::Unattended-Upgrade "(.*)";', periodic, re.M)
     wanted = setting is not None and setting.group(1) not in ("", "0")
     timer = units.get("apt-daily-upgrade.timer", {})
@@ -303,14 +306,14 @@ def silent_servers(path, timeout_s):
 
 
 def gather(options):
-    """Return the state of the node; the tools run at the same time."""
+    """Return the state of the node. The tools run at the same time."""
     timeout_s = options["tool_timeout_s"]
     asked = dict(COMMANDS)
     asked.update({name: [str(part) for part in argv] for name, argv in options["commands"].items()})
     with ThreadPoolExecutor(12) as pool:
         sources = {name: pool.submit(ask, argv, timeout_s) for name, argv in SOURCES.items()}
         running = {name: pool.submit(asks(argv), argv, timeout_s) for name, argv in asked.items()}
-        # getent, and not the resolver itself: only a process can be bounded in time.
+        # Use getent, because only the time of a process can be limited.
         names = {
             name: pool.submit(ask, ["getent", "ahosts", "--", name], timeout_s) for name in options["resolve"]
         }

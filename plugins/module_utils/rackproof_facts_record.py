@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `record` of rackproof_facts: the facts of a node for a run's record (Python 3.8+, Linux)."""
+"""Gather subset `record` of rackproof_facts, for a run's record (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOOLS = {
     **VERSION_TOOLS,
     "ldconfig": ["ldconfig", "-p"],
 }
-# Requirements of runtimes on the system: workloads/*/runtime.json.
+# These are requirements of runtimes, from workloads/*/runtime.json.
 RUNTIME_LIBRARIES = ("libgomp.so.1", "libquadmath.so.0")
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
 FILES = {
@@ -48,7 +48,7 @@ FILES = {
     "nvidia_driver": "/proc/driver/nvidia/version",
     "cuda": "/usr/local/cuda/version.json",
     "dgx": "/etc/dgx-release",
-    # Settings that role node_tuning applied since the boot; the kernel's own values are beside them.
+    # Role node_tuning writes its settings since the boot here. The kernel's own values are beside them.
     "tuning": "/run/rackproof/tuning.json",
     "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -65,7 +65,7 @@ DMI = (
     "product_sku",
     "sys_vendor",
 )
-# Runs inside the queried interpreter; prints one line of JSON.
+# This runs in the queried interpreter, and prints one line of JSON.
 QUESTION = r"""
 import json, platform, sys
 said = {"version": platform.python_version(), "packages": {}, "imports": {}, "torch": {}}
@@ -117,7 +117,7 @@ def interpreter(path, packages, imports, timeout_s):
 
 
 def addresses(ip_output):
-    """Return the node's addresses: from the lines of ``ip -oneline``, else of the resolver."""
+    """Return the node's addresses from the lines of ``ip -oneline``, or else from the resolver."""
     found = []
     for line in ip_output.splitlines():
         fields = line.split()
@@ -131,7 +131,7 @@ def addresses(ip_output):
 
 
 def libraries(listed):
-    """Return the files that the wanted libraries' names lead to, from the lines of ``ldconfig -p``."""
+    """Return the files to which the libraries' names lead, from the lines of ``ldconfig -p``."""
     found = {}
     for line in listed.splitlines():
         name, arrow, path = line.partition(" => ")
@@ -155,13 +155,13 @@ def infiniband(root="/sys/class/infiniband"):
 
 
 def interpreters_there():
-    """Return the versions of Python that a runtime can be made with, as far as their names show them."""
+    """Return the versions of Python for a runtime, as the names of interpreters show them."""
     own = "{}.{}".format(*sys.version_info[:2])
     return sorted({own, *(f"3.{minor}" for minor in range(8, 20) if find(f"python3.{minor}"))})
 
 
 def gather(options):
-    """Return the raw facts; the tools run at the same time."""
+    """Return the raw facts. The tools run at the same time."""
     timeout_s = options["tool_timeout_s"]
     with ThreadPoolExecutor(8) as pool:
         asked = {name: pool.submit(asks(argv), argv, timeout_s) for name, argv in TOOLS.items()}

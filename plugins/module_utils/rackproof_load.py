@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the other load of a node beside one job (standard library only, Python 3.8+, Linux).
+"""Measure the use of a node by others than one job (standard library only, Python 3.8+, Linux).
 
-The processors' time is taken from the kernel's counters, on the processors that the job may use. The job's
-own time, its playbook's and that of kernel threads are subtracted; the rest belongs to others.
+The kernel counts the time of the processors that the job may use. The time of the job, its playbook and
+kernel threads is subtracted. The rest belongs to others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 WINDOW_S = 10.0
-"""The length of a window in which the CPU time of others is compared with that of all processors."""
+"""Length of a window in which the processor time of others is compared with that of all processors."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KTHREADD = 2
 _MOST_NAMES = 3
@@ -82,9 +82,9 @@ def controller_above(pid):
 
 
 def processor_seconds(text, allowed):
-    """Return (how many of the allowed processors there are, their busy seconds, their stolen seconds).
+    """Return the number of allowed processors, their busy seconds, and their stolen seconds.
 
-    Interrupts do not count as busy: they are those of the job's own data as often as of others.
+    Interrupts do not count as busy, because they are as often for the job's own data as for others.
     """
     count, busy, stolen = 0, 0, 0
     for line in text.splitlines():
@@ -96,9 +96,7 @@ def processor_seconds(text, allowed):
 
 
 def pressure(text):
-    """Return the share of the last ten seconds in which some process waited for a processor, or None if
-    unknown.
-    """
+    """Return the percentage of the last ten seconds in which a process waited for a processor, or None."""
     for line in text.splitlines():
         if line.startswith("some "):
             with suppress(ValueError, IndexError):
@@ -107,8 +105,9 @@ def pressure(text):
 
 
 def power_state():
-    """Return the limits on the processors' speed: governor, clocks, temperature, and number of thermal
-    throttles.
+    """Return what limits the processors' speed.
+
+    It is the governor, clocks, temperature, and number of thermal throttles.
     """
     base = "/sys/devices/system/cpu"
     clocks = _numbers(f"{base}/cpu[0-9]*/cpufreq/scaling_cur_freq")
@@ -131,7 +130,7 @@ def _numbers(pattern):
 
 
 def moment():
-    """Return the machine's state at one moment: load, pressure, power."""
+    """Return the machine's current load, pressure and power state."""
     state = {"load": None, "pressure": pressure(read_text("/proc/pressure/cpu"))}
     with suppress(ValueError, IndexError):
         state["load"] = float(read_text("/proc/loadavg").split()[0])
@@ -140,10 +139,11 @@ def moment():
 
 
 class LoadWatch:
-    """Sums up the processor time of others while one job runs; no error of it ends the job.
+    """Sum up the processor time of others while one job runs. An error here does not end the job.
 
     Args:
-        controller: Process id of the playbook on this machine, or None if it runs on another.
+        controller: The process id of the playbook on this machine, or None if it runs on another
+            machine.
     """
 
     def __init__(self, controller=None):
@@ -151,8 +151,8 @@ class LoadWatch:
         self.sums = dict.fromkeys(("seconds", "disturbed_s", "others_s", "stolen_s"), 0.0)
         self.most = {}
         self.begin, self.last = None, None
-        # Nothing of /proc may be readable: unknown values are stated as such, and do not end a
-        # job.
+        # /proc may be unreadable. The report then states that the values are unknown, and the job
+        # continues.
         with suppress(OSError, ValueError):
             self.allowed = os.sched_getaffinity(0)
             self.begin = moment()
@@ -228,19 +228,20 @@ class LoadWatch:
 
 
 def _used(pids, table):
-    """Return the seconds of some processes and of those of their children that ended."""
+    """Return the seconds of some processes and of their ended children."""
     return sum(table[pid][2] + table[pid][3] for pid in pids)
 
 
 def disturbs(others, busy, stolen, cpus):
-    """Return whether others slow a job down: hardly any processor is idle while they use some, or
-    they use half.
+    """Return whether others slow a job down.
+
+    They do if hardly any processor is idle while they use some, or if they use half.
 
     Args:
-        others: Processors that others used, on average.
-        busy: Processors that were busy, those of the job among them.
-        stolen: Processors that the hypervisor gave to other machines.
-        cpus: Processors that the job may use.
+        others: The number of processors that others used, on average.
+        busy: The number of busy processors, including those of the job.
+        stolen: The number of processors that the hypervisor gave to other machines.
+        cpus: The number of processors that the job may use.
     """
     if stolen >= max(0.2, 0.05 * cpus):
         return True

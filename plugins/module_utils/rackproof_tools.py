@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share helpers of modules that gather: tools bounded in time and output, small files, space
-(Python 3.8+).
+"""Share helpers of modules that gather facts (Python 3.8+).
+
+They run tools with limited time and output, and read small files and disk space.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import time
 from contextlib import suppress
 
 OUTPUT_BYTES = 4 * 1024 * 1024
-"""The most kept of a tool's output; eight GPUs need about half a megabyte of XML."""
+"""Largest number of bytes that are kept of a tool's output. Eight GPUs need about half a megabyte of XML."""
 FILTERED_BYTES = 256 * 1024 * 1024
-"""The most output of a tool of which only some lines are kept, such as a long kernel log."""
+"""Largest output of a tool if only some lines are kept, such as a long kernel log."""
 LINE_BYTES = 64 * 1024
 FILE_BYTES = 256 * 1024
 LAST_WAIT_S = 2.0
 UNHURRIED_S = 2.0
-"""A tool of the driver that takes longer is run again: a busy machine is not a driver about to hang."""
+"""A tool of the driver that takes longer than this is run again, because the machine may only be busy."""
 PATIENCE = 3
-"""Factor by which the second answer may take longer."""
+"""Factor by which the time limit of the second run is longer."""
 EXTRA_PATH = (
     "/usr/local/cuda/bin",
     "/usr/local/sbin",
@@ -50,11 +51,11 @@ VERSION_TOOLS = {
     "nvidia_ctk": ["nvidia-ctk", "--version"],
     "fabricmanager": ["nv-fabricmanager", "--version"],
 }
-"""Tools whose versions a node's record and its health checks compare."""
+"""Tools that print versions for a node's record and its health checks."""
 
 
 def find(program):
-    """Return the path of a program, or None if it is absent; modules run with a short PATH."""
+    """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
     if os.path.isabs(program):
         return program if os.access(program, os.X_OK) else None
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
@@ -65,22 +66,23 @@ def find(program):
 
 
 def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
-    """Run a tool, bounded in time and output; no behaviour of the tool raises.
+    """Run a tool with limited time and output. It never raises an error, whatever the tool does.
 
     Args:
-        argv: Program and arguments.
-        timeout_s: Seconds it may take.
-        bounded: Whether the kernel stops it when it writes without end; all files count, not only its output.
-        environment: Variables to set.
-        stdin_text: Text for its standard input.
-        keep: Words in small letters: only the output's first line and lines with one of the words are
-            returned; C(lines) is the number of all lines. The tool may print C(FILTERED_BYTES) then.
+        argv: The program and its arguments.
+        timeout_s: The number of seconds that it may take.
+        bounded: Whether the kernel stops it if it writes without end. This applies to all files, not
+            only to its output.
+        environment: The variables to set.
+        stdin_text: The text for its standard input.
+        keep: Words in lower case. Only the first line of the output and lines with one of these words
+            are returned. C(lines) is the number of all lines. The tool may then print C(FILTERED_BYTES).
     """
     path = find(argv[0])
     if path is None:
         return {"status": "absent"}
     begin = time.monotonic()
-    # Files, not pipes: a grandchild that keeps a pipe open would hold us beyond the limit.
+    # Use files, because a grandchild that keeps a pipe open would exceed the time limit.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
         given.write((stdin_text or "").encode())
         given.seek(0)
@@ -121,7 +123,10 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
 
 
 def outcome(child, timeout_s):
-    """Wait for a tool; return its status, its exit status, and whether it is stuck: late, and not killed."""
+    """Wait for a tool. Return its status, its exit status, and whether it is stuck.
+
+    A stuck tool is late and could not be killed.
+    """
     try:
         rc = child.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -130,7 +135,7 @@ def outcome(child, timeout_s):
 
 
 def killed(child):
-    """Kill a process with its group; return whether it died: one that is stuck in the kernel does not."""
+    """Kill a process with its group. Return whether it ended. One that is stuck in the kernel does not."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     # It must not hold us as well.
@@ -140,10 +145,10 @@ def killed(child):
 
 
 def ask_again(argv, timeout_s):
-    """Ask a tool of the GPUs' driver, again where it was late; of two answers the faster counts.
+    """Run a tool of the GPUs' driver, and again if it was late. Return the faster answer.
 
-    One late answer is not a fault: a node in service is busy. A tool that cannot be killed is stuck in the
-    driver, and a second one would be, too.
+    One late answer is not a fault, because a node in service is busy. A tool that cannot be killed is
+    stuck in the driver, where a second one would be stuck too.
     """
     first = ask(argv, timeout_s)
     is_late = first["status"] in ("ok", "hung") and first["seconds"] > UNHURRIED_S
@@ -155,19 +160,22 @@ def ask_again(argv, timeout_s):
 
 
 def asks(argv):
-    """Return the function that runs a tool; it runs a slow tool of the driver a second time."""
+    """Return the function that runs a tool. For a tool of the driver, it may run the tool twice."""
     return ask_again if argv[0] == "nvidia-smi" else ask
 
 
 def has_word(line, words):
-    """Return whether a line has one of some words; one pattern with all of them takes 12 times as long."""
+    """Return whether a line has one of some words.
+
+    One pattern with all words would take 12 times as long.
+    """
     return any(word in line for word in words)
 
 
 def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
-    """Return the first line and those with a word, whether there was more, and the number of lines."""
+    """Return the first line and those with a word, whether there were more, and the number of lines."""
     stream.seek(0, os.SEEK_END)
-    # The kernel stopped the tool within a line; the rest of it is unknown.
+    # The kernel stopped the tool within a line, so the rest of the line is unknown.
     cut = stream.tell() >= FILTERED_BYTES
     stream.seek(0)
     kept, size, count = [], 0, 0
@@ -184,7 +192,7 @@ def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
 
 
 def bounded_lines(stream, limit=LINE_BYTES):
-    """Yield the lines of a file; one without end comes in parts."""
+    """Yield the lines of a file. A very long line is yielded in parts."""
     while True:
         line = stream.readline(limit)
         if not line:
@@ -201,7 +209,7 @@ def head(stream, limit=OUTPUT_BYTES):
 
 def sealed(answer):
     """Return an answer with its digest, which shows the controller that it arrived complete."""
-    # As in rackproof.nodes.answer_seal: bytes that are not text may be replaced on the way.
+    # As in rackproof.nodes.answer_seal, bytes that are not text may be replaced on the way.
     text = re.sub(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)", "?", json.dumps(answer, sort_keys=True))
     return dict(answer, seal=hashlib.sha256(text.encode()).hexdigest())
 
@@ -228,7 +236,7 @@ def space(path):
 
 
 def list_folder(folder):
-    """Return the sorted names in a folder, none if it cannot be listed."""
+    """Return the sorted names in a folder, or none if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -236,12 +244,12 @@ def list_folder(folder):
 
 
 def read_files(folder, names, limit=256):
-    """Return the texts of small files of a folder by name, '' for those that cannot be read."""
+    """Return the texts of small files of a folder by name. An unreadable file gives ''."""
     return {name: read(os.path.join(folder, name), limit) for name in names}
 
 
 def dmi(names, sysfs="/sys"):
-    """Return entries of the firmware's tables, '' for those that cannot be read."""
+    """Return entries of the firmware's tables. An unreadable entry gives ''."""
     return read_files(os.path.join(sysfs, "class/dmi/id"), names, 4096)
 
 
@@ -251,7 +259,7 @@ CONTAINER_MARKS = ("/run/systemd/container", "/run/.containerenv", "/.dockerenv"
 
 
 def in_container():
-    """Return whether this system is a container, whose clock and kernel are those of its host."""
+    """Return whether this system is a container, which uses its host's clock and kernel."""
     return any(os.path.exists(path) for path in CONTAINER_MARKS)
 
 
@@ -267,6 +275,6 @@ def locked_memory_bytes():
 
 
 def shared_memory_bytes():
-    """Return the size of /dev/shm, or 0 if there is none."""
+    """Return the size of /dev/shm, or 0."""
     # Measured, not written to.
     return space("/dev/shm").get("total_bytes", 0)  # noqa: S108  # nosec B108

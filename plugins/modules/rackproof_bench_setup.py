@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Set a node up for one point of an experiment, and take that away again (standard library only, Linux)."""
+"""Set a node up for one point of an experiment, and remove the setup (standard library only, Linux)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 
 INTERFACE = "rackproof0"
-"""Name of the overlay's interface on every node; any interface of this name is ours."""
+"""Name of the overlay's interface on every node. Any interface of this name is Rackproof's."""
 TIMER = "rackproof-overlay"
 VXLAN_HEADER = 50
 MOST_FILES = 5_000_000
@@ -157,7 +157,7 @@ class PointError(Exception):
 
 
 def call(*argv, timeout=TOOL_S):
-    """Run a tool; return (exit status, stdout, stderr)."""
+    """Run a tool. Return its exit status, stdout and stderr."""
     try:
         done = subprocess.run(
             argv,
@@ -175,7 +175,7 @@ def call(*argv, timeout=TOOL_S):
 
 
 def need(*argv):
-    """Run a tool that has to succeed; return its stdout."""
+    """Run a tool that must succeed. Return its stdout."""
     status, output, wrong = call(*argv)
     if status != 0:
         raise PointError(f"`{' '.join(argv)}` failed ({status}): {wrong or output.strip() or 'no message'}")
@@ -183,7 +183,7 @@ def need(*argv):
 
 
 def ask_json(*argv):
-    """Return the first object of an answer in JSON, or {} if there is none."""
+    """Return the first object of an answer in JSON, or {}."""
     status, output, _ = call(*argv)
     try:
         found = json.loads(output) if status == 0 else []
@@ -207,12 +207,15 @@ def counters(interface):
 
 
 def is_there(interface):
-    """Return whether there is such an interface. /sys may be that of another network namespace."""
+    """Return whether an interface exists.
+
+    This does not use /sys, which may belong to another network namespace.
+    """
     return interface in [name for _, name in socket.if_nameindex()]
 
 
 def described(interface):
-    """Return the kernel's description of an interface: kind, MTU, state, VXLAN settings."""
+    """Return the kernel's description of an interface, with kind, MTU, state and VXLAN settings."""
     link = ask_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
     about = link.get("linkinfo", {})
     data = about.get("info_data", {})
@@ -255,7 +258,7 @@ def overlay_addresses(subnet, count):
 
 
 def remove_overlay():
-    """Take the overlay away if it is there; return whether anything was."""
+    """Remove the overlay if it exists. Return whether it existed."""
     call("systemctl", "stop", f"{TIMER}.timer", f"{TIMER}.service")
     if not is_there(INTERFACE):
         return False
@@ -276,7 +279,7 @@ def make_overlay(options, over, own_index, addresses):
                     "give the overlay addresses of its own (bench_overlay_subnet)"
                 )
     mtu = described(over)["mtu"] - VXLAN_HEADER
-    # First the end, then the beginning: from here on the node removes it by itself, even after a failure.
+    # Set up the removal first. From now on, the node removes the overlay itself, even after a failure.
     timed = call(
         *("systemd-run", "--quiet", f"--unit={TIMER}", f"--on-active={options['expires_s']}"),
         *("--timer-property=AccuracySec=1s", shutil.which("ip") or "ip", "link", "del", "dev", INTERFACE),
@@ -309,7 +312,7 @@ def make_overlay(options, over, own_index, addresses):
 
 
 def set_network(options):
-    """Set up the network of the run; return the routes to the other nodes."""
+    """Set up the network of the run. Return the routes to the other nodes."""
     nodes = options["nodes"]
     names = [one["name"] for one in nodes]
     if options["node"] not in names:
@@ -386,7 +389,7 @@ def unit_of(point):
 
 
 def files_below(folder):
-    """Yield the files of the data, at most so many."""
+    """Yield the files of the data, up to a limit."""
     count = 0
     for path, folders, names in os.walk(folder):
         folders.sort()
@@ -412,7 +415,7 @@ def drop_file_pages(paths):
 
 
 def resident(paths):
-    """Return bytes in memory and bytes in all of some files, or None if that is not known."""
+    """Return the bytes in memory and all bytes of some files, or None if unknown."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -445,7 +448,7 @@ def resident(paths):
 
 
 def remount(unit, source, options, point):
-    """Unmount s3fs, delete its cache, and mount it again; return the reason why that failed, or ''."""
+    """Unmount s3fs, delete its cache, and mount it again. Return why that failed, or ''."""
     if not unit:
         return f"{point} was not mounted by the role storage, so it is not remounted"
     status, _, wrong = call("systemctl", "stop", unit, timeout=120)
@@ -463,7 +466,7 @@ def remount(unit, source, options, point):
 
 
 def read_whole(path):
-    """Read a file, so that it lies in the page cache; returns its bytes."""
+    """Read a file, so that it is in the page cache. Return its number of bytes."""
     count = 0
     with open(path, "rb") as stream:
         while True:
@@ -474,8 +477,11 @@ def read_whole(path):
 
 
 def drop_pages(paths):
-    """Drop files from the page cache; return the part of a sample that is still in it, or None if unknown."""
-    # More than once: pages that were just read may still be on their way to the list that is emptied.
+    """Drop files from the page cache.
+
+    Return the part of a sample that remains in it, or None if unknown.
+    """
+    # Try several times, because pages that were just read may not yet be on the list that is emptied.
     for _ in range(3):
         drop_file_pages(paths)
         left = resident(paths[:: max(1, len(paths) // SAMPLED_FILES)])
@@ -519,7 +525,7 @@ def prepare_storage(options):
 
 
 def read(path):
-    """Return the object in a JSON file, or None if there is none."""
+    """Return the object in a JSON file, or None."""
     try:
         with open(path) as stream:
             found = json.load(stream)
@@ -549,7 +555,7 @@ def present(options):
 
 
 def absent(options):
-    """Remove the overlay; return its former state."""
+    """Remove the overlay. Return its former state."""
     point = read(os.path.join(options["folder"], "point.json")) or {}
     if point:
         point["ended"] = described(str(point.get("interface", "")))

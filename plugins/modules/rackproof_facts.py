@@ -290,7 +290,8 @@ SPEC = {
     "units": {"type": "list", "elements": "str"},
     "sysfs": {"type": "path"},
 }
-# The options of each subset and their defaults: they depend on the subset, so the specification has none.
+# The options of each subset and their defaults. The specification has no defaults, because these depend
+# on the subset.
 DEFAULTS = {
     "record": {
         "tool_timeout_s": 60,
@@ -353,7 +354,7 @@ def subset_options(params):
 
 
 def check_packages(packages, pythons):
-    """Raise ValueError unless packages are lists of names of interpreters to query."""
+    """Check that packages are lists, by interpreter."""
     for name, wanted in packages.items():
         if not isinstance(wanted, list) or not all(isinstance(package, str) for package in wanted):
             raise ValueError(f"packages: a list of names is needed for {name!r}")

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Put small files, folders and links in place in one call (standard library only, Python 3.8+)."""
+"""Write small files, folders and links in one call (standard library only, Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -100,11 +100,14 @@ class UnusableError(Exception):
 
 
 def identity(entry, tolerant):
-    """Return user id and group id of an entry; None for one that is not there and may come to be.
+    """Return the user id and the group id of an entry.
+
+    An id is None if its name does not exist and may be created later.
 
     Args:
-        entry: A file or folder.
-        tolerant: If true, a missing name is not an error (in check mode its package is not there yet).
+        entry: The file or folder.
+        tolerant: Whether a missing name is not an error. In check mode, its package may not be installed
+            yet.
     """
     ids: list[int | None] = []
     for kind, find in (
@@ -186,12 +189,12 @@ def alike(path, mode, ids):
 
 
 def put_folder(entry, check):
-    """Make the wanted folder; return whether that is a change."""
+    """Make the wanted folder. Return whether this is a change."""
     path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
     if os.path.isdir(path) and alike(path, mode, ids):
         return False
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise UnusableError(f"{path}: is to be a folder and is none; move it away")
+        raise UnusableError(f"{path}: must be a folder, but is not; move it away")
     if not check:
         os.makedirs(path, exist_ok=True)
         os.chown(path, *ids)
@@ -200,10 +203,10 @@ def put_folder(entry, check):
 
 
 def put_file(entry, check):
-    """Make the wanted file; return whether that is a change, and the difference to show."""
+    """Write the wanted file. Return whether this is a change, and the difference to show."""
     path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
     if os.path.isdir(path) and not os.path.islink(path):
-        raise UnusableError(f"{path}: is to be a file and is a folder; move it away")
+        raise UnusableError(f"{path}: must be a file, but is a folder; move it away")
     before = present(path)
     content = wanted(entry, before)
     if before == content and alike(path, mode, ids):
@@ -240,15 +243,15 @@ def put_file(entry, check):
 
 
 def put_link(entry, check):
-    """Make the wanted link; return whether that is a change."""
+    """Make the wanted link. Return whether this is a change."""
     path, target = entry["path"], entry["target"]
     if os.path.islink(path) and os.readlink(path) == target:
         return False
     if os.path.isdir(path) and not os.path.islink(path):
-        raise UnusableError(f"{path}: is to be a link and is a folder; move it away")
+        raise UnusableError(f"{path}: must be a link, but is a folder; move it away")
     if not check:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # No name that is there already: symlink() fails then.
+        # The name must not exist, because symlink() would fail.
         name = os.path.join(os.path.dirname(path), ".rackproof-" + os.urandom(8).hex())
         os.symlink(target, name)
         os.replace(name, path)
@@ -256,20 +259,20 @@ def put_link(entry, check):
 
 
 def remove(path, check):
-    """Remove a file or link; returns whether that is a change."""
+    """Remove a file or link. Return whether this is a change."""
     if not os.path.lexists(path):
         return False
     if os.path.isdir(path) and not os.path.islink(path):
-        raise UnusableError(f"{path}: is not to be there and is a folder; remove it by hand")
+        raise UnusableError(f"{path}: must not exist, but is a folder; remove it by hand")
     if not check:
         os.unlink(path)
     return True
 
 
 def steps(params, check, diffs):
-    """Yield path and function of everything that is to be done; a function returns whether it is a change.
+    """Yield path and function of each step. The function returns whether it changed something.
 
-    Folders come first, for files may lie in them.
+    Folders come first, because files may be in them.
     """
     for folder in params["folders"]:
         yield folder["path"], partial(put_folder, folder, check)
@@ -282,7 +285,7 @@ def steps(params, check, diffs):
 
 
 def put_file_with_diff(entry, check, diffs):
-    """Put a file and note its difference; returns whether that is a change."""
+    """Write a file and note its difference. Return whether this is a change."""
     changed, diff = put_file(entry, check)
     if changed:
         diffs.append(diff)

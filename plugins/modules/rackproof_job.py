@@ -182,14 +182,15 @@ from contextlib import contextmanager, suppress
 
 try:
     import ctypes
-except ImportError:  # some builds of Python come without; sessions and the token still find every process
+except ImportError:  # Some builds of Python lack it. Sessions and the token still find every process.
     ctypes = None  # type: ignore[assignment]
 
 from ansible.module_utils import rackproof_load
 from ansible.module_utils.basic import AnsibleModule
 
 STATE_BYTES = 4096
-"""Size of state.json, padded: the file that replaces it is allocated ahead, for a disk that fills up."""
+"""Size of state.json with padding. The file that replaces it is allocated before, in case the disk fills
+up."""
 SEALED = (
     "id",
     "phase",
@@ -215,11 +216,11 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class JobError(Exception):
-    """A problem that the operator must fix; the text has the problem and its place."""
+    """Report a problem that the operator must fix. The text has the problem and its place."""
 
 
 def explain(error, path, doing):
-    """Return a JobError that names the path on the node and what to do."""
+    """Return a JobError with the path on the node and the remedy."""
     hints = {
         errno.ENOSPC: "the disk is full: free space there or choose another folder",
         errno.EDQUOT: "the quota is used up: free space there or choose another folder",
@@ -280,23 +281,24 @@ def supervised(state):
 
 
 def members(session, root=None, token=None, log=None):
-    """Return ids of the live processes of a job.
+    """Return the ids of the live processes of a job.
 
-    They are found in several ways, because each can be evaded.
+    They are found in several ways, because a process can evade each one.
 
     Args:
-        session: Process group and session of the program, or None if unknown.
-        root: The supervisor; as subreaper it inherits orphans, so all descend from it while it lives.
-        token: Value of the variable in their environment. None while there is a better way: reading the
-            environment of a process that is stuck in the driver can take forever.
-        log: Path of the log that they write to.
+        session: The process group and session of the program, or None if unknown.
+        root: The supervisor. As subreaper, it inherits orphans, so that all processes descend from it
+            while it lives.
+        token: The value of the variable in their environment. It is None while there is a better way,
+            because reading the environment of a process that is stuck in the driver can take forever.
+        log: The path of the log that they write to.
     """
     table = processes()
     found = descendants(root, table) if root is not None else set()
     for pid, entry in table.items():
         if pid in found or pid in (os.getpid(), root):
             continue
-        # The environment last: reading it can take forever.
+        # The environment is last, because reading it can take forever.
         if (
             (session and entry[2] == session)
             or (log and writes_to(pid, log))
@@ -325,7 +327,7 @@ def descendants(root, table):
     found, queue = set(), [root]
     while queue:
         for pid in children.get(queue.pop(), []):
-            # The table was not read in one moment: ids that were used again could make a cycle.
+            # The table was not read at one moment, so ids that were used again could make a cycle.
             if pid not in found:
                 found.add(pid)
                 queue.append(pid)
@@ -351,19 +353,19 @@ def carries(pid, token):
 
 
 def send(pids, number):
-    """Send a signal to processes, those that are gone left aside."""
+    """Send a signal to processes. Ignore those that have ended."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def end_all(find, wait, grace_s):
-    """End processes: SIGTERM, SIGKILL after the grace, again and again until none is left.
+    """End processes with SIGTERM, and with SIGKILL after the grace time, until none is left.
 
     Args:
-        find: Returns the ids of the processes that still live.
-        wait: Waits for up to so many seconds, collecting dead children.
-        grace_s: Seconds between the signals.
+        find: A function that returns the ids of the live processes.
+        wait: A function that waits for up to a number of seconds, and collects dead children.
+        grace_s: The seconds between the signals.
 
     Returns:
         The number of processes found, and the ids of those that cannot be killed.
@@ -387,11 +389,11 @@ def end_all(find, wait, grace_s):
 
 
 class Folder:
-    """The job's folder on the node: job.json, state.json, log.txt.
+    """Access the job's folder on the node, with job.json, state.json and log.txt.
 
     Args:
-        path: Absolute path.
-        job_id: Run id that the folder must belong to.
+        path: The absolute path.
+        job_id: The run id that the folder must belong to.
     """
 
     def __init__(self, path, job_id):
@@ -407,13 +409,13 @@ class Folder:
         try:
             os.makedirs(self.path, mode=0o755, exist_ok=True)
         except FileExistsError:
-            raise JobError(f"cannot create {self.path}: something that is not a folder is there") from None
+            raise JobError(f"cannot create {self.path}: something that is not a folder exists") from None
         except OSError as error:
             raise explain(error, self.path, "create") from error
 
     @contextmanager
     def starting(self):
-        """Prevent other starts in this folder; yield the descriptor of the lock."""
+        """Prevent other starts in this folder, and yield the descriptor of the lock."""
         path = os.path.join(self.path, ".starting")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -492,7 +494,10 @@ class Folder:
             os.fsync(stream.fileno())
 
     def write_state(self, state):
-        """Replace state.json in one step; works on a full disk once ``allocate`` has been called."""
+        """Replace state.json in one step.
+
+        After ``allocate`` was called, this works even on a full disk.
+        """
         text = json.dumps(state, sort_keys=True).encode()
         descriptor = os.open(self.reserve, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
@@ -503,7 +508,7 @@ class Folder:
         os.rename(self.reserve, self.state)
 
     def log_bytes(self):
-        """Return the size of the log, or 0 if there is none."""
+        """Return the size of the log, or 0."""
         try:
             return os.stat(self.log).st_size
         except OSError:
@@ -553,14 +558,16 @@ def describe(state):
 
 
 class Supervisor:
-    """Runs one job in a daemon of its own; created after the double fork, never returns to the module.
+    """Run one job in a daemon.
+
+    It is created after the double fork, and never returns to the module.
 
     Args:
         folder: The job's folder.
-        options: The module's options.
-        token: Value of the variable that marks the job's processes.
-        locks: Descriptors of the node's lock and of the machine's, or None for an unused one.
-        controller: Process id of the playbook, or None if it runs on another machine.
+        options: The options of the module.
+        token: The value of the variable that marks the job's processes.
+        locks: The descriptors of the node's lock and of the machine's lock, or None for an unused one.
+        controller: The process id of the playbook, or None if it runs on another machine.
     """
 
     def __init__(self, folder, options, token, locks, controller=None):
@@ -577,7 +584,7 @@ class Supervisor:
 
     def run(self, answer):
         """Start the job, answer through ``answer`` (called once with an object), and see it through."""
-        # Blocked, not handled: sigtimedwait takes them when the supervisor is ready for them.
+        # The signals are blocked, not handled. sigtimedwait takes them when the supervisor is ready.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -625,7 +632,7 @@ class Supervisor:
         self.finish(self.watch())
 
     def start(self, log):
-        """Start the program with its output in ``log``; returns its process id."""
+        """Start the program with its output in ``log``, and return its process id."""
         environment = dict(os.environ)
         environment.update({key: str(value) for key, value in self.options["environment"].items()})
         environment.update({key: str(value) for key, value in self.options["secret_environment"].items()})
@@ -642,7 +649,7 @@ class Supervisor:
             if os.getppid() != parent:
                 os._exit(127)
 
-        # Kept: a Popen that is collected as garbage takes the exit status with it.
+        # Keep a reference, because a Popen that is collected as garbage takes the exit status with it.
         self.child = subprocess.Popen(
             self.options["argv"],
             cwd=self.options["chdir"] or self.folder.path,
@@ -656,7 +663,7 @@ class Supervisor:
         return self.child.pid
 
     def prctl(self, option, value):
-        """Set an attribute of this process; returns whether that went well."""
+        """Set an attribute of this process. Return whether this succeeded."""
         if ctypes is None:
             return False
         try:
@@ -674,7 +681,7 @@ class Supervisor:
         self.reap()
 
     def reap(self):
-        """Collect dead children; the program's own status is kept."""
+        """Collect dead children, and keep the program's own status."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -686,7 +693,7 @@ class Supervisor:
                 self.status = status
 
     def watch(self):
-        """Block until the job ends or has to be ended; return the reason."""
+        """Wait until the job ends or must be ended, and return the reason."""
         size, grown = 0, self.clock
         options = self.options
         while True:
@@ -712,7 +719,7 @@ class Supervisor:
         grace = self.options["grace_s"]
         self.load.look(end=True)
         if reason == "itself":
-            # Helpers of the program may be about to end as well; those that stay get no long grace.
+            # Helpers of the program may be about to end as well. Those that stay get no long grace time.
             deadline = time.monotonic() + LAST_WORDS_S
             while self.members() and time.monotonic() < deadline:
                 self.wait(0.1)
@@ -735,12 +742,12 @@ class Supervisor:
             log_sha256=self.folder.log_sha256(),
             machine=self.load.result(),
         )
-        # Freed first: a reader of the state "ended" may start the next job at once.
+        # Free the lock first, because a reader of the state "ended" may start the next job at once.
         self.free_lock(emptied=not unkillable)
         self.write_final(state)
 
     def exit_status(self):
-        """Return exit status, as a shell has it, and signal of the program; None if unknown."""
+        """Return the program's exit status, as in a shell, and its signal. Both are None if unknown."""
         if self.status is None:
             return None, None
         if os.WIFSIGNALED(self.status):
@@ -749,7 +756,7 @@ class Supervisor:
         return os.WEXITSTATUS(self.status), None
 
     def free_lock(self, emptied):
-        """Free the locks; emptied, unless something is left for the next holder to find."""
+        """Free the locks. The node's lock is emptied, unless the next holder must find something in it."""
         if self.machine_lock is not None:
             os.close(self.machine_lock)
         if self.lock is None:
@@ -764,7 +771,7 @@ class Supervisor:
             try:
                 self.folder.write_state(state)
             except OSError:
-                # Nothing else can be done with the result than to try again; a stop ends the trying.
+                # The only way to save the result is to try again. A stop ends these tries.
                 if signal.sigtimedwait({signal.SIGTERM}, 5.0) is not None:
                     return
             else:
@@ -809,7 +816,7 @@ def take_lock(path):
 
 
 def occupy(descriptor, path):
-    """Lock the file and kill the processes that its last holder left; return their number."""
+    """Lock the file, and kill the processes that its last holder left. Return their number."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -818,7 +825,7 @@ def occupy(descriptor, path):
     token = previous.get("token")
     if not isinstance(token, str) or not token:
         return 0
-    # The lock is free, so its holder is gone: processes with its token are unsupervised.
+    # The lock is free, so its holder has ended, and processes with its token are unsupervised.
     log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
     killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
     if unkillable:
@@ -827,7 +834,7 @@ def occupy(descriptor, path):
 
 
 def take_machine_lock(path):
-    """Take the lock that all users of the machine share; returns the descriptor that holds it.
+    """Take the lock that all users of the machine share, and return its descriptor.
 
     Raises:
         JobError: Another job holds it, or the file cannot be used.
@@ -854,8 +861,8 @@ def take_machine_lock(path):
 
 def open_shared(path):
     """Open a file that any user may have made, in a folder where each may write."""
-    # The kernel refuses O_CREAT for a file of another user in such a folder; reading is enough for a lock.
-    # Another user's pipe of that name would be waited for without an end.
+    # In such a folder, the kernel refuses O_CREAT for a file of another user. Reading is enough for a
+    # lock. Without O_NONBLOCK, another user's pipe of that name would block forever.
     how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):
         return os.open(path, how)
@@ -879,7 +886,10 @@ def lock_holder(inode):
 
 
 def user_of(path):
-    """Return the name of a file's owner, or '' if it is gone; the number where there is no such user."""
+    """Return the name of a file's owner, or its number if there is no such user.
+
+    Return '' if the file is missing.
+    """
     try:
         owner_id = os.stat(path).st_uid
     except OSError:
@@ -897,7 +907,7 @@ def survivors(unkillable, holder):
 
 
 def owner(descriptor):
-    """Return the holder that the lock file names, or {} if it names none."""
+    """Return the holder in the lock file, or {}."""
     try:
         value = json.loads(os.pread(descriptor, 4096, 0).decode())
     except (OSError, ValueError):
@@ -906,7 +916,7 @@ def owner(descriptor):
 
 
 def busy(path, holder):
-    """Return who holds the lock and what to do, in words."""
+    """Describe which job holds the lock, and the remedy."""
     if not holder:
         return f"the node is busy: an unknown process holds {path}; find it with: fuser -v {path}"
     return (
@@ -931,7 +941,7 @@ def write_owner(descriptor, job_id, token, folder):
 
 
 def launch(folder, options, token, starting, locks):
-    """Start the supervisor as a daemon; returns the job's first state.
+    """Start the supervisor as a daemon, and return the job's first state.
 
     Raises:
         JobError: The program could not be started, or the supervisor does not answer.
@@ -939,7 +949,7 @@ def launch(folder, options, token, starting, locks):
     receiver, sender = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Found here: the supervisor has no tie with it any more.
+    # Find it here, because the supervisor is not a descendant of the playbook any more.
     controller = rackproof_load.controller_above(os.getpid())
     first = os.fork()
     if first == 0:
@@ -971,7 +981,10 @@ def launch(folder, options, token, starting, locks):
 
 
 def daemon(folder, options, token, starting, locks, sender, controller):
-    """Run as the supervisor: detach from the connection, run the job, and report a failed start."""
+    """Run as the supervisor.
+
+    Detach from the connection, run the job, and report a failed start.
+    """
     answered = []
 
     def answer(value):
@@ -981,7 +994,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
         with suppress(OSError):
             os.write(sender, json.dumps(value).encode())
         os.close(sender)
-        # Only now may another start look at this folder: from here on it finds the state.
+        # Only now may another start use this folder. From now on, it finds the state.
         os.close(starting)
 
     null = os.open(os.devnull, os.O_RDWR)
@@ -1000,9 +1013,9 @@ def daemon(folder, options, token, starting, locks, sender, controller):
 
 
 def why_not_started(error, folder, options):
-    """Return an error at the start of a job as one that names the remedy."""
+    """Return the error of a start with its remedy."""
     program, chdir = options["argv"][0], options["chdir"] or folder.path
-    # subprocess names the folder if it is missing, otherwise the program.
+    # The error has the folder if that is missing. Otherwise, it has the program.
     if error.filename == chdir:
         return str(explain(error, chdir, "start in the folder"))
     if error.filename == program and error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -1015,12 +1028,12 @@ def why_not_started(error, folder, options):
 
 
 def settle(folder, state, change):
-    """Return the state as it is on the node now: a dead supervisor ends the job.
+    """Return the state as it is on the node now. If the supervisor has died, the job has ended.
 
     Args:
         folder: The job's folder.
-        state: The state as last written.
-        change: Whether to kill the remaining processes and write down the result.
+        state: The state that was last written.
+        change: Whether to kill the remaining processes and write the result.
     """
     if state["phase"] == "running" and not supervised(state):
         # It may have written its final state between our two readings.
@@ -1095,10 +1108,10 @@ def ensure_started(module, folder):
 
 
 def start_supervised(folder, options, starting, locks):
-    """Write the job's description and start its supervisor; returns the state.
+    """Write the job's description, start its supervisor, and return the state.
 
     Raises:
-        JobError: The job cannot be started; nothing of it is left in the folder.
+        JobError: The job cannot be started. Nothing of it remains in the folder.
     """
     description = {
         "id": folder.job_id,
@@ -1128,7 +1141,7 @@ def start_supervised(folder, options, starting, locks):
 
 
 def find(module, folder):
-    """Find the job; there must be one."""
+    """Return the state of the job. It is an error if there is no job."""
     state = folder.read_state()
     if state is None:
         raise JobError(f"no job {folder.job_id!r} was started in {folder.path}")

@@ -130,7 +130,7 @@ ENVIRONMENT = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_MODE": "l",
 }
-# A query keeps no files, so that a check leaves nothing behind.
+# A query stores no files, so that a check leaves nothing behind.
 NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 SHORT_S = 120
@@ -169,7 +169,7 @@ MEANINGS = (
         r"Could not connect|Unable to connect|Connection (refused|timed out|failed|reset)|"
         r"Cannot initiate the connection|Network is unreachable|No route to host|server closed",
         "A repository's server does not answer. Check that the mirror is up and reachable from this node, "
-        "then start the same command again: it goes on where it stopped.",
+        "then start the same command again. It continues where it stopped.",
     ),
     (
         r"does not have a Release file|404 +Not Found|403 +Forbidden",
@@ -186,7 +186,7 @@ MEANINGS = (
         # Two words, so that an amount (512 MB) is no status.
         r"\b(?:429|5\d\d) +[A-Z][a-z]",
         "A repository's server answers with an error of its own. Look at the log of the mirror or of the "
-        "proxy before it, then start the same command again: it goes on where it stopped.",
+        "proxy before it, then start the same command again. It continues where it stopped.",
     ),
     (
         r"(?:MergeList|parse package file|parsing file|parse) '?/var/lib/dpkg/status",
@@ -212,17 +212,17 @@ MEANINGS = (
     ),
     (
         r"Sub-process /usr/bin/dpkg returned an error|dpkg: error processing",
-        "The installation script of a package failed; its output stands below.",
+        "The installation script of a package failed. Its output is below.",
     ),
 )
 
 
 class RefusedError(Exception):
-    """Work that is not done; the message has the remedy for the operator."""
+    """Report work that is refused. The message has the remedy for the operator."""
 
 
 def ask_until_unlocked(call, words, limit_s):
-    """Repeat a call while its output has these words about a lock; return its last result."""
+    """Repeat a call while its output reports a lock. Return its last result."""
     deadline = time.monotonic() + limit_s
     while True:
         result = call()
@@ -255,7 +255,7 @@ class Apt:
         return ask(argv, timeout_s + self.options["lock_timeout_s"], bounded=False, environment=ENVIRONMENT)
 
     def update(self):
-        """Fetch the package lists; a list that could not be fetched is an error, too."""
+        """Fetch the package lists. A list that could not be fetched is an error too."""
         # apt waits for the lock of dpkg, but not for the lock of the package lists.
         result = ask_until_unlocked(
             lambda: self("update", timeout_s=UPDATE_S), "Could not get lock", self.options["lock_timeout_s"]
@@ -267,7 +267,7 @@ class Apt:
             raise RefusedError(self.meaning("The package lists could not be fetched", result))
 
     def meaning(self, what, result):
-        """Return a message: the event, the remedy, and apt's own output."""
+        """Return a message with the event, the remedy, and apt's own output."""
         text = output(result)
         if result["status"] == "absent":
             return f"{self.node}: apt-get is absent. Rackproof provisions Debian and Ubuntu."
@@ -297,19 +297,20 @@ class Apt:
         return list(dict.fromkeys(line.split("|")[1].strip() for line in listed.splitlines() if "|" in line))
 
     def newest(self, name, pattern):
-        """Return the newest version that matches a pattern; the pattern itself if none matches or it is a
-        plain version.
+        """Return the newest version that matches a pattern.
+
+        Return the pattern if none matches, or if it is a plain version.
         """
         if not any(sign in pattern for sign in "*?["):
             return pattern
         return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
 
     def exact(self, wanted):
-        """Return the wanted packages and those that they need in exactly one version, with that version.
+        """Return the wanted packages and their exactly required dependencies, with versions.
 
-        apt takes the newest version of a dependency, and then complains that it does not fit.
+        apt would choose the newest version of a dependency, and then complain that it does not fit.
         """
-        # apt itself supports only patterns that end in a star.
+        # apt itself only supports patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
         found, level = dict(chosen), dict(chosen)
         while level and len(found) < LARGEST_CLOSURE:
@@ -323,7 +324,7 @@ class Apt:
 
 
 def meaning_of(text):
-    """Return the meaning of apt's output for an operator and what to do; empty if it is not known."""
+    """Return the meaning of apt's output with the remedy, or "" if it is unknown."""
     for pattern, words in MEANINGS:
         if re.search(pattern, text):
             holder = lock_holder()
@@ -332,7 +333,7 @@ def meaning_of(text):
 
 
 def exact_dependencies(shown):
-    """Return the exact versions that packages require of others, by name.
+    """Return the exact versions of dependencies, by name.
 
     Args:
         shown: The output of ``apt-cache show`` for the packages.
@@ -380,7 +381,10 @@ def packages_not_offered(text):
 
 
 def refuse_not_offered(apt, options, text, wanted):
-    """Refuse where a repository lacks a package, or its version; names the versions that there are."""
+    """Refuse a request if a repository lacks a package or its version.
+
+    The message has the existing versions.
+    """
     parts = []
     for name in packages_not_offered(text):
         has = apt.versions(name)
@@ -396,7 +400,7 @@ def refuse_not_offered(apt, options, text, wanted):
 
 
 def remedies_of(options, names):
-    """Return what to do about packages that are not offered, each sentence once."""
+    """Return the remedies for packages that are not offered, without duplicates."""
     general = options["remedy"] or "Correct the version, or renew the mirror."
     found = []
     for name in names:
@@ -406,7 +410,7 @@ def remedies_of(options, names):
 
 
 def refuse_failed_simulation(apt, simulation, wanted):
-    """Refuse a request that apt itself refuses."""
+    """Refuse a request that apt refuses."""
     if simulation["status"] == "ok":
         return
     text = output(simulation)
@@ -420,7 +424,7 @@ def refuse_failed_simulation(apt, simulation, wanted):
 
 
 def refuse_kernels(apt, options, changes, wanted):
-    """Refuse a kernel that would be installed along with the wanted packages."""
+    """Refuse a kernel that would be installed as a dependency of the wanted packages."""
     fresh = sorted(name for name in changes if KERNEL.match(name) and name not in wanted)
     if fresh and not options["allow_kernel"]:
         raise RefusedError(
@@ -432,7 +436,7 @@ def refuse_kernels(apt, options, changes, wanted):
 
 
 def refuse_removals(apt, options, gone, wanted, removed):
-    """Refuse the removal of packages that are neither to be removed nor allowed to go."""
+    """Refuse the removal of packages that was neither requested nor allowed."""
     allowed = options["allow_remove"]
     stray = [name for name in gone if name not in removed and not fits_any(name, allowed)]
     if stray:
@@ -450,9 +454,13 @@ def fits_any(name, patterns):
 
 
 def refuse(apt, options, simulation, wanted, removed):
-    """Refuse unrequested changes; return the changes that apt would make, by name the version or None."""
+    """Refuse unrequested changes.
+
+    Return the changes that apt would make, as versions by name (None if removed).
+    """
     text = output(simulation)
-    # First, for its message is the most precise one: apt fails as well where a package is not offered.
+    # Check this first, because its message is the most precise. apt also fails if a package is not
+    # offered.
     refuse_not_offered(apt, options, text, wanted)
     refuse_failed_simulation(apt, simulation, wanted)
     changes = dict(re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", text, re.M))
@@ -464,9 +472,10 @@ def refuse(apt, options, simulation, wanted, removed):
 
 
 def settled_packages(options):
-    """Return the installed packages, and whether dpkg's work is half done though no process is doing it.
+    """Return the installed packages, and whether dpkg's work was interrupted.
 
-    While another process installs, dpkg's files look as after a power cut: that process is waited for.
+    While another process installs packages, dpkg's files look as after a power cut, so wait for that
+    process.
     """
     deadline = time.monotonic() + options["lock_timeout_s"]
     while True:
@@ -479,7 +488,7 @@ def settled_packages(options):
 
 
 def configure_all(options):
-    """Let dpkg finish its work, and return its output; dpkg does not wait for its lock."""
+    """Let dpkg finish its work, and return its output. dpkg does not wait for its lock."""
     argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     return ask_until_unlocked(
         lambda: ask(argv, options["timeout_s"], bounded=False, environment=ENVIRONMENT),
@@ -522,8 +531,8 @@ def predict(apt, options, before, wanted, removed):
     try:
         changes = refuse(apt, options, simulation, wanted, removed)
     except RefusedError:
-        # If apt lists all wanted packages, its refusal is right; otherwise it may list them after an update
-        # of the lists.
+        # If apt lists all wanted packages, its refusal is right. Otherwise, it may list them after an
+        # update.
         if simulation["status"] == "ok":
             raise
         changes = {
@@ -576,7 +585,7 @@ def refuse_new_kernels(apt, options, kernels_before):
 
 
 def bring(apt, options, before, wanted, removed):
-    """Install and remove; returns the packages afterwards."""
+    """Install and remove packages. Return the packages afterwards."""
     if options["update"] != "never":
         apt.update()
     answer_debconf(apt, options["debconf"])
@@ -605,7 +614,7 @@ def not_as_wanted(present, installed):
 
 
 def to_hold(options, installed):
-    """Return the packages that are to be held and are not."""
+    """Return the packages that must be held but are not."""
     if not options["hold"]:
         return []
     return [name for name in options["present"] if not installed.get(name, {}).get("held")]
@@ -635,7 +644,7 @@ def predict_work(apt, options, before, wanted, removed):
 
 
 def change_packages(apt, options, before, wanted, removed):
-    """Install and remove where anything is to be done; returns the packages afterwards."""
+    """Install and remove packages if necessary. Return the packages afterwards."""
     if wanted or removed:
         return bring(apt, options, before, wanted, removed)
     if options["update"] == "always":
@@ -644,7 +653,7 @@ def change_packages(apt, options, before, wanted, removed):
 
 
 def simulate(apt, options, wanted, removed):
-    """Fetch the lists and refuse the request that a real run would refuse; return its changes."""
+    """Fetch the lists, and refuse the request if a real run would. Return its changes."""
     if not wanted and not removed:
         return {}
     if options["update"] != "never":
@@ -653,7 +662,7 @@ def simulate(apt, options, wanted, removed):
 
 
 def ask_only(options, check):
-    """Ask whether a real run could do its work; returns the module's result, which has no change."""
+    """Check whether a real run could do its work. Return the module's result, which has no change."""
     apt = Apt(options)
     before, _ = packages()
     wanted = not_as_wanted(options["present"], before)
@@ -667,7 +676,7 @@ def ask_only(options, check):
 
 
 def work(options, check):
-    """Fulfil the request; return the module's result."""
+    """Fulfil the request, and return the module's result."""
     apt = Apt(options)
     before, damaged = settled_packages(options)
     wanted = not_as_wanted(options["present"], before)

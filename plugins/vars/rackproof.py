@@ -1,4 +1,7 @@
-"""Makes the facts of ``rackproof_facts`` variables of a node; no fact of another module becomes one."""
+"""Make the facts of ``rackproof_facts`` variables of a node.
+
+Facts of other modules do not become variables.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class VarsModule(BaseVarsPlugin):
     """Documented above."""
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
-        """Return the variable for the group of all hosts: every other place outranks it."""
+        """Return the variable for the group of all hosts. Every other place has precedence over it."""
         some = entities if isinstance(entities, list) else [entities]
         if any(isinstance(one, Group) and one.name == "all" for one in some):
             return {"rackproof_node": trust_as_template("{{ ansible_facts.rackproof_node }}")}

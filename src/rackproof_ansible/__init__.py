@@ -1,5 +1,5 @@
-"""Connect Ansible to Rackproof: the base classes and helpers of the plugins in ``plugins/``.
+"""Connect Ansible to Rackproof with the base classes and helpers of the plugins in ``plugins/``.
 
-The only package that imports ansible; ``rackproof`` itself never does. A plugin file holds one class that
-takes its options and calls the package, everything else is here or there.
+This is the only package that imports ansible; ``rackproof`` never does. A plugin file has only a class
+that takes its options and calls one of the two packages.
 """

@@ -1,4 +1,7 @@
-"""Base classes of the action plugins: options from the documentation, errors in Ansible's words."""
+"""Define the base classes of the action plugins.
+
+They read options from the documentation, and translate errors for Ansible.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from rackproof.core.text import sanitize
 from rackproof_ansible.argument_spec import read_argument_spec
 
 SHOWN_CHARACTERS = 600
-"""The most of one line that goes to the operator's terminal."""
+"""Largest number of characters of one line on the operator's terminal."""
 
 
 class ModuleFailedError(Exception):
-    """A module that an action called did not return the expected result.
+    """Report that a module, which an action called, did not return the expected result.
 
     Attributes:
-        result: The module's result; it becomes the result of the task, so that a node that cannot be reached
-            is reported as unreachable and not as failed.
+        result: The module's result. It becomes the result of the task, so that an unreachable node is
+            reported as unreachable and not as failed.
     """
 
     def __init__(self, result: dict[str, Any]) -> None:
@@ -38,17 +41,17 @@ class ModuleFailedError(Exception):
 
 
 class RackproofAction(ActionBase):
-    """An action that runs on the controller and touches no node.
+    """Define an action that runs on the controller and contacts no node.
 
-    A subclass lives in ``plugins/action/``, is called ``ActionModule``, and implements :meth:`run_action`.
-    Its options are those that the module of the same name in ``plugins/modules/`` documents.
+    A subclass is in ``plugins/action/``, is called ``ActionModule``, and implements :meth:`run_action`.
+    Its options are in the documentation of the module with the same name in ``plugins/modules/``.
 
     Attributes:
-        operator_errors: Exceptions with a text for the operator: the task fails with that text. Every other
-            exception is a defect and keeps its traceback.
-        required_if: Options that one value of another option requires, as Ansible's validator takes them:
-            documentation has no words for that.
-        task_vars: Variables of the host that the task runs for.
+        operator_errors: Exceptions with a text for the operator. The task fails with that text. Any
+            other exception is a defect, and keeps its traceback.
+        required_if: Options that one value of another option requires, in the form of Ansible's
+            validator. The documentation cannot express this.
+        task_vars: Variables of the task's host.
     """
 
     _requires_connection = False
@@ -58,14 +61,14 @@ class RackproofAction(ActionBase):
 
     @abstractmethod
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Do the task; return its result.
+        """Do the task, and return its result.
 
         Args:
-            options: The task's arguments, checked, converted and with defaults.
+            options: The task's arguments, checked, converted, and with defaults.
         """
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Check the task's arguments and do it; called by Ansible."""
+        """Check the task's arguments and do the task. Ansible calls this."""
         super().run(tmp, task_vars)
         hide_from_others()
         self.task_vars = task_vars or {}
@@ -80,7 +83,8 @@ class RackproofAction(ActionBase):
         except ModuleFailedError as error:
             return error.result
         except self.operator_errors as error:
-            # Ansible would append every cause's text: the same lines once more for each, and pydantic's own.
+            # Ansible would append the text of every cause, which repeats the same lines and adds
+            # pydantic's own.
             raise AnsibleActionFail(sanitize(error, 4000, newlines=True)) from None
 
     @property
@@ -114,7 +118,7 @@ class RackproofAction(ActionBase):
         self._display.display(line)
 
     def show_warning(self, text: str) -> None:
-        """Show a warning, made safe for a terminal; do nothing if it is empty."""
+        """Show a warning, made safe for a terminal. Do nothing if it is empty."""
         if text:
             self._display.warning(sanitize(text, limit=SHOWN_CHARACTERS))
 
@@ -125,11 +129,11 @@ class NodeAction(RackproofAction):
     _requires_connection = True
 
     def execute_module(self, name: str, required_key: str, **arguments: Any) -> dict[str, Any]:
-        """Run a module on the host; return its result.
+        """Run a module on the host, and return its result.
 
         Args:
-            name: The module.
-            required_key: The required type of its result: a mapping.
+            name: The name of the module.
+            required_key: The key of its result that must be a mapping.
             arguments: The module's arguments.
 
         Raises:
@@ -149,7 +153,7 @@ class NodeAction(RackproofAction):
         return result
 
     def execute_module_unchecked(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Run a module on the host; return its result, a failure as well."""
+        """Run a module on the host. Return its result, even if it is a failure."""
         result: dict[str, Any] = self._execute_module(
             module_name=name, module_args=arguments, task_vars=self.task_vars
         )
@@ -159,13 +163,13 @@ class NodeAction(RackproofAction):
         """Copy a file from the host to the controller.
 
         Args:
-            remote: The file's path on the host. A pipe or device, or a link to one, is refused: it has no
-                end.
+            remote: The path of the file on the host. A pipe or device, or a link to one, is refused,
+                because it has no end.
             local: The path of the copy.
             limit_bytes: The largest size in bytes. The copy ends there, whatever size the host stated.
 
         Raises:
-            AnsibleError: It is not a plain file or is too large, or could not be copied.
+            AnsibleError: It is not a regular file, is too large, or could not be copied.
         """
         path = shlex.quote(remote)
         status, output, _ = self.run_command(f"[ -f {path} ] && stat -Lc %s {path}")
@@ -175,7 +179,7 @@ class NodeAction(RackproofAction):
         if int(size) > limit_bytes:
             raise AnsibleError(f"it has {size} bytes, more than {limit_bytes}")
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # sftp and scp, which copy the file, inherit it.
+        # sftp and scp, which copy the file, inherit this limit.
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
         try:
             self._connection.fetch_file(remote, str(local))
@@ -187,33 +191,35 @@ class NodeAction(RackproofAction):
         self._transfer_data(remote, text)
 
     def run_script(self, script: str, limit_s: float) -> tuple[int, str]:
-        """Run a shell script on the host; return its exit status and output.
+        """Run a shell script on the host, and return its exit status and output.
 
         Args:
-            script: Its text. It is copied first, for a command line may be too short for it.
-            limit_s: Seconds after which the host ends it, whatever becomes of this process.
+            script: The text of the script. It is copied first, because a command line may be too short
+                for it.
+            limit_s: Seconds after which the host ends it, whatever happens to this process.
         """
         path = self._connection._shell.join_path(self._make_tmp_path(), "script.sh")
         self.write_file(path, script)
-        # -k: a script's children may ignore SIGTERM, and would keep the GPUs from the next job.
+        # With -k, children of the script that ignore SIGTERM are killed. They would keep the GPUs from
+        # the next job.
         status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
         return status, output
 
     def close_connection(self) -> None:
-        """Close the connection to the host; the next command opens another."""
+        """Close the connection to the host. The next command opens another one."""
         self._connection.close()
 
     def run_command(self, command: str) -> tuple[int, str, str]:
-        """Run a shell command on the host; return its exit status, output and error output."""
+        """Run a shell command on the host. Return its exit status, output and error output."""
         # A node's output need not be UTF-8.
         done = self._low_level_execute_command(command, encoding_errors="surrogateescape")
         return done["rc"], done["stdout"], done["stderr"]
 
     def run_command_of_playbook(self, command: str) -> tuple[int, str, str]:
-        """Run as :meth:`run_command`, but end this process where the playbook is gone.
+        """Run a command as :meth:`run_command` does, but end this process if the playbook has ended.
 
-        A playbook that is killed leaves its workers behind; one that goes on would start jobs beside those
-        of the next playbook.
+        A killed playbook leaves its workers behind. If one of them continued, it would start jobs beside
+        those of the next playbook.
         """
         if os.getppid() != self._playbook_pid:
             os._exit(1)

@@ -1,7 +1,7 @@
-"""Argument specs of actions, read from the documentation that ``ansible-doc`` shows.
+"""Read the argument specs of actions from the documentation that ``ansible-doc`` shows.
 
-Ansible keeps an action's documentation in a module of the same name and its argument spec in the action's
-code. Here the documentation is the one declaration of an option.
+In Ansible, an action's documentation is in a module of the same name, and its argument spec in the
+action's code. Here, the documentation is the only declaration of an option.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases", "
 def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return the argument spec of an action.
 
-    Files are read without being imported, and by their place beside the action rather than through Ansible's
-    loaders: an ``ansible.cfg`` that names only the folder of actions works, too.
+    Files are read, not imported. They are found by their place beside the action, not by Ansible's
+    loaders, so that an ``ansible.cfg`` with only the folder of actions works too.
 
     Args:
         plugins: The folder with ``modules/`` and ``doc_fragments/``.
-        name: Name of the action and of the module that documents it.
+        name: The name of the action, and of the module that documents it.
 
     Raises:
-        ValueError: The module has no DOCUMENTATION, or it names a fragment that does not exist.
+        ValueError: The module has no DOCUMENTATION, or it refers to a fragment that does not exist.
     """
     documentation = _read_yaml(plugins / "modules" / f"{name}.py", "DOCUMENTATION")
     options: dict[str, Any] = dict(documentation.get("options") or {})

@@ -1,8 +1,8 @@
-"""Find the parts of a playbook that a command line leaves out: tasks that it skips, hosts without any task.
+"""Find tasks and hosts that a command line leaves out of a playbook.
 
-Ansible ends with status 0 where tags leave no task, a task to start at is not found, or a host of ``--limit``
-is in no play. A play's pattern is evaluated even if the command line limits it, and that is where this is
-called.
+Ansible ends with status 0 if tags leave no task, if the task to start at is not found, or if a host of
+``--limit`` is in no play. A play's pattern is evaluated even if the command line limits it, and this
+module is called there.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize
 
 EVERY_HOST = ("all", "*")
-"""Terms of a limit that name no host: they mean all hosts of the playbook."""
+"""Terms of a limit that contain no host. They mean all hosts of the playbook."""
 
 _SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
-"""Tags that Ansible gives a meaning of its own; no task of ours has another one to be skipped by."""
+"""Tags with a special meaning in Ansible. Rackproof's tasks have no other tags by which they could be
+skipped."""
 
 _asked: list[str] = []
-"""Requested hosts of this process's plays, in order; the callback counts them."""
+"""Requested hosts of this process's plays, in order. The callback counts them."""
 
 
 class PartialRunError(RackproofError):
-    """The command line leaves out tasks or hosts; the message names them."""
+    """Report tasks or hosts that the command line leaves out."""
 
 
 def asked_hosts() -> tuple[str, ...]:
-    """Return the hosts that were requested of this process's playbooks so far."""
+    """Return the hosts that this process's playbooks requested so far."""
     return tuple(_asked)
 
 
@@ -41,7 +42,7 @@ def hosts_left_out(asked: Iterable[str], stats: Any) -> list[str]:
 
     Args:
         asked: The requested hosts of the playbooks.
-        stats: Ansible's counts of tasks, by host; a skipped task was not done.
+        stats: Ansible's numbers of tasks by host. A skipped task was not done.
     """
     counts = (stats.ok, stats.failures, stats.dark, stats.rescued, stats.ignored)
     return [host for host in asked if not any(count.get(host) for count in counts)]
@@ -53,17 +54,17 @@ def check_hosts(pattern: str, groups: Mapping[str, Sequence[str]], options: Mapp
     Args:
         pattern: The hosts of the play.
         groups: The inventory's groups and their hosts.
-        options: Ansible's command line.
+        options: The options of Ansible's command line.
 
     Raises:
-        PartialRunError: It would leave out tasks or hosts.
+        PartialRunError: The command line would leave out tasks or hosts.
     """
     if any(options.get(name) for name in ("listhosts", "listtasks", "listtags", "syntax")):
         return
     check_tasks(options)
     limit = options.get("subset")
     hosts = hosts_to_do(pattern, groups, limit)
-    # A play before the one that does the work may be for all hosts of the inventory.
+    # A play before the main one may be for all hosts of the inventory.
     if limit is not None or pattern not in EVERY_HOST:
         _asked.extend(sorted(set(hosts) - set(_asked), key=hosts.index))
 
@@ -97,18 +98,18 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
     Args:
         pattern: The hosts of the play.
         groups: The inventory's groups and their hosts.
-        limit: The command line's, None without one.
+        limit: The limit of the command line, or None.
 
     Raises:
-        PartialRunError: A term of the limit names nothing, or a host that is not the play's, or none is left,
-            or a host's name has characters that cannot be seen.
+        PartialRunError: A term of the limit means nothing, or a host that is not in the play, or no host
+            is left, or a host's name has invisible characters.
     """
     inventory = _inventory(groups)
     covered = [str(host.name) for host in inventory.get_hosts(pattern)]
     _check_names(covered)
     terms = _terms(inventory, limit)
     if limit is not None and not terms:
-        # Ansible ignores an empty limit: an empty variable or file would select every host.
+        # Ansible ignores an empty limit, so an empty variable or file would select every host.
         raise PartialRunError(
             f"-l {sanitize(limit, 200) or repr(limit)} names no host, and would not limit anything: name the "
             "hosts, or leave -l out if all are meant"
@@ -135,7 +136,8 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
 
 
 def _check_names(hosts: Iterable[str]) -> None:
-    # Two names that look alike are two nodes for a history, a drain and an order to write a disk.
+    # Two names that look the same are two nodes for the history, for a drain, and for an order to write
+    # a disk.
     for host in hosts:
         if not host.isprintable():
             raise PartialRunError(
@@ -145,7 +147,7 @@ def _check_names(hosts: Iterable[str]) -> None:
 
 
 def _inventory(groups: Mapping[str, Sequence[str]]) -> InventoryManager:
-    """Return an inventory with these groups: patterns are Ansible's to evaluate."""
+    """Return an inventory with these groups, so that Ansible evaluates the patterns."""
     inventory = InventoryManager(loader=DataLoader(), sources=[], parse=False)
     known: set[str] = set()
     for group, hosts in groups.items():
@@ -162,7 +164,7 @@ def _inventory(groups: Mapping[str, Sequence[str]]) -> InventoryManager:
 
 
 def _terms(inventory: InventoryManager, limit: str | None) -> list[str]:
-    """Return the terms of a limit; one that begins with @ names a file of terms."""
+    """Return the terms of a limit. A term that begins with @ is the name of a file with terms."""
     inventory.subset(limit)
     terms = [str(term) for term in inventory._subset or () if term]
     # The next evaluation of the terms must not be limited by them.
@@ -171,14 +173,17 @@ def _terms(inventory: InventoryManager, limit: str | None) -> list[str]:
 
 
 def _names(inventory: InventoryManager, terms: list[str]) -> list[str]:
-    """Return the hosts that terms select. As Ansible does it: it splits no line of a file at commas."""
+    """Return the hosts that terms select.
+
+    As Ansible does, split no line of a file at commas.
+    """
     return [str(host.name) for host in inventory._evaluate_patterns(terms)]
 
 
 def _check_terms(
     inventory: InventoryManager, terms: Iterable[str], groups: Mapping[str, Sequence[str]]
 ) -> None:
-    """Check that each term of a limit names a host; a term with ! or & may name an empty group."""
+    """Check that each term of a limit selects a host. A term with ! or & may be an empty group."""
     for term in terms:
         name = term.lstrip("!&")
         hosts = _names(inventory, [name]) if name else []

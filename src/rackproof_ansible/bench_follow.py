@@ -1,4 +1,7 @@
-"""Follow a job on a node: poll it every few seconds, show its progress, return how the job ended."""
+"""Follow a job on a node.
+
+Poll the node every few seconds, show the job's progress, and return how it ended.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class BenchFollow(NodeAction):
     """Follows a job until it ends."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the job's final state; a job that ended badly is not a failure of this task."""
+        """Return the job's final state. This task does not fail if the job ended badly."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
         known = ("auto", *FORMATS, LINES)
@@ -49,7 +52,7 @@ class BenchFollow(NodeAction):
 
 
 class JobFollower:
-    """One job on one node, from the first poll until it ends.
+    """Follow one job on one node, from the first poll until it ends.
 
     Args:
         action: The action on whose host the job runs.
@@ -72,7 +75,7 @@ class JobFollower:
             expected_s=options["expected_s"] or None,
         )
         self._log = Follower(options["format"])
-        # A job that has written nothing yet has a progress, too: the first line may be due before its log.
+        # A job without output has a progress too, because the first line may be due before its log.
         self._progress = self._log.feed(b"")
         self._offset = 0
         self._supervisor_pid = 0
@@ -82,7 +85,7 @@ class JobFollower:
         self._deaths = 0
 
     def follow(self) -> dict[str, Any]:
-        """Poll until the job ends; return the task's result.
+        """Poll until the job ends, and return the task's result.
 
         Raises:
             AnsibleActionFail: There is no such job, the node gives no answer, or the job does not end.
@@ -102,11 +105,11 @@ class JobFollower:
             last_answer = now = time.monotonic()
             self._show(self._printer.connection_restored())
             state = self._check_state(answer)
-            # Once, at the first answer: the node's clock may be set while the job runs.
+            # Set this once, at the first answer, because the node's clock may be set while the job runs.
             if job_began is None:
                 job_began = now - (answer.age_s or 0.0)
             is_behind = self._read_log(answer)
-            # The last lines of a log often explain the end of the job: the whole log is read before.
+            # Read the whole log first, because its last lines often explain the end of the job.
             if self._is_over(answer) and not is_behind:
                 result = self._result(answer, state if answer.ended else self._settle())
                 return {**result, "polls": polls, "elapsed_s": round(time.monotonic() - began, 3)}
@@ -115,24 +118,27 @@ class JobFollower:
 
     def _is_over(self, answer: PollResult) -> bool:
         """Return whether the job has ended, or its supervisor was found dead twice in a row."""
-        # Once may be the moment between the supervisor's last write and its end; twice is a death.
+        # A single such poll may be between the supervisor's last write and its end. Two of them mean
+        # that it died.
         self._deaths = self._deaths + 1 if answer.alive is False and not answer.ended else 0
         return answer.ended or self._deaths > 1
 
     def _hurries(self, answer: PollResult, is_behind: bool) -> bool:
-        """Return whether the next poll follows at once: the end is near, or a long log is not yet
-        read to its end.
+        """Return whether to poll again at once.
+
+        This is so near the end, and while a long log has not been read to its end.
         """
         return self._deaths > 0 or answer.ended or (is_behind and self._catch_up_polls > 0)
 
     def _poll(self, pause_s: float) -> tuple[PollResult, float]:
-        """Wait, then poll the node once; return its answer and the seconds that the poll took.
+        """Wait, and poll the node once. Return its answer and the seconds that the poll took.
 
         Raises:
             AnsibleConnectionFailure: The node cannot be reached.
-            ValueError: Its answer is not whole.
+            ValueError: Its answer is incomplete.
         """
-        # If the node does the waiting, the end of a job is seen at once; a short pause is not worth it.
+        # If the node waits, it notices the end of a job at once. For a short pause, this is not
+        # worthwhile.
         wait_s = pause_s if pause_s >= 1 and self._node_waits and self._job_pid else 0.0
         if not wait_s:
             time.sleep(pause_s)
@@ -173,7 +179,7 @@ class JobFollower:
         time.sleep(next_pause(silent_s, 0.0))
 
     def _check_state(self, answer: PollResult) -> Mapping[str, Any]:
-        """Return the job's state; fail the task if there is none, or it is another run's."""
+        """Return the job's state. Fail the task if there is none, or if it is another run's."""
         if answer.state is None:
             raise AnsibleActionFail(
                 f"no job was started in {self._folder}: start it with rackproof_job first"
@@ -186,13 +192,13 @@ class JobFollower:
         return answer.state
 
     def _read_log(self, answer: PollResult) -> bool:
-        """Take in the new bytes of the log; return whether there are more to fetch."""
+        """Process the new bytes of the log. Return whether there are more to fetch."""
         if answer.data:
             self._progress = self._log.feed(answer.data)
         read_to = self._offset + len(answer.data)
         self._offset = next_offset(self._offset, answer, self._catch_up_polls > 0)
         if self._offset > read_to:
-            # Bytes were skipped: the next bytes do not belong to the last line.
+            # Bytes were skipped, so the next bytes do not belong to the last line.
             self._log.feed(b"\n")
         is_behind = self._offset < answer.log_bytes
         self._catch_up_polls -= is_behind
@@ -206,13 +212,14 @@ class JobFollower:
         """
         hang_s = state.get("hang_s") or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
-        # The supervisor ends a job at its limit. One that does not is broken, and would be followed forever.
+        # The supervisor ends a job at its limit. If it does not, it is broken, and the job would be
+        # followed forever.
         limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
         if elapsed_s > limit_s + self._deadline_s:
             raise self._give_up("has not ended its job")
 
     def _settle(self) -> dict[str, Any]:
-        """Let the module clean up after a dead supervisor; return the job's final state."""
+        """Let the module clean up after a dead supervisor. Return the job's final state."""
         result = self._action.execute_module_unchecked(
             "rackproof_job", id=self._id, folder=self._folder, state="found"
         )
@@ -243,9 +250,9 @@ class JobFollower:
 
 
 def show_whole_line(line: str) -> None:
-    """Show a line, and let no signal end this process before it is through."""
-    # ansible-core's worker hands a line over under a lock that all processes share. Ended by Ctrl-C
-    # while it holds that lock, it leaves the playbook waiting forever: the signal waits for the line.
+    """Show a line, and delay signals until it is complete."""
+    # ansible-core's worker passes a line on under a lock that all processes share. If Ctrl-C ended it
+    # while it holds that lock, the playbook would wait forever. The signal therefore waits for the line.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         display.display(line)

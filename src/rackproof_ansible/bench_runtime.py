@@ -14,7 +14,7 @@ from rackproof_ansible.action import NodeAction
 from rackproof_ansible.bench_follow import JobFollower
 
 _NOT_MADE = 3
-"""Exit status of make_runtime.py --found where there is no such environment yet."""
+"""Exit status of make_runtime.py --found if there is no such environment yet."""
 _LIMIT_S = 6 * 3600.0
 _HANG_S = 3600.0
 _PATIENCE_S = 900.0
@@ -37,13 +37,13 @@ class BenchRuntime(NodeAction):
         return self._answer(output)
 
     def _make(self, argv: list[str], options: dict[str, Any]) -> dict[str, Any]:
-        """Make the runtime in a job, which goes on without this playbook.
+        """Make the runtime in a job, which continues even if this playbook ends.
 
         Raises:
             AnsibleActionFail: It could not be made.
         """
-        # Each attempt has its own: of two at once, make_runtime.py lets the second find the first one's
-        # runtime.
+        # Each attempt has its own job. If two run at once, make_runtime.py lets the second find the
+        # runtime of the first.
         job = f"runtime-{options['name']}-{secrets.token_hex(2)}"
         folder = f"{options['home']}/runs/{job}"
         limits = {"timeout_s": _LIMIT_S, "hang_s": _HANG_S}

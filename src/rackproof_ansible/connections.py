@@ -1,4 +1,4 @@
-"""Check that this machine has the programs that reach its nodes, before the first is tried."""
+"""Check that this machine has the programs to reach its nodes, before it tries the first one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rackproof.core.text import sanitize
 
 
 def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) -> None:
-    """Check that there is an ssh client if a host is reached by one.
+    """Check that there is an ssh client if a host needs one.
 
     Args:
         hosts: Variables of the hosts, as they are written.
-        connection: The command line's connection, for hosts without their own.
+        connection: The connection of the command line, for hosts without their own.
 
     Raises:
-        RackproofError: There is no client; the message names a host and the package to install.
+        RackproofError: There is no client. The message has a host and the package to install.
     """
     if shutil.which("ssh") or os.environ.get("ANSIBLE_SSH_EXECUTABLE"):
         return

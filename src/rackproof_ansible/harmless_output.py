@@ -1,4 +1,4 @@
-"""Print a node's answer without terminal escapes, bounded, and never as a line of its own."""
+"""Print a node's answer without terminal escapes, with a limited size, and never at the start of a line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from ansible.utils.display import Display
 
 SHOWN_CHARACTERS = 256 * 1024
-"""The most of one message; a node may answer with megabytes."""
+"""Largest number of characters in one message. A node may answer with megabytes."""
 
-# Ansible's own colours stay; other sequences move the cursor, rename the window or hide text.
+# Ansible's own colours remain. Other sequences move the cursor, rename the window or hide text.
 _HARMFUL = re.compile(
     r"\x1b\[(?!(?:0|[01];[39][0-7])m)[0-?]*[ -/]*[@-~]?"
     r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
@@ -23,19 +23,21 @@ _LINE_OF_ITS_OWN = re.compile(r"\n(?=[^ \n])")
 
 
 def harmless(message: str) -> str:
-    """Return a message as it may be shown on a terminal."""
+    """Return a message in a form that is safe for a terminal."""
     shown = message[:SHOWN_CHARACTERS]
     shown = _HARMFUL.sub("", shown)
     if message.startswith(("[ERROR]", "[WARNING]")):
-        # Ansible indents results; errors and warnings it prints as they came.
+        # Ansible indents results. It prints errors and warnings as they are.
         shown = _LINE_OF_ITS_OWN.sub("\n  ", shown)
     left = len(message) - SHOWN_CHARACTERS
     return f"{shown}… ({left} more characters)" if left > 0 else shown
 
 
 def clean_display() -> None:
-    """Pass all output of Ansible through :func:`harmless`; its callbacks get results, not the printed
-    text."""
+    """Pass all output of Ansible through :func:`harmless`.
+
+    Callbacks get results, not the printed text.
+    """
     if hasattr(Display.display, "__wrapped_by_rackproof__"):
         return
     original = Display.display

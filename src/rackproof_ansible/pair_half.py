@@ -1,7 +1,7 @@
-"""Run one half of a pair on a drained node, to which Slurm gives no job.
+"""Run one half of a pair on a drained node, because Slurm gives such a node no job.
 
-It runs in a folder of its own on the node, in a session of its own, bounded by the node itself: no playbook
-has to be there for it to end.
+It runs in its own folder and session on the node. The node limits its time, so that it ends even without
+a playbook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rackproof.core.text import sanitize
 from rackproof_ansible.action import NodeAction
 
 _OUTPUT_BYTES = 4_000_000
-# These names come from a task's registered result: nothing else may be removed on the node.
+# These names come from a task's registered result. Nothing else may be removed on the node.
 _FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
 
 # A half of a killed playbook would answer the partner, and hold the port. Another user can make a folder of
@@ -30,11 +30,11 @@ done; true"""
 
 
 def start_half(action: NodeAction, script: str, limit_s: float) -> str:
-    """Start the node's half in the background; return its folder.
+    """Start the node's half in the background, and return its folder.
 
     Args:
         action: The action whose host is the node.
-        script: The half's program. It waits for its partner.
+        script: The program of the half, which waits for its partner.
         limit_s: Seconds after which the node ends it.
 
     Raises:
@@ -44,27 +44,27 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
     _run(action, _END_OLD_HALVES.replace("NAME", name))
     folder = _run(action, f"mktemp -d --tmpdir {name}XXXXXX").strip()
     action.write_file(f"{folder}/measure.sh", script)
-    # rc appears by a rename: a poll never finds it there and empty.
+    # rc is created by a rename, so that a poll never finds it empty.
     inner = (
-        # SLURMD_NODENAME: the script chooses its part by it, and outside a job nothing sets it.
-        # TMPDIR: files that a half leaves behind are removed with its folder.
+        # The script chooses its part by SLURMD_NODENAME, which nothing sets outside a job. TMPDIR makes
+        # sure that files of a half are removed with its folder.
         f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(action.node)} "
         f"timeout -k 10 {limit_s} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
     )
-    # Ansible's ssh has a terminal, whose end stops processes that have not left it.
+    # Ansible's ssh has a terminal. Its end stops processes that have not left it.
     _run(action, f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
     return folder
 
 
 def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, str]:
-    """Wait for the node's half and remove it; return its output and exit status.
+    """Wait for the node's half and remove it. Return its output and exit status.
 
-    The status is empty if the half did not end by itself.
+    The status is "" if the half did not end by itself.
 
     Args:
         action: The action whose host is the node.
-        folder: The result of :func:`start_half`; empty if no half was started.
-        wait_s: Seconds to wait at most, or 0 if no partner came.
+        folder: The result of :func:`start_half`, or "" if no half was started.
+        wait_s: The longest time to wait in seconds, or 0 if there was no partner.
 
     Raises:
         AnsibleActionFail: The node refuses a command.
@@ -77,7 +77,7 @@ def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, st
             break
         time.sleep(1)
     output = _run(action, f"tail -c {_OUTPUT_BYTES} {folder}/out 2>/dev/null || true")
-    # A half that still waits for a partner is ended; the session is its own.
+    # This ends a half that still waits for a partner. The session is its own.
     _run(action, f"pkill -s $(cat {folder}/pid) >/dev/null 2>&1; rm -rf {folder}")
     return output, status
 

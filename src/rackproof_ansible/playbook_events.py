@@ -1,10 +1,9 @@
-"""Report a playbook's steps as JSON lines to the command that started it: no shown text, no secret.
+"""Report a playbook's steps as JSON lines to the command that started it.
 
-A line is an object with ``kind``: ``task`` (a host starts a step), ``end`` (the host ended it; ``once`` marks
-a failure of a task that runs once for all hosts), ``job`` (a
-supervised job runs or has ended), ``record`` (a run, plan, night or provisioning was recorded), ``note`` (a
-message of a task) or ``diff``. ``rackproof.cli.live_lines``
-reads them.
+The lines contain no secrets. A line is an object with ``kind``: ``task`` (a host starts a step), ``end``
+(the host ended it; ``once`` marks a failure of a task that runs once for all hosts), ``job`` (a
+supervised job runs or has ended), ``record`` (a run, plan, night or provisioning was recorded), ``note``
+(a message of a task) or ``diff``. ``rackproof.cli.live_lines`` reads them.
 """
 
 from __future__ import annotations
@@ -16,17 +15,19 @@ from pathlib import Path
 from typing import Any
 
 MESSAGE_CHARACTERS = 4000
-"""Largest number of characters of a message; a node may answer with megabytes."""
+"""Largest number of characters in a message. A node may answer with megabytes."""
 _WORDLESS = "non-zero return code"
 _PRINTING = ("debug", "assert")
 _SILENT_ASSERT = "All assertions passed"
 
 
 class EventWriter:
-    """Write events to an inherited descriptor; drop them without a descriptor, or if its reader is gone.
+    """Write events to an inherited descriptor.
+
+    Events are dropped if there is no descriptor, or if its reader has ended.
 
     Args:
-        descriptor: The descriptor of a pipe; negative if there is none.
+        descriptor: The descriptor of a pipe, or a negative number if there is none.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -38,8 +39,10 @@ class EventWriter:
         return self._descriptor >= 0
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write one event. A missing reader does not end the playbook, because its nodes would be left half
-        done."""
+        """Write one event.
+
+        A missing reader does not end the playbook, because its nodes would remain half done.
+        """
         if not self.is_open:
             return
         data = json.dumps({"kind": kind, **fields}, default=str).encode() + b"\n"
@@ -51,7 +54,7 @@ class EventWriter:
 
 
 def open_events(pipe: str | None) -> EventWriter:
-    """Return a writer to a named pipe; without a pipe, or without its reader, it writes nothing."""
+    """Return a writer to a named pipe. If there is no pipe or reader, it writes nothing."""
     if not pipe:
         return EventWriter(-1)
     try:
@@ -64,7 +67,7 @@ def open_events(pipe: str | None) -> EventWriter:
 
 
 class EventReporter:
-    """Report what a callback is called with.
+    """Report the events of a callback.
 
     Args:
         events: The writer of the events.
@@ -78,7 +81,7 @@ class EventReporter:
         self._events.write("task", host=host.get_name(), task=task.get_name(), path=task.get_path() or "")
 
     def end_well(self, result: Any) -> None:
-        """Report a step that ended well, its message, its jobs, and what it recorded."""
+        """Report a step that ended well, with its message, its jobs and its records."""
         # Every task of every playbook comes here, mostly without a reader.
         if not self._events.is_open:
             return
@@ -105,7 +108,7 @@ class EventReporter:
             state=state,
             task=result._task.get_name(),
             once=bool(result._task.run_once) and not result._task.delegate_to,
-            # The playbook goes on with the node, and reports the reason by itself.
+            # The playbook continues with the node, and reports the reason itself.
             ignored=state == "unreachable" and bool(result._task.ignore_unreachable),
             text=failure_text(result._result),
         )
@@ -120,7 +123,7 @@ class EventReporter:
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
-    """Return the reason why a task failed; for a loop, that of the first failed item. No I/O."""
+    """Return why a task failed. For a loop, use the first failed item. No I/O."""
     items = result.get("results")
     for item in items if isinstance(items, list) else ():
         if isinstance(item, Mapping) and item.get("failed"):
@@ -151,7 +154,7 @@ def message_text(message: object) -> str:
 
 
 def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each reason for which hosts cannot be reached, with its hosts. No I/O."""
+    """Return a line for each reason why hosts cannot be reached, with these hosts. No I/O."""
     from rackproof.core.same_reason import general_reason, named_nodes, unreachable_step
     from rackproof.core.text import sanitize
 
@@ -170,7 +173,7 @@ def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
 
 
 def record_of(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return kind, id, verdict and path of what a task recorded, or nothing. No I/O."""
+    """Return kind, id, verdict and path of a task's record, or nothing. No I/O."""
     run = result.get("rackproof_run")
     if isinstance(run, Mapping):
         reasons = message_text(run.get("reasons"))[:MESSAGE_CHARACTERS]
@@ -194,8 +197,7 @@ def _record(kind: str, name: object, verdict: object, path: object) -> dict[str,
 
 
 def jobs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield the id of each job in a result, the node of a delegated task, and whether the job runs. No
-    I/O."""
+    """Yield each job in a result with its id, its node, and whether it runs. No I/O."""
     items = result.get("results")
     for one in (result, *(items if isinstance(items, list) else ())):
         job = one.get("job") if isinstance(one, Mapping) else None

@@ -1,6 +1,6 @@
-"""Collect a playbook's recorded runs and changes from the results of its tasks, and show them when it ends.
+"""Collect a playbook's recorded runs and changes from its tasks' results, to show them at its end.
 
-Plain classes without Ansible; the callback ``rackproof`` feeds them.
+These classes do not use Ansible. The callback ``rackproof`` calls them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rackproof.jobs.provision.record import KeptProvision
 
-# The callback is loaded by every playbook: imports of the summary are delayed until there is one to show.
+# Every playbook loads the callback, so imports for the summary are delayed until there is one to show.
 
 
 def describe_left_out(hosts: Sequence[str]) -> str:
@@ -28,7 +28,7 @@ def describe_left_out(hosts: Sequence[str]) -> str:
 
 
 class RunTable:
-    """The recorded runs of one playbook, in the order in which they ended."""
+    """Collect the recorded runs of one playbook, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
@@ -42,11 +42,11 @@ class RunTable:
         self._report = str(result.get("rackproof_report_file") or self._report)
         whole = result.get("rackproof_report_runs")
         if isinstance(whole, dict):
-            # A resumed plan has runs of earlier calls, too: the table shows all of them.
+            # A resumed plan also has runs of earlier calls. The table shows all of them.
             self._folders = {**{str(name): str(folder) for name, folder in whole.items()}, **self._folders}
 
     def format_table(self, width: int, color: bool) -> str:
-        """Return the table, or "" if no run was recorded. Below it: records that cannot be read."""
+        """Return the table, or "" if no run was recorded. Records that cannot be read are listed below it."""
         from rackproof.core.text import sanitize
         from rackproof.report import terminal_table
         from rackproof.store.run_folder import ResultsError, read_run
@@ -67,9 +67,7 @@ class RunTable:
 
 
 class ChangeTable:
-    """The changes of one playbook, by node, and the remarks that its tasks left in
-    ``provision_attention``.
-    """
+    """Collect the changes of one playbook by node, and the remarks in ``provision_attention``."""
 
     def __init__(self) -> None:
         self._changed: dict[str, list[str]] = {}
@@ -88,16 +86,16 @@ class ChangeTable:
             self._attention[host] = [str(remark) for remark in facts["provision_attention"]]
 
     def add_failure(self, host: str, task: str, result: Mapping[str, Any]) -> None:
-        """Keep why a task ended badly, unless the playbook itself lists the node."""
+        """Keep why a task failed, unless the playbook itself lists the node."""
         self._failed.add(host)
         if host not in self._listed:
             self._attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
 
     def keep(self, results: Path, began: datetime, playbook: str, limit: str) -> KeptProvision | None:
-        """Write record, run and page of a playbook that provisioned; nothing of another one.
+        """Write record, run and page of a playbook that provisioned. Do nothing for another playbook.
 
         Raises:
-            ResultsError: One of them cannot be written.
+            ResultsError: A part cannot be written.
         """
         if not self._listed:
             return None
@@ -109,7 +107,7 @@ class ChangeTable:
         return keep_provision(results, began, nodes, playbook=playbook, limit=limit)
 
     def format_summary(self, predicted: bool) -> str:
-        """Return the summary; empty for a playbook that does not provision."""
+        """Return the summary, or "" for a playbook that does not provision."""
         from rackproof.jobs.provision.summary import provision_summary
 
         return provision_summary(self._changed, self._attention, predicted) if self._listed else ""

@@ -1,1 +1,1 @@
-"""The parts of the test rack's driver, rack.py; standard library only."""
+"""Provide the parts of the test rack's driver, rack.py. Standard library only."""

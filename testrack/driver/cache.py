@@ -1,5 +1,7 @@
-"""Cache files that outlive a checkout: root file systems, mirrors and images, in folders named by their
-inputs."""
+"""Cache files that outlive a checkout.
+
+These are root file systems, mirrors and images, in folders named by their inputs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT = 2
-"""The number of mirrors, and of sets of images, that are kept: the newest used."""
+"""Number of mirrors, and of sets of images, that are kept. The newest are kept."""
 
 
 def folder() -> Path:
@@ -34,9 +36,9 @@ def tree_digest(source: Path) -> str:
 
 @contextlib.contextmanager
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
-    """Give the folder of a kind and key to one process at a time; keep the newest two of the kind.
+    """Give the folder of a kind and key to one process at a time, and keep the newest two of the kind.
 
-    A new folder begins as a copy of the newest one (a builder renews outdated parts), or empty.
+    A new folder begins as a copy of the newest one, in which a builder renews outdated parts, or empty.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{kind}.lock").open("w") as lock:

@@ -1,4 +1,7 @@
-"""The one rack of this machine: which command changes it, and which gate or suite works with it."""
+"""Claim the one rack of this machine.
+
+Only one command changes it at a time, and only one gate or suite works with it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from driver.layout import RackError
 
 LOCKS = Path("/run/lock/rackproof-rack")
 USER_VARIABLE = "RACKPROOF_PROOF"
-"""Process id of the gate or suite that claimed the rack; it hands it to the commands that it starts."""
+"""Process id of the gate or suite that claimed the rack. The commands that it starts inherit it."""
 ESTABLISHED = "01"
 
 
 def read_user() -> tuple[int, str]:
-    """Return the process that claimed the rack and its checkout, or 0 and "" if none lives.
+    """Return the process that claimed the rack and its checkout, or 0 and "".
 
-    The claim is a lock of the kernel's: it ends with its process, however that is killed.
+    The claim is a lock of the kernel, which ends with its process even if that is killed.
     """
     try:
         with (LOCKS / "use").open("r+") as lock:
@@ -47,7 +50,7 @@ def refuse_if_claimed() -> None:
 
 @contextlib.contextmanager
 def claim(checkout: Path, console: Console) -> Iterator[None]:
-    """Claim the rack for this process and the commands that it starts; wait while another one has it."""
+    """Claim the rack for this process and the commands that it starts. Wait while it is claimed."""
     LOCKS.mkdir(parents=True, exist_ok=True)
     with (LOCKS / "use").open("a+") as lock:
         try:
@@ -64,7 +67,7 @@ def claim(checkout: Path, console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def changing(console: Console) -> Iterator[None]:
-    """Hold the lock under which one command at a time changes the rack, from any checkout."""
+    """Hold the lock with which one command at a time changes the rack, from any checkout."""
     LOCKS.mkdir(parents=True, exist_ok=True)
     with (LOCKS / "change").open("w") as lock:
         try:
@@ -79,9 +82,9 @@ def connected_addresses(table: str, addresses: Collection[str]) -> list[str]:
     """Return the addresses to which this machine has an open connection.
 
     Args:
-        table: The text of /proc/net/tcp: a heading, then local address, remote address, state in columns 1 to
-            3, where an IPv4 address is four bytes in hexadecimal digits, the last one first.
-        addresses: IPv4 addresses to look for.
+        table: The text of /proc/net/tcp. After the heading, columns 1 to 3 are local address, remote
+            address and state. An IPv4 address is four bytes in hexadecimal digits, the last byte first.
+        addresses: The IPv4 addresses to search for.
     """
     found = set()
     for line in table.splitlines()[1:]:

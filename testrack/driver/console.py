@@ -1,4 +1,4 @@
-"""Print the driver's messages while it works, and how long its steps took the last time."""
+"""Print the driver's messages, with the time that its steps took the last time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        # In one write: parts of the gate print at the same time.
+        # Write the line at once, because parts of the gate print at the same time.
         print(f"[{self.elapsed:5.1f} s] {text}\n", end="", flush=True)
 
     def _known(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The Docker engine of the host: the one that answers, or one that this program starts and stops."""
+"""Use the host's Docker engine if it answers. Otherwise, start one and stop it later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from driver.console import Console
 from driver.layout import RackError
 
-# By full path: another client of that name may come first in PATH.
+# Use the full path, because another client of that name may come first in PATH.
 DOCKER = "/usr/bin/docker"
 DOCKERD = "/usr/sbin/dockerd"
 SOCKET = "unix:///var/run/docker.sock"
@@ -37,7 +37,7 @@ NEEDED = {
 def run(
     command: Sequence[str], *, data: bytes | None = None, check: bool = True, timeout: float = 300
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command; its output is part of the error when it fails."""
+    """Run a command. If it fails, its output is part of the error."""
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:
@@ -94,7 +94,8 @@ class Engine:
 
     def __init__(self, state: Path, runtime: Path, options: Sequence[str] = ()) -> None:
         self.runtime_source = runtime
-        # Beside the engine's files: a checkout may go while its containers are still there.
+        # This is beside the engine's files, because a checkout may be removed while its containers
+        # exist.
         self.runtime = state / runtime.name
         self.options = options  # more of them for a dockerd that is started here
         self.exec_root = Path("/var/run/docker")
@@ -117,7 +118,7 @@ class Engine:
         return pid if self._runs(pid) else None
 
     def _runs(self, pid: int) -> bool:
-        """Return whether that process is this program's dockerd, and neither ended nor a zombie."""
+        """Return whether a process is this program's dockerd and is running."""
         try:
             return str(self.config).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -166,7 +167,7 @@ class Engine:
                     SOCKET,
                     "--exec-root",
                     str(self.exec_root),
-                    # A killed rack stays dead until a command starts it; reboots of its nodes still work.
+                    # A killed rack stays down until a command starts it. Its nodes can still reboot.
                     "--restart=false",
                     *self.options,
                 ],
@@ -184,8 +185,9 @@ class Engine:
                 time.sleep(0.2)
 
     def _forget_dead_containerd(self) -> None:
-        """Remove containerd's old pid file: dockerd would wait for it if the number is another's or
-        a zombie's.
+        """Remove containerd's old pid file.
+
+        dockerd would wait for that process, even if it is a zombie or another program.
         """
         pid_file = self.exec_root / "containerd" / "containerd.pid"
         try:
@@ -206,7 +208,8 @@ class Engine:
             return
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 60
-        # The process, not its pid file: that goes first, and dockerd hangs forever if its folders go then.
+        # Check the process, because its pid file disappears earlier, and dockerd hangs if its folders
+        # are removed then.
         while self._runs(pid):
             if time.monotonic() > deadline:
                 raise RackError(

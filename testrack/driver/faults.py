@@ -1,6 +1,4 @@
-"""List the faults that a host can have, and their makers: the fake hardware, the node, or
-the engine.
-"""
+"""List the faults of a host and what makes them, which is the fake hardware, the node, or the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typing import Any
 from driver.engine import docker, docker_text
 from driver.layout import Host, RackError
 
-# The node's own file first: it also has the faults of hosts without fake hardware.
+# The node's own file is first. It also has the faults of hosts without fake hardware.
 STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 
@@ -27,7 +25,7 @@ class Fault:
     settings: Mapping[str, float] = field(default_factory=dict)
 
 
-# The faults of a machine; the hardware's are the fakes'.
+# These are faults of a machine. The fakes have the faults of hardware.
 MACHINE = {
     "slow-node": Fault("the node gets a part of a CPU and no more: a real quota", {"cpus": 0.25}),
     "full-disk": Fault("/var has no byte left: nothing can be written there, what is there can be read"),
@@ -49,8 +47,10 @@ def hardware_faults(home: Path) -> dict[str, str]:
 
 
 def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return which faults are on, by host; read from the containers' files, so that silent hosts are
-    included."""
+    """Return the active faults by host.
+
+    They are read from the containers' files, so that silent hosts are included.
+    """
     if not names:
         return {}
     form = '{{.Name}}\t{{index .GraphDriver.Data "UpperDir"}}'
@@ -89,7 +89,7 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
     if on:
         _inside(host, "/opt/rack/fault", "on", name, json.dumps(settings))
     if name == "slow-node":
-        # An engine takes 0 for "as it was": all CPUs are not a quota.
+        # An engine reads 0 as no change, and all CPUs are no quota.
         docker("update", "--cpus", str(settings["cpus"] if on else os.cpu_count() or 1), host.name)
     elif name == "no-return":
         docker("update", "--restart", "no" if on else "always", host.name)
@@ -102,5 +102,5 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
 
 
 def switch_hardware(host: Host, name: str, on: bool, options: list[str]) -> None:
-    """Switch a fault of the fake hardware; it checks the options itself."""
+    """Switch a fault of the fake hardware, which checks the options itself."""
     _inside(host, "/opt/rack/hardware", "--fault", name, *options, *([] if on else ["--off"]))

@@ -1,4 +1,4 @@
-"""The images: a root file system by mmdebstrap, cached, and the rack's files on top of it."""
+"""Make the images from a cached root file system by mmdebstrap, with the rack's files on top."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from driver.console import Console
 from driver.engine import docker, docker_text, run
 from driver.layout import RackError
 
-# A bare node: it can be reached and Ansible can work on it. Everything else is provisioning's.
+# A bare node can be reached, and Ansible works on it. Provisioning does everything else.
 NODE_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "sudo"),
     *("iproute2", "iputils-ping", "ca-certificates", "procps"),
 )
 SERVICES_PACKAGES = (*NODE_PACKAGES, "nginx-light", "docker-registry", "apache2-utils")
-# The services' host is of this release, whatever the nodes are.
+# The services' host has this release, whatever the nodes have.
 SERVICES_RELEASE, SERVICES_PYTHON = "bookworm", "3.11"
-# Left out of every image and of later packages: a node of the test rack needs no manuals.
+# These are left out of every image and of later packages, because a node of the test rack needs no
+# manuals.
 DPKG_OPTIONS = (
     "force-unsafe-io",
     *("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/doc/*"),
     "path-include=/usr/share/doc/*/copyright",
 )
-# Terminals that are not there, the kernel's list of fuse connections, which is the host's and failed to be
-# mounted at the boot of a node once, and timers that would wake 18 nodes at once on one machine.
+# These are terminals that do not exist, the kernel's list of fuse connections (it is the host's, and its
+# mount failed once at a node's boot), and timers that would wake 18 nodes at once on one machine.
 MASKED = (
     *("getty@tty1.service", "console-getty.service", "getty-static.service"),
     "sys-fs-fuse-connections.mount",
@@ -61,7 +62,7 @@ ROOT_IMAGE, NODE_IMAGE, SERVICES_IMAGE = "rackproof-rack-root", "rackproof-rack-
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of an image; a symbolic link if `link` has its target, or an empty folder."""
+    """Describe a file of an image. It is a symbolic link to `link`, or an empty folder."""
 
     data: bytes = b""
     mode: int = 0o644
@@ -139,16 +140,16 @@ def dpkg_status(tar: Path) -> str:
 
 
 class Images:
-    """Makes the images; reusable parts are kept in the cache, which `state` names."""
+    """Make the images. Reusable parts are kept in the cache in `state`."""
 
     def __init__(self, home: Path, state: Path, console: Console, release: str) -> None:
         self.home, self.state, self.console, self.release = home, state, console, release
 
     def root_tar(self, name: str, packages: Sequence[str], release: str) -> tuple[Path, str]:
-        """Return a root file system with these packages, and its key; made once for all callers.
+        """Return a root file system with these packages, and its key. It is made once for all callers.
 
-        The key contains the versions, too: the mirror has the packages for those of this tar, and an image
-        that another checkout made weeks ago, or before Debian's last update, has others.
+        The key contains the versions, because the mirror has packages for the versions of this tar. An
+        image from another checkout, or from before Debian's last update, has other versions.
         """
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / f"{name}-{release}.lock").open("w") as lock:
@@ -177,7 +178,7 @@ class Images:
         return path, key
 
     def image(self, repository: str, tar: Path, tar_key: str, overlay: Overlay) -> str:
-        """Return the name of an image that is the tar with the overlay on top; made once."""
+        """Return the name of an image that is the tar with the overlay on top. It is made once."""
         tag = f"{repository}:{tar.stem}-{digest(tar_key, overlay_digest(overlay), 1)}"
         if self._exists(tag):
             return tag
@@ -187,7 +188,7 @@ class Images:
                 docker("import", str(tar), root)
             self._drop_older(f"{ROOT_IMAGE}:{tar.stem}-", keep=root)
         with self.console.step(f"image-{repository}", f"making the image {tag}"):
-            # Committing a container that never ran needs no builder and starts nothing.
+            # Commit a container that never ran, which needs no builder and starts nothing.
             container = docker_text("create", root, "/opt/rack/boot")
             try:
                 docker("cp", "-", f"{container}:/", data=overlay_tar(overlay))
@@ -203,7 +204,7 @@ class Images:
 
     @staticmethod
     def _drop_older(prefix: str, keep: str) -> None:
-        """Remove images of the same release that were made before; those of another release stay."""
+        """Remove older images of the same release. Those of another release stay."""
         repository = prefix.partition(":")[0]
         for tag in docker_text("images", repository, "--format", "{{.Repository}}:{{.Tag}}").splitlines():
             if tag.startswith(prefix) and tag != keep:
@@ -223,17 +224,20 @@ class Images:
         return self.image(NODE_IMAGE, tar, key, self.node_overlay())
 
     def node_overlay(self) -> dict[str, Entry]:
-        """Return the files of a node beyond Debian's packages: the rack's way to boot, and the fakes."""
+        """Return the files of a node beyond Debian's packages.
+
+        They are the fakes and the rack's way to boot.
+        """
         return {
             **self.rack_overlay(),
             "/etc/machine-id": Entry(),
-            # Nodes have no package source until provisioning names one.
+            # Nodes have no package source until provisioning sets one.
             "/etc/apt/sources.list": Entry(b"# The role apt_mirror names this node's package sources.\n"),
             **units_overlay(),
         }
 
     def rack_overlay(self) -> dict[str, Entry]:
-        """Return the rack's own files of a node, which may be put onto a running one."""
+        """Return the rack's own files of a node, which can also be put onto a running node."""
         with tempfile.TemporaryDirectory() as folder:
             run(["sh", str(self.home / "fakes/install.sh"), folder])
             fakes = folder_overlay(Path(folder), "")
@@ -241,7 +245,7 @@ class Images:
         return {**self.machine_overlay(), **fakes, "/usr/local/sbin/runc": runc}
 
     def machine_overlay(self) -> dict[str, Entry]:
-        """Return the files of every host: the way it boots, and how it fails."""
+        """Return the files of every host, with which it boots and fails."""
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "clock.so"
             options = ["-O2", "-shared", "-fPIC", "-Wl,--build-id=none"]
@@ -267,8 +271,10 @@ class Images:
         return self.image(SERVICES_IMAGE, tar, key, overlay)
 
     def s3_packages(self) -> Path:
-        """Return the folder with moto and its dependencies, for the Python of the services' host; made
-        once."""
+        """Return the folder with moto and its dependencies for the services' host's Python.
+
+        It is made once.
+        """
         requirements = self.home / "svc/requirements.txt"
         key = digest(requirements.read_text(), SERVICES_PYTHON)
         with folder_for(self.state, "s3-packages", key, copied=False) as folder:

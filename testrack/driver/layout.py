@@ -1,4 +1,4 @@
-"""Describe the rack: names, addresses, missing hosts. Nothing here touches a machine."""
+"""Describe the rack with names, addresses and missing hosts. Nothing here contacts a machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-# RFC 2544 sets 198.18.0.0/15 aside for test equipment: no host has these addresses.
+# RFC 2544 reserves 198.18.0.0/15 for test equipment, so no host has these addresses.
 NETWORK = "rack"
 BRIDGE = "br-rack"
 SUBNET = "198.18.77.0/24"
@@ -24,7 +24,7 @@ BLOCK_END = "# rackproof rack: end"
 
 
 class RackError(Exception):
-    """An error for the operator; it ends the program without a traceback."""
+    """Report an error to the operator. It ends the program without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Host:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the names in an inventory's host pattern: n[01:03] is n01, n02, n03."""
+    """Return the names in an inventory's host pattern. n[01:03] is n01, n02, n03."""
     match = re.fullmatch(r"(.*)\[(\d+):(\d+)\](.*)", pattern)
     if not match:
         if "[" in pattern:
@@ -51,9 +51,10 @@ def expand(pattern: str) -> list[str]:
 
 
 def group_hosts(inventory: str, group: str) -> list[str]:
-    """Return the hosts directly under a group's `hosts:` in an inventory of plain YAML.
+    """Return the hosts directly in a group's `hosts:` of an inventory in plain YAML.
 
-    This program runs before anything is installed: it reads the few lines that it needs by indentation.
+    This program runs before anything is installed, so it reads the few lines that it needs by their
+    indentation.
     """
     names: list[str] = []
     group_indent = hosts_indent = -1
@@ -80,7 +81,7 @@ def group_hosts(inventory: str, group: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Every host that the rack can have, in the order in which it is shown."""
+    """Hold every host that the rack can have, in the order in which it is shown."""
 
     nodes: tuple[Host, ...]
     controller: Host
@@ -158,19 +159,19 @@ class Plan:
     """The work that is left before all the wanted hosts run."""
 
     create: list[Host] = field(default_factory=list)
-    recreate: list[Host] = field(default_factory=list)  # never got as far as its first start
+    recreate: list[Host] = field(default_factory=list)  # This host never completed its first start.
     start: list[Host] = field(default_factory=list)
     keep: list[Host] = field(default_factory=list)
-    beyond: list[str] = field(default_factory=list)  # runs, was not requested, and is left alone
+    beyond: list[str] = field(default_factory=list)  # This host runs but was not requested. It is left alone.
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing has to be done."""
+        """Return whether nothing needs to be done."""
         return not (self.create or self.recreate or self.start)
 
 
 def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[str] = ()) -> Plan:
-    """Compare the wanted hosts with the present ones; a host that is silent by a fault stays as it is."""
+    """Compare the wanted hosts with the present ones. A host with a fault that silences it stays as it is."""
     result = Plan()
     names = set()
     for host in wanted:
@@ -189,12 +190,12 @@ def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[
 
 
 def foreign_hosts(found: Mapping[str, Found], home: str) -> list[Found]:
-    """Return the containers that another checkout made. The names are the same: one machine has one rack."""
+    """Return the containers of another checkout. The names are the same, because a machine has one rack."""
     return [one for one in found.values() if one.home not in ("", home)]
 
 
 def with_block(text: str, lines: Iterable[str]) -> str:
-    """Return the text of /etc/hosts with the rack's block at its end; without lines there is no block."""
+    """Return /etc/hosts with the rack's block at its end. Without lines, there is no block."""
     kept: list[str] = []
     inside = False
     for line in text.splitlines():

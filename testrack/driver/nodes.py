@@ -36,7 +36,7 @@ ETC_HOSTS = Path("/etc/hosts")
 SSH_CONFIG = Path("/etc/ssh/ssh_config.d/rackproof-rack.conf")
 INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 INOTIFY_NEEDED = 2048
-# More at once are not faster: the engine and the nodes share the machine's cores.
+# More workers are not faster, because the engine and the nodes share the machine's cores.
 WORKERS = max(4, os.cpu_count() or 1)
 Result = TypeVar("Result")
 
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 def in_parallel(
     console: Console, what: str, hosts: Sequence[Host], work: Callable[[Host], Result]
 ) -> dict[str, Result]:
-    """Do the same for many hosts; every failure is reported, not only the first."""
+    """Do the same for many hosts. Every failure is reported, not only the first."""
     results, failures = {}, []
     with ThreadPoolExecutor(WORKERS) as pool:
         jobs = {pool.submit(work, host): host for host in hosts}
@@ -106,7 +106,7 @@ class Nodes:
     # Keys
 
     def make_keys(self, hosts: Iterable[Host]) -> None:
-        """Make the client's key and each host's own, once; they outlive the containers."""
+        """Make the client's key and each host's own once. They outlive the containers."""
         folder = self.state / "hostkeys"
         folder.mkdir(parents=True, exist_ok=True)
         self._make_key(self.key, "rackproof rack")
@@ -144,7 +144,7 @@ class Nodes:
     # Making and starting
 
     def make_network(self) -> None:
-        """Make the network, without a way out: a node gets everything from the rack."""
+        """Make the network without a way out. A node gets everything from the rack."""
         there = docker("network", "inspect", "--format", "{{json .IPAM.Config}}", NETWORK, check=False)
         if there.returncode == 0:
             subnets = [one.get("Subnet") for one in json.loads(there.stdout)]
@@ -207,7 +207,7 @@ class Nodes:
         if host.kind != "services":
             # overlay2 does not work on overlay: Docker on the node needs its own file system.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
-            # A fake of the rack's parallel file system: one folder that every node sees.
+            # This fakes the rack's parallel file system with one folder that every node sees.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
         for mount in mounts:
             arguments += ["--mount", mount]
@@ -247,7 +247,7 @@ class Nodes:
         docker("start", host.name)
 
     def remove(self, host: Host) -> None:
-        """Remove a container with all that it held."""
+        """Remove a container with everything in it."""
         docker("rm", "--force", "--volumes", host.name, check=False)
         docker("volume", "rm", "--force", self.volume(host), check=False)
 
@@ -274,8 +274,10 @@ class Nodes:
     # Names on this host
 
     def publish(self) -> bool:
-        """Make the present hosts resolvable, and add them to ssh's known hosts; return whether anything was
-        changed."""
+        """Make the present hosts resolvable, and add them to ssh's known hosts.
+
+        Return whether anything was changed.
+        """
         hosts = self.present()
         known = "".join(f"{host.name},{host.address} {self._public_key(host)}\n" for host in hosts)
         config = ssh_config(hosts, str(self.key), str(self.known_hosts)) if hosts else ""
@@ -286,7 +288,7 @@ class Nodes:
 
     @staticmethod
     def _put(path: Path, text: str) -> bool:
-        """Write a file if its text differs; remove an empty one."""
+        """Write a file if its text differs. Remove an empty file."""
         before = path.read_text() if path.exists() else ""
         if before == text:
             return False
@@ -294,14 +296,14 @@ class Nodes:
             path.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # In place: /etc/hosts may be a mount, which nothing can be renamed over.
+            # Write in place, because /etc/hosts may be a mount, which a rename cannot replace.
             path.write_text(text)
         return True
 
     # Taking down
 
     def down(self) -> int:
-        """Remove every container, volume and network of the rack; return how many hosts there were."""
+        """Remove all containers, volumes and networks of the rack. Return the number of hosts."""
         names = list(self.found())
         if names:
             docker("rm", "--force", "--volumes", *names, check=False)
@@ -316,7 +318,7 @@ class Nodes:
         return len(names)
 
     def withdraw(self) -> bool:
-        """Remove the rack's names from this host; return whether there were any."""
+        """Remove the rack's names from this host. Return whether there were any."""
         block = with_block(ETC_HOSTS.read_text(), [])
         return any([self._put(ETC_HOSTS, block), self._put(SSH_CONFIG, ""), self._put(self.known_hosts, "")])
 

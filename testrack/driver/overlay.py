@@ -1,4 +1,4 @@
-"""The test rack's values over those that the inventory ships for the rack that it plays."""
+"""Put the test rack's values over those that the inventory ships for the rack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def place(checkout: Path) -> Path:
 
 
 def lay(checkout: Path) -> bool:
-    """Lay the test rack's values over the inventory's; return whether they were new."""
+    """Put the test rack's values over the inventory's. Return whether they were new."""
     path, values = place(checkout), checkout / "testrack/overlay" / f"{RACK_GROUP}.yml"
     if path.is_symlink() and path.resolve() == values.resolve():
         return False
@@ -23,7 +23,7 @@ def lay(checkout: Path) -> bool:
 
 
 def take_away(checkout: Path) -> bool:
-    """Take the test rack's values away; return whether they were there."""
+    """Remove the test rack's values. Return whether they were there."""
     path = place(checkout)
     there = path.is_symlink() or path.exists()
     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""An OCI image layout on disk: layers, configs, manifests, all named by the digest of their content."""
+"""Write an OCI image layout with layers, configs and manifests, all named by their digest."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def sha256(data: bytes) -> str:
 
 
 def tar_of(files: Mapping[str, tuple[bytes, int]]) -> bytes:
-    """Return files (contents and mode by path) as a tar, always the same bytes.
+    """Return files (contents and mode by path) as a tar that always has the same bytes.
 
-    A link holds ``-> target``; the path of an empty folder ends in a slash.
+    A link contains ``-> target``. The path of an empty folder ends in a slash.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -73,7 +73,7 @@ class Layout:
         self.manifests: list[dict[str, Any]] = []
 
     def blob(self, data: bytes) -> tuple[str, int]:
-        """Keep some bytes; return digest and size."""
+        """Store some bytes. Return their digest and size."""
         digest = sha256(data)
         path = self.path(digest)
         if not path.is_file():
@@ -95,7 +95,7 @@ class Layout:
     def image(
         self, name: str, layers: list[Layer], config: Mapping[str, Any], architecture: str = "amd64"
     ) -> str:
-        """Add an image; return its digest."""
+        """Add an image, and return its digest."""
         body = {
             "created": "1970-01-01T00:00:00Z",
             "architecture": architecture,
@@ -118,7 +118,7 @@ class Layout:
         return digest
 
     def close(self) -> None:
-        """Write the index last: the files that it names exist then."""
+        """Write the index last, when the files in it exist."""
         (self.folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}\n')
         draft = self.folder / "index.draft"
         draft.write_text(json.dumps({"schemaVersion": 2, "manifests": self.manifests}, indent=1) + "\n")

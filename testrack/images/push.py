@@ -25,7 +25,7 @@ KEY_FILE = Path(__file__).resolve().parents[2] / ".rackproof/rack/ngc_key"
 
 
 class PushError(Exception):
-    """The registry refuses it; the text gives the reason."""
+    """Report why the registry refuses an image."""
 
 
 class Registry:
@@ -44,7 +44,7 @@ class Registry:
         headers: dict[str, str] | None = None,
         timeout: float = 60,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send one request; return status, headers and body."""
+        """Send one request. Return status, headers and body."""
         connection = http.client.HTTPConnection(self.address, timeout=timeout)
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
@@ -98,7 +98,7 @@ class Registry:
         return "pushed"
 
     def put_manifest(self, repository: str, tag: str, data: bytes) -> str:
-        """Give a manifest its tag; return the digest under which the registry keeps it."""
+        """Give a manifest its tag. Return the digest under which the registry stores it."""
         status, headers, body = self.ask(
             "PUT", f"/v2/{repository}/manifests/{tag}", data, {"Content-Type": MANIFEST}
         )
@@ -108,7 +108,7 @@ class Registry:
 
 
 def push(registry: Registry, folder: Path) -> int:
-    """Push all images of a layout; return how many the registry did not have."""
+    """Push all images of a layout. Return the number of new ones."""
     index = read_index(folder)
     if not index:
         raise PushError(f"{folder} holds no images; run build.py --out {folder} first")

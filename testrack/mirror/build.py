@@ -42,7 +42,7 @@ ERRORS = (
     OSError,
 )
 VENDOR_PARTS = ("packages", "repositories", "sources", "tarballs")
-# The inputs that all parts share: their builders. Another one means: build again.
+# All parts share these inputs, which are their builders. If one changes, all are built again.
 BUILDERS = {
     "debian": ("rackmirror/debian.py", "rackmirror/repositories.py"),
     "images": ("rackmirror/images.py",),
@@ -96,11 +96,11 @@ def install_tools() -> None:
 
 
 def run_apt(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run apt-get; where another process holds the lock of its lists, wait until it is free."""
+    """Run apt-get. If another process locks its lists, wait until they are free."""
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-        # apt's own waiting is for dpkg's lock alone.
+        # apt itself waits only for dpkg's lock.
         if done.returncode == 0 or not LOCKED.search(done.stderr) or time.monotonic() > deadline:
             return done
         print(f"mirror: waiting for another apt: {done.stderr.strip().splitlines()[0]}", file=sys.stderr)
@@ -121,7 +121,7 @@ class Mirror:
         ).stdout.strip()
 
     def build(self, rootfs: list[Path]) -> None:
-        """Build every part that is out of date; of two builds at once, one waits."""
+        """Build every part that is out of date. If two builds run at once, one waits."""
         self.out.mkdir(parents=True, exist_ok=True)
         with (self.out.parent / "mirror.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -148,7 +148,7 @@ class Mirror:
             beside.write_bytes(armored)
 
     def _part(self, name: str, inputs: str, products: set[str], make: Callable[[], str]) -> None:
-        """Make a part unless its products exist, made from the same inputs; make() returns their names."""
+        """Make a part unless its products exist and have the same inputs. make() returns their names."""
         key = (self.out / "mirror.asc").read_bytes()
         builders = _digests(*BUILDERS[name.partition("-")[0]])
         digest = hashlib.sha256(key + (builders + inputs).encode()).hexdigest()
@@ -187,7 +187,8 @@ class Mirror:
             by_codename.symlink_to(suite)
 
     def _images(self) -> None:
-        # Without the distribution's packages, as with no --rootfs yet, there is nothing to make them of.
+        # Without the distribution's packages, as before the first --rootfs, there is nothing to make
+        # them from.
         pools = [self.out / "debian" / "pool" / codename for codename in debian.CODENAMES]
         pool = next((one for one in pools if one.is_dir()), None)
         if pool:

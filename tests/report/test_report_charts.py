@@ -146,7 +146,7 @@ def test_the_number_of_lines_and_points_is_bounded() -> None:
     )
     (chart,) = charts.run_charts(example_runs.healthy(series=series))
     assert len(chart.lines) == charts.MAX_LINES
-    assert chart.notes == ("8 of 20 curves are drawn; all stand in run.json.",)
+    assert chart.notes == ("8 of 20 curves are drawn; run.json has all of them.",)
     drawn = charts.draw(chart, "c")
     assert 300 < drawn_points(drawn.svg) <= 1.3 * charts.MAX_POINTS
 

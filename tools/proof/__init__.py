@@ -1,1 +1,1 @@
-"""The gate and the suites of proofs: `make test`, `make prove`, `make suites`."""
+"""Run the gate and the suites (`make test`, `make prove`, `make suites`)."""

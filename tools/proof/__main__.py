@@ -36,7 +36,8 @@ from driver.claim import USER_VARIABLE, claim
 from driver.console import Console
 
 FREE_GIB = 6
-"""Disk that the gate needs at most: the rack's caches and images, its containers, the environment."""
+"""Largest disk space that the gate needs, for the rack's caches and images, its containers, and the
+environment."""
 LIMIT_FACTOR = 10
 """A part is ended after this multiple of its time on two idle cores."""
 LIMIT_MAX_S = 75 * 60
@@ -46,12 +47,12 @@ RACK = ".venv/bin/python testrack/rack.py"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; return its exit status."""
+    """Run one command, and return its exit status."""
     commands: dict[str, Callable[[], int]] = {"gate": run_gate, "prove": run_suites, "suites": show_suites}
     if len(argv) != 1 or argv[0] not in commands:
         print(__doc__, file=sys.stderr)
         return 2
-    # As Ctrl-C: parts are ended, the rack is left as it is, the next call goes on.
+    # As with Ctrl-C, parts are ended and the rack is left as it is. The next call continues.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -101,15 +102,16 @@ class Proof:
         return Part(name, commands, limit, expected, RECORDS / f"{name}.log")
 
     def take_rack_down(self) -> None:
-        """Take the rack down, after whatever became of the parts."""
+        """Take the rack down, whatever the result of the parts is."""
         Lanes(ROOT, self.environment, self.console.say).run(
             [[self.part("rack down", f"{RACK} down", minutes=1)]]
         )
 
 
 def run_gate() -> int:
-    """Run the checks that every change has to pass, print the table, keep the record; return
-    the exit status.
+    """Run the checks that every change must pass, print the table, and store the record.
+
+    Return the exit status.
     """
     proof = Proof()
     proof.check_disk()
@@ -147,17 +149,17 @@ def run_gate() -> int:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a run: the digest of its input files, and git's hash of the tree."""
+    """Describe the inputs of a run with the digest of its input files and git's hash of the tree."""
 
     digest: str
     tree: str
 
 
 def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
-    """Keep the record of a suite or the gate, and how long its green parts took.
+    """Store the record of a suite or the gate, and how long its green parts took.
 
-    A suite that ran while files were changed counts for neither the old nor the new ones: its record names
-    none.
+    If files changed while a suite ran, the result counts for neither the old nor the new files, and its
+    record has no inputs.
     """
     record = {"inputs": inputs.digest, "tree": inputs.tree}
     if tree_hash() != inputs.tree:
@@ -170,7 +172,7 @@ def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence
 
 
 def pytest_command(suite: Suite) -> str:
-    """Return the command that runs a suite's tests; where it is of files, no other is read."""
+    """Return the command that runs a suite's tests. If the suite consists of files, no other file is read."""
     files = " ".join(files_with_tests(suite))
     return f".venv/bin/pytest -v --durations=10 --suite {suite.name} {files}".rstrip()
 
@@ -184,7 +186,10 @@ def suite_part(proof: Proof, suite: Suite) -> Part:
 
 
 def chosen_suites(table: dict[str, Suite]) -> list[Suite]:
-    """Return the suites to run: those of SUITE, or all that are not green; with FORCE=1 green ones, too."""
+    """Return the suites to run.
+
+    They are those of SUITE, or all that are not green. With FORCE=1, green ones run too.
+    """
     words = [word for word in os.environ.get("SUITE", "").replace(",", " ").split() if word]
     unknown = sorted(set(words) - set(table))
     if unknown:
@@ -196,7 +201,10 @@ def chosen_suites(table: dict[str, Suite]) -> list[Suite]:
 
 
 def run_suites() -> int:
-    """Run the suites that are not green, rack and others side by side; return the exit status."""
+    """Run the suites that are not green, with the rack's suites and the others side by side.
+
+    Return the exit status.
+    """
     proof = Proof()
     proof.check_disk()
     suites = [suite for suite in chosen_suites(read_table()) if not suite.lacking or print_lacking(suite)]
@@ -211,7 +219,8 @@ def run_suites() -> int:
         if part.state in ("green", "red"):
             keep(part.name, inputs[part.name], part.state, part.seconds, [part])
 
-    # Before the suites: apt serves one at a time, and both lanes would call it.
+    # Install packages before the suites, because apt serves one call at a time, and both lanes would
+    # call it.
     packages = proof.part("packages", "tools/install-test-packages", minutes=5)
     if not proof.lanes.run([[packages]]):
         return 1
@@ -233,13 +242,13 @@ def run_suites() -> int:
 
 
 def print_lacking(suite: Suite) -> bool:
-    """Print that a suite cannot run here; return False."""
+    """Print that a suite cannot run here, and return False."""
     print(f"{suite.name} was not run: it needs {suite.lacking}, which this machine lacks", file=sys.stderr)
     return False
 
 
 def show_suites() -> int:
-    """Print the state of every suite; return 0."""
+    """Print the state of every suite, and return 0."""
     row = "{:<22}{:<18}{:<27}{:>8}  {}"
     print(row.format("suite", "state", "when", "seconds", "proof"))
     record = read_record("gate")

@@ -1,4 +1,7 @@
-"""Run parts of the gate, or suites, side by side: progress, a limit each, an end to all when one fails."""
+"""Run parts of the gate, or suites, side by side.
+
+Each has progress and a time limit, and all end when one fails.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Part:
-    """Something to run: shell commands in a row."""
+    """Describe something to run, as a sequence of shell commands."""
 
     name: str
     commands: Sequence[str]
@@ -56,9 +59,9 @@ def read_end(path: Path, size: int) -> str:
 
 
 class Lanes:
-    """Lists of parts that run side by side; the parts of one lane run in a row.
+    """Run lists of parts side by side. The parts of one lane run one after another.
 
-    A red part ends all others, or none if they are to go on.
+    A red part ends all others, or none if they must continue.
     """
 
     def __init__(self, root: Path, environment: dict[str, str], say: Say, *, go_on: bool = False) -> None:
@@ -67,7 +70,7 @@ class Lanes:
         self.running: list[Part] = []
 
     def run(self, lanes: Iterable[Sequence[Part]], after: Callable[[Part], None] = lambda part: None) -> bool:
-        """Run the lanes, call ``after`` with each part that ended; return whether every part was green."""
+        """Run the lanes, and call ``after`` with each ended part. Return whether every part was green."""
         lanes = [list(lane) for lane in lanes]
         threads = [
             threading.Thread(target=self._run_lane, args=(lane, after), daemon=True) for lane in lanes if lane
@@ -118,8 +121,8 @@ class Lanes:
         self._print_end(part)
 
     def _run_command(self, part: Part, command: str, log: IO[bytes]) -> str:
-        """Run one command of a part; return its state."""
-        # For a single command, the shell is replaced by the command: therefore it ends with this process.
+        """Run one command of a part, and return its state."""
+        # For a single command, the command replaces the shell, so it ends with this process.
         process = subprocess.Popen(
             [*END_WITH_PARENT, "bash", "-c", command],
             cwd=self.root,
@@ -156,7 +159,7 @@ def _progress(part: Part) -> str:
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started: with time to clean up first, then without."""
+    """End a process and its children, first with time to clean up and then without."""
     children = descendants(process.pid)
     for number in (signal.SIGINT, signal.SIGKILL):
         for pid in [process.pid, *children]:
@@ -171,7 +174,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and whose end nothing has read yet does not."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
@@ -179,7 +182,7 @@ def is_alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and those that they started."""
+    """Return the children of a process, and their children."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -191,14 +194,15 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_leftovers(variable: str) -> list[str]:
-    """End processes of a killed gate or suite; return the names of the programs.
+    """End processes of a killed gate or suite. Return the names of the programs.
 
     Args:
-        variable: Environment variable with the process id of the gate or suite, which all that it starts has.
-            The container engine is left: it serves others, too, and the rack's own command stops it.
+        variable: Environment variable with the process id of the gate or suite, which all that it starts
+            has. The container engine is left: it serves others, too, and the rack's own command stops
+            it.
     """
     ended = []
-    # Elsewhere the number is another process's: a container may run a gate of its own.
+    # In another namespace, the number means another process, because a container may run its own gate.
     here = os.readlink("/proc/self/ns/pid")
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -221,7 +225,7 @@ def _is_proof(pid: int) -> bool:
 
 
 def format_table(parts: Sequence[Part], total_s: float) -> str:
-    """Return the table of parts: name, state, seconds, tests."""
+    """Return the table of parts with name, state, seconds and tests."""
     rows = [(part.name, part.state, f"{part.seconds:.0f}", str(part.tests or "")) for part in parts]
     rows.append(("in all", "", f"{total_s:.0f}", str(sum(part.tests for part in parts))))
     width = max(len(name) for name, *_ in rows) + 2

@@ -1,4 +1,4 @@
-"""Read the table of suites: the tests of each, and whether a suite was green for the present inputs."""
+"""Read the table of suites with their tests, and whether each was green for the present inputs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("suites.toml")
 RECORDS = ROOT / ".rackproof" / "suites"
 FAST = "fast"
-"""The suite of the tests that no entry of the table takes; the gate runs it, with lint and four-jobs."""
+"""The suite of tests that are in no entry of the table. The gate runs it with lint and four-jobs."""
 COMMON = ("conftest.py", "constraints.txt", "pyproject.toml", "tools/make-venv")
 PACKAGES = ("rackproof", "rackproof_ansible")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """An entry of the table; suites.toml describes the keys."""
+    """Describe an entry of the table. suites.toml explains the keys."""
 
     name: str
     proves: str
@@ -65,7 +65,7 @@ def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suite_of(path: str, marks: Collection[str], table: Mapping[str, Suite]) -> str:
-    """Return the name of a test's suite: the first of the table that takes its file or one of its marks."""
+    """Return the first suite in the table with a test's file or one of its marks."""
     for suite in table.values():
         if any(fnmatch(path, pattern) for pattern in suite.files) or set(suite.marks) & set(marks):
             return suite.name
@@ -73,7 +73,7 @@ def suite_of(path: str, marks: Collection[str], table: Mapping[str, Suite]) -> s
 
 
 def files_with_tests(suite: Suite, root: Path = ROOT) -> list[str]:
-    """Return the files of a suite that names files; [] of one whose tests are anywhere, by their marks."""
+    """Return the files of a suite with files. For a suite with marks, return []."""
     tests = (name for name in working_tree(root) if fnmatch(Path(name).name, "test_*.py"))
     return [
         name for name in tests if not suite.marks and any(fnmatch(name, pattern) for pattern in suite.files)
@@ -98,12 +98,12 @@ def working_tree(root: Path) -> tuple[str, ...]:
 
 @cache
 def _graph(root: Path) -> grimp.ImportGraph:
-    del root  # one graph a checkout; the packages are installed from it
+    del root  # There is one graph for each checkout, because the packages are installed from it.
     return grimp.build_graph(*PACKAGES, cache_dir=None)
 
 
 def modules_of(suite: Suite, root: Path) -> set[str]:
-    """Return the modules of the package on which a suite depends, by the imports."""
+    """Return the modules of the package that a suite depends on through imports."""
     graph = _graph(root)
     found: set[str] = set()
     for name in suite.modules:
@@ -117,7 +117,7 @@ def _below(module: str, packages: Iterable[str]) -> bool:
 
 
 def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
-    """Return the files on which a suite depends, relative to the checkout."""
+    """Return the files that a suite depends on, relative to the checkout."""
     modules = modules_of(suite, root) if suite.modules else set()
     return [name for name in working_tree(root) if _is_input(name, suite, modules, root)]
 
@@ -143,7 +143,7 @@ def _module_name(name: str, root: Path) -> str:
 
 
 def _has_mark(path: Path, marks: Collection[str]) -> bool:
-    """Return whether a file of tests has one of the marks; a helper belongs to every suite that has marks."""
+    """Return whether a test file has one of the marks. A helper belongs to every suite with marks."""
     if path.suffix != ".py" or not marks:
         return False
     return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)
@@ -159,7 +159,7 @@ def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
 
 
 def tree_hash(root: Path = ROOT) -> str:
-    """Return git's hash of the tree as it would be committed now, untracked files included."""
+    """Return git's hash of the tree as it would be committed now, with untracked files."""
     index = root / ".rackproof" / "suites" / ".index"
     index.parent.mkdir(parents=True, exist_ok=True)
     index.unlink(missing_ok=True)
@@ -192,8 +192,11 @@ def write_record(name: str, record: Mapping[str, Any], records: Path = RECORDS) 
 
 
 def state_of(suite: Suite, root: Path = ROOT, records: Path = RECORDS) -> str:
-    """Return "green" for the inputs of now, "stale" for others, "red", "never", or the missing requirement of
-    the suite."""
+    """Return a suite's state.
+
+    It is "green" (for the present inputs), "stale" (for others), "red", "never", or what the suite
+    lacks.
+    """
     record = read_record(suite.name, records)
     if not record:
         return f"needs {suite.lacking}" if suite.lacking else "never"

@@ -1,1 +1,4 @@
-"""Score and compare results: MLPerf scores, submissions, scaling studies, systems side by side."""
+"""Score and compare results.
+
+The modules have MLPerf scores, submissions, scaling studies, comparisons of systems, and certificates.
+"""

@@ -1,23 +1,22 @@
-"""Judge a night: compare every number of every node with floors, its own history, and the fleet.
+"""Judge a night. Compare every number of every node with floors, its own history, and the fleet.
 
-The rules:
+These are the rules:
 
-* floors (a SKU's references and accepted history): :func:`rackproof.core.judging.judge` decides
-  whether a number fails. If a night has several numbers, a later, better number does not replace an
-  earlier one;
-* fleet and past: one model with a budget of false alarms (:mod:`rackproof.analysis.fleet_model`)
-  finds parts that have become slow or are slower than all others; proven losses fail, smaller
-  losses and whole racks degrade, suspicions are unproven until they are measured again;
-* if no earlier night is known: nodes of one SKU by robust z (median and MAD), each by its worst
-  GPU;
-* without any floor: a GPU far below its own past or below the others of a SKU with few nodes, and a
-  value that is impossible for its model: unproven, no matter how many nodes show it;
-* values not measured, not finite, or without any floor: unproven;
-* one kind of finding on more than a share of the fleet is treated as a fault of the tool or the
-  fabric until the opposite is proven: unproven instead of fail, reported once, and no node is
-  drained for it.
+* Floors are a SKU's references and the accepted history. :func:`rackproof.core.judging.judge` decides
+  whether a number fails. A later, better number of the same night does not replace an earlier one.
+* One model compares with fleet and past (:mod:`rackproof.analysis.fleet_model`), with a budget of false
+  alarms. It finds parts that became slow or are slower than all others. Proven losses fail, smaller losses
+  and slow racks degrade, and suspicions are unproven until they are measured again.
+* If no earlier night is known, nodes of one SKU are compared by robust z (median and MAD). Each node is
+  represented by its worst GPU.
+* Without any floor, a GPU is unproven if it is far below its own past, or far below the others of a SKU
+  with few nodes. A value that is impossible for its model is unproven too. The number of nodes with such
+  a value does not matter.
+* Values that are not measured, not finite, or without any floor are unproven.
+* One kind of finding on more than a share of the fleet is probably a fault of the tool or the fabric. It
+  is unproven instead of fail, is reported once, and drains no node.
 
-Ten nodes and ten thousand nodes are processed in the same way: with arrays throughout, and texts
+Ten nodes and ten thousand nodes are processed in the same way. Numbers are in arrays, and texts are made
 only for findings.
 """
 
@@ -60,19 +59,18 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key: properties that nodes share and that change from night to night."""
+"""Firmware and rack by a node's key. Nodes share these properties, and they change from night to night."""
 
 
 @dataclass(frozen=True)
 class AnomalyPolicy:
-    """The limits by which a night is judged. Fractions are relative to the reference value;
-    negative is worse.
+    """Hold the limits by which a night is judged.
 
-    ``outlier_z`` alone never condemns a node: among 400,000 numbers a night, chance exceeds any
-    fixed z. Therefore the limit grows with the number of comparisons (normal noise causes at most
-    ``chance`` false alarms a night), and the distance must be significant, too. ``resolution`` is
-    the repeatability of a probe: the smallest spread that is assumed if the MAD is smaller, for
-    example because most values are equal.
+    Fractions are relative to the reference value, and negative ones are worse. ``outlier_z`` alone never
+    condemns a node, because among 400,000 numbers a night, chance exceeds any fixed z. The limit
+    therefore grows with the number of comparisons (normal noise causes at most ``chance`` false alarms a
+    night), and the distance must be significant too. ``resolution`` is the repeatability of a probe. It
+    is the smallest spread that is assumed, because the MAD is too small if most values are equal.
     """
 
     nights: int = 14
@@ -85,29 +83,30 @@ class AnomalyPolicy:
     outlier_least: int = 5
     """Smallest number of nodes of one SKU that are compared with each other."""
     gross: float = 0.2
-    """Loss against its own past, or distance below the others of a small SKU, from which a GPU is
-    unproven for that alone: a loss on all nodes at once is then not taken for a common condition.
-    """
+    """Loss against its own past, or distance below the others of a small SKU, that alone makes a GPU
+    unproven. With it, a loss on all nodes at once is not taken for a common condition."""
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
-    """Smallest number of nodes with one finding that can count as a fault of the tool, for any share."""
+    """Smallest number of nodes with one finding that counts as a fault of the tool, whatever the share."""
     require_references: bool = True
-    """If True, a number without a floor is unproven; otherwise comparison with fleet and history is
+    """True if a number without a floor is unproven. Otherwise, the comparison with fleet and history is
     enough."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a node did not pass: the measurement, its place, and what it was compared with.
+    """Describe why a node did not pass.
+
+    It has the measurement, its place, and what it was compared with.
 
     Attributes:
         check: One of :data:`CHECKS`.
         part: The measured part (a GPU with its slot).
         deviation: The relative deviation from the reference value, or NaN if there is none.
         fleetwide: Whether the finding is on more than the allowed share of the fleet.
-        row: The reading concerned, or -1.
+        row: The index of the reading, or -1.
     """
 
     check: str
@@ -122,11 +121,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """The verdict of a night on a node (``kind`` node), or on a pair or group of nodes (link,
-    group).
-
-    ``reasons`` has at most twenty entries, the worst first; ``more`` is the number left out.
-    """
+    """Hold the verdict of a night on a node (``kind`` node), a link, or a group of nodes."""
 
     kind: str
     key: str
@@ -157,7 +152,10 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """The outcome: every requested node, every measured pair or group, and findings about the whole fleet."""
+    """Hold the outcome of a night.
+
+    It has every requested node, every measured pair or group, and findings about the whole fleet.
+    """
 
     nodes: tuple[NodeVerdict, ...]
     fleet_faults: tuple[FleetFault, ...]
@@ -166,12 +164,11 @@ class Night:
 
 @dataclass
 class _Findings:
-    """Findings as columns of equal length: owner, part and quantity are indices; ``reference`` is a
-    list index.
+    """Hold findings as columns of equal length.
 
-    ``row`` is the index of the reading, or -1 if a value is missing; ``nights`` is how many nights
-    the finding has lasted; ``odds`` means that one in so many healthy node-nights shows as much, if
-    known.
+    Owner, part, quantity and ``reference`` are indices. ``row`` is the index of the reading, or -1 if a
+    value is missing. ``nights`` is the number of nights that the finding has lasted. ``odds`` is the
+    number of healthy node-nights of which one shows as much, if known.
     """
 
     row: Integers
@@ -204,15 +201,15 @@ def judge_night(
     Args:
         readings: The numbers of tonight and, to detect drift, of earlier nights.
         references: The baselines of each SKU, from ``inventory/group_vars/sku_*.yml``.
-        asked: The nodes that the night was to measure; a node without any number is unproven.
+        asked: The nodes that the night was to measure. A node without any number is unproven.
         accepted: The references that were accepted for exactly this hardware.
         policy: The limits of the judgement.
-        past: Whether to compare with the fleet and earlier nights; floors and completeness are
-            always checked.
-        once: The benchmark and node key of bad numbers that should have been measured again but
-            were not: such a number fails no floor or fleet check but leaves the node unproven.
+        past: Whether to compare with the fleet and earlier nights. Floors and completeness are always
+            checked.
+        once: The benchmark and node key of bad numbers that should have been measured again, but were
+            not. Such a number fails no floor or fleet check, but makes the node unproven.
         twice: The benchmark and node key of numbers that are the better of two measurements.
-        conditions: By nights ago, tonight first: each node's key to its firmware and rack. Nodes
+        conditions: The firmware and rack of each node's key, one mapping per night, tonight first. Nodes
             with the same values share common conditions.
     """
     policy = policy or AnomalyPolicy()
@@ -244,7 +241,10 @@ def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, 
 
 
 class _Fleet:
-    """Tonight's rows with their owners: the node, link or group that each number belongs to."""
+    """Hold tonight's rows with their owners.
+
+    An owner is the node, link or group that a number belongs to.
+    """
 
     def __init__(self, readings: Readings, asked: Sequence[Node]) -> None:
         self.readings = readings
@@ -257,14 +257,15 @@ class _Fleet:
         number = {sku: index for index, sku in enumerate(self.skus)}
         self.sku = np.array([number[part.sku] for part in self.parts], dtype=np.int32)
         self.is_node = np.array([part.kind == "node" for part in self.parts], dtype=bool)
-        # +1: higher is better, -1: lower is better, 0: unknown, so that every deviation is bad.
+        # +1 means that higher is better, -1 that lower is better, and 0 that it is unknown, so that
+        # every deviation is bad.
         signs = {Direction.HIGHER: 1, Direction.LOWER: -1}
         self.sign = np.array(
             [signs[one.direction] if one.direction else 0 for one in self.quantities], dtype=np.int32
         )
 
     def _add_asked(self, asked: Sequence[Node]) -> list[int]:
-        """Add the nodes that are missing in tonight's readings; return the places of all requested nodes."""
+        """Add the nodes that are missing in tonight's readings. Return the places of all requested nodes."""
         at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
         places = []
         for node in asked:
@@ -317,7 +318,7 @@ def _floors(
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
     value = readings.value[rows]
-    # There are few quantities and few models of node: references are looked up once for each pair.
+    # There are few quantities and few models of node, so references are looked up once for each pair.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
     fitting = [_fitting(fleet, int(one), references) for one in kinds]
@@ -349,7 +350,7 @@ def _floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return for each row the index of its hardware's own reference, counted from ``first``, or -1."""
+    """Return the index of the own reference of each row's hardware, counted from ``first``, or -1."""
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)
@@ -376,7 +377,10 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> list[_Findings]:
-    """Return the rows that fail :func:`judge` against the reference of their index (-1: no reference)."""
+    """Return the rows that fail :func:`judge` against the reference of their index.
+
+    -1 means that there is no reference.
+    """
     some = index >= 0
     rows, index = rows[some], index[some]
     if not len(rows):
@@ -391,7 +395,7 @@ def _screened(
     lowest = base + np.abs(base) * column(one.low for one in known)
     highest = base + np.abs(base) * column(one.high for one in known)
     edge = base + np.abs(base) * column(one.warn for one in known)
-    # A comparison with NaN, which is an open bound, is false.
+    # An open bound is NaN, and a comparison with NaN is false.
     below, above = value < lowest, value > highest
     upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
     warned = np.where(upper[readings.quantity[rows]], value > edge, value < edge)
@@ -410,7 +414,10 @@ def _screened(
 def _useless(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> NDArray[np.bool_]:
-    """Return the rows whose reference proves nothing: its unit differs, or no value could fail it."""
+    """Return the rows with a useless reference.
+
+    Its unit differs from the number's, or no value could fail it.
+    """
     numbers = fleet.readings.quantity[rows]
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
@@ -425,7 +432,7 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return the parts that are missing tonight: whole nodes, single quantities, and single parts."""
+    """Return what is missing tonight, which may be whole nodes, single quantities, and single parts."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -436,7 +443,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
     place = np.full(len(fleet.parts), -1, np.int64)
     place[nodes] = np.arange(len(nodes))
-    # Number of parts of each node with each quantity; a part that was measured twice counts once.
+    # Count the parts of each node with each quantity. A part that was measured twice counts once.
     series, first = np.unique(fleet.series()[rows], return_index=True)
     where = place[owner[first]]
     inside = where >= 0
@@ -463,7 +470,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
 
 
 def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, by node and quantity, 1 if the node measured it in at least half of the earlier nights."""
+    """Return 1 for each node and quantity if the node measured it in at least half of the earlier nights."""
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = len(np.unique(readings.night[before]))
@@ -479,8 +486,9 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
 
 
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
-    """Compare the nodes of a SKU, each by its worst number, by robust z if no earlier night is
-    known.
+    """Compare the nodes of a SKU if no earlier night is known.
+
+    Each node's worst number is compared by robust z.
 
     Args:
         fleet: The numbers of tonight.
@@ -504,7 +512,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     for one in np.unique(group[~judged[rows]]):
         some = lowest[group[lowest] == one]
         middle = float(np.median(good[some]))
-        # A loss relative to 0 is undefined; a count of faults has its own floor.
+        # A loss relative to 0 is undefined. A count of faults has its own floor.
         if len(some) < policy.outlier_least or middle == 0:
             continue
         deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
@@ -539,7 +547,10 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return GPUs far below the faster ones of their SKU, for SKUs with too few nodes for a median."""
+    """Return GPUs far below the faster ones of their SKU.
+
+    This is for SKUs with too few nodes for a median.
+    """
     rows = _gpu_rows(fleet)
     owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
     kinds, kind = np.unique(
@@ -551,7 +562,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
             continue
         good = fleet.goodness(some)
-        # The faster half shows the possible speed: of two nodes, the slower one is suspect.
+        # The faster half shows the possible speed. Of two nodes, the slower one is suspect.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
         far = some[base - good > policy.gross * abs(base)]
         made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
@@ -561,9 +572,9 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return numbers that no sound GPU of the model has: more than its peak, or far too little.
+    """Return numbers that no healthy GPU of the model has.
 
-    A number that fails its floor needs no second reason.
+    They are above its peak, or far too small. A number that fails its floor needs no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for one in failing:
@@ -578,7 +589,7 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     for place in range(len(kinds)):
         some = rows[(kind == place) & np.isfinite(value[rows])]
         extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
-        # Only the extremes of each kind are examined; if both are sound, all numbers between them are, too.
+        # Examine only the extremes of each kind. If both are plausible, so are all numbers between them.
         if any(_objection(fleet, int(row)) for row in extremes):
             bad += [int(row) for row in some if _objection(fleet, int(row))]
     return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
@@ -594,7 +605,7 @@ def _objection(fleet: _Fleet, row: int) -> str:
 def _fleet_tables(
     fleet: _Fleet, conditions: Sequence[Conditions], twice: Collection[tuple[str, str]], nights: int
 ) -> Iterator[tuple[SeriesTable, NDArray[np.intp]]]:
-    """Yield, for each SKU, its series over the nights and the row of tonight in each series (-1: none)."""
+    """Yield each SKU's series over the nights, and the row of tonight in each series, or -1."""
     readings = fleet.readings
     rows = np.flatnonzero(
         np.isfinite(readings.value) & (readings.night <= nights) & (fleet.sign[readings.quantity] != 0)
@@ -633,7 +644,7 @@ def _fleet_tables(
 def _condition_groups(
     fleet: _Fleet, owner: Integers, conditions: Sequence[Conditions], width: int
 ) -> tuple[Integers, ...]:
-    """Return, for each series and night, the numbers of its groups, coarse to fine: firmware, then rack."""
+    """Return the group of each series in each night, first by firmware and then by rack."""
     if not conditions:
         return ()
     numbers: dict[tuple[str, ...], int] = {}
@@ -643,12 +654,11 @@ def _condition_groups(
     for ago in range(width):
         # A night without a record is treated like the night after it.
         known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
-        # Compare numbers: comparing texts for every series and night would take longer than the judging.
+        # Use numbers, because comparing texts for every series and night would take longer than judging.
         for index in np.unique(owner):
             version, place = known.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
-            # Firmware is ignored here: a rack of four nodes with two firmware versions would form
-            # no group at all.
+            # Ignore firmware here. A rack of four nodes with two firmware versions would form no group.
             rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
     return firmware[owner], rack[owner]
 
@@ -673,7 +683,7 @@ class _ModelResult:
     judged: Bools
     explained: Bools
     early: Floats
-    """Each row's median of the earlier nights; more is better; NaN means unknown."""
+    """Each row's median of the earlier nights. More is better, and NaN means unknown."""
     late: Floats
     """The worse value of the two nights before, for each row."""
 
@@ -684,8 +694,9 @@ def _compare_nights(
     twice: Collection[tuple[str, str]],
     policy: AnomalyPolicy,
 ) -> _ModelResult:
-    """Find series that are slow compared with their own past and with the fleet
-    (:mod:`rackproof.analysis.fleet_model`).
+    """Find series that are slow compared with their past and the fleet.
+
+    :mod:`rackproof.analysis.fleet_model` has the model.
     """
     size = len(fleet.readings)
     result = _ModelResult(
@@ -717,8 +728,9 @@ def _compare_nights(
 def _slow_racks(
     fleet: _Fleet, table: SeriesTable, tonight: NDArray[np.intp], policy: FleetPolicy
 ) -> list[_Findings]:
-    """Return findings on the nodes of racks that are slow as a whole: the cause is shared, not a
-    node's fault.
+    """Return findings on the nodes of racks that are slow as a whole.
+
+    The nodes share the cause, so it is not the fault of one node.
     """
     if not table.groups:
         return []
@@ -743,8 +755,11 @@ def _slow_racks(
 
 
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
-    """Return the verdict for a loss: drain the node, measure it again first, or watch it."""
-    # Without other nodes to compare, the cause may be the environment and not the hardware.
+    """Return the verdict for a loss.
+
+    It means that the node is drained, measured again, or watched.
+    """
+    # Without other nodes to compare, the cause may be the environment.
     if slow.loss < policy.loss_fails or slow.alone or not slow.suspected:
         return _DEGRADED
     return _FAIL if slow.proven else _UNPROVEN
@@ -753,11 +768,11 @@ def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
 def _weigh_floors(
     fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
 ) -> list[str]:
-    """Weigh numbers below their floor against the numbers of other nights; return remarks.
+    """Weigh numbers below their floor against the numbers of other nights, and return remarks.
 
-    If a number has a warning but is like its own past and like other nodes, the warning becomes a
-    remark: part of a mixed fleet is always below a nominal value. A single measurement beyond the
-    hard bound is unproven if chance may explain it.
+    If a number with a warning is like its own past and like other nodes, the warning becomes a remark,
+    because part of a mixed fleet is always below a nominal value. A single measurement beyond the hard
+    bound is unproven if chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
     for made in floors:
@@ -786,7 +801,7 @@ def _weigh_floors(
 
 
 def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
-    """Return whether only tonight's measurement is beyond the hard bound, by no more than noise explains."""
+    """Return whether only tonight's number is beyond the hard bound, and noise may explain it."""
     bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
     if not model.explained[row] or not np.isfinite(model.early[row]):
         return False
@@ -852,7 +867,7 @@ def _node_verdicts(
     """Turn findings into verdicts of nodes, pairs and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, found, judged, policy)
-    # A finding on the whole fleet proves nothing, neither that it is bad nor that it is good.
+    # A finding on the whole fleet proves neither a fault nor health.
     verdict = np.where((wide | once) & (found.verdict == _FAIL), _UNPROVEN, found.verdict)
     order = np.lexsort((wide, -verdict, found.owner))
     owners, starts = np.unique(found.owner[order], return_index=True)
@@ -881,7 +896,7 @@ def _node_verdicts(
 
 
 def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
-    """Yield the rows of findings; a finding on the whole fleet appears once per kind, not for each GPU."""
+    """Yield the rows of findings. A finding on the whole fleet appears once, not once for each GPU."""
     said = set()
     for row in rows:
         kind = (found.check[row], found.quantity[row])
@@ -898,12 +913,12 @@ def _fleetwide(
     """Return findings on more than the allowed share of a SKU's nodes, and the rows concerned."""
     if not len(found.owner):
         return [], np.zeros(0, bool)
-    # Pairs are counted among pairs and nodes among nodes: a few pairs would vanish among many nodes.
+    # Count pairs and nodes separately, because a few pairs would vanish among many nodes.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
     kind = (found.quantity + 1).astype(np.int64) * len(CHECKS) + found.check
-    # Warnings are counted among warnings: twenty warnings do not make one failure fleetwide.
+    # Count warnings separately, so that twenty warnings do not make one failure fleetwide.
     kind = kind * 2 + (found.verdict == _DEGRADED)
     cell = family[found.owner] * width + kind
     pairs = np.unique(np.stack([cell, found.owner.astype(np.int64)]), axis=1)
@@ -991,13 +1006,13 @@ def _duration_and_odds(nights: int, odds: float) -> str:
 
 
 def quantity_name(what: Measured) -> str:
-    """Return the name of a quantity in reasons: its metric, and the labels that do not name hardware."""
+    """Return the name of a quantity in reasons, which is its metric and the labels without hardware."""
     labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
     return " ".join([what.metric, *labels])
 
 
 def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
-    """Return the GPUs of a node that lack a quantity that its other GPUs have, as far as known."""
+    """Return the GPUs of a node that lack a quantity of its other GPUs, if they are known."""
     owner, readings = int(found.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
     there = set(readings.part[rows[readings.quantity[rows] == found.quantity[row]]].tolist())

@@ -1,7 +1,7 @@
-"""Find the comparisons of drained nodes' numbers that a night made: with the fleet, with their past. No I/O.
+"""Find which comparisons of drained nodes' numbers a night made. No I/O.
 
-A finding from a comparison is over only if the same comparison was made again: a number alone is
-not enough.
+Numbers are compared with the fleet and with their own past. A finding from a comparison ends only if the
+same comparison was made again. A new number alone is not enough.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def comparisons(
     """Return tonight's comparisons by node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
     ``fleet:METRIC`` is listed if enough nodes of the SKU measured the number tonight. ``drift:METRIC``
-    is listed only if its check passes: tonight's value, relative to the median of the other nodes,
-    is not below its level before the drain. Nights after the drain are ignored, because the fault
-    may have affected them.
+    is listed only if its check passes: tonight's value, relative to the median of the other nodes, is
+    not below its level before the drain. Nights after the drain are ignored, because the fault may have
+    affected them.
 
     Args:
         readings: The numbers of tonight and of earlier nights.
-        held: The key of each drained node, with how many nights ago its drain began.
+        held: The key of each drained node, with the number of nights since its drain began.
         policy: The limits of the comparison.
     """
     policy = policy or AnomalyPolicy()
@@ -50,13 +50,16 @@ def _comparisons_of(readings: Readings, node: int, drained: int, policy: Anomaly
         what = readings.quantities[quantity]
         series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[what.direction])
         lacking.setdefault(quantity_name(what), set()).update(series.lacking(drained, policy))
-    # Several benchmarks may measure one metric: each of them must be compared.
+    # Several benchmarks may measure one metric. Each of them must be compared.
     names = {f"{check}:{name}" for name, lacks in lacking.items() for check in {"fleet", "drift"} - lacks}
     return frozenset(names)
 
 
 class _Series:
-    """The numbers of one quantity on the nodes of a SKU: the drained node's own as shares of the others'."""
+    """Hold one quantity of a SKU's nodes.
+
+    The drained node's numbers are shares of the others'.
+    """
 
     def __init__(self, readings: Readings, rows: NDArray[np.bool_], node: int, sign: int) -> None:
         own = rows & (readings.node == node)
@@ -71,7 +74,7 @@ class _Series:
         usual = np.array([medians.get(int(night), np.nan) for night in self._night], dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = readings.value[own] / usual
-            # More is better; without a direction, no value is.
+            # More is better. Without a direction, no value is better.
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
     def lacking(self, drained: int, policy: AnomalyPolicy) -> set[str]:

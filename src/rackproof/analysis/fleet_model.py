@@ -1,22 +1,20 @@
-"""Find parts of a fleet that became slow or are slower than all others, at a stated rate of false
-alarms.
+"""Find parts of a fleet that became slow or are slower than all others.
 
-A number is modelled as the sum of its group's value that night (SKU, firmware, rack: the common
-conditions), the level of its own GPU, and noise with heavy tails. After the group's median is
-subtracted, the residual is tested in two ways:
+The rate of false alarms is limited. A number is modelled as the sum of three parts: the value of its
+group that night (SKU, firmware and rack have common conditions), the level of its own GPU, and noise with
+heavy tails. The group's median is subtracted, and the rest is tested in two ways:
 
-* change: has the GPU become slower? A change is a step, a slope, or bad nights that come and go.
-  The GPU's own level is unknown and integrated out, so a GPU that was always 2.5 % slower than
-  others is not a finding.
-* level: is it slower than every healthy GPU of its kind? It is compared with the slowest few per
-  cent of the *other* nodes, less a margin, so a population of slower silicon is not a finding
-  either.
+* change: did the GPU become slower? A change is a step, a slope, or bad nights that come and go. The
+  GPU's own level is unknown and integrated out, so a GPU that was always 2.5 % slower than others is not
+  a finding.
+* level: is it slower than every healthy GPU of its kind? It is compared with the slowest few per cent of
+  the *other* nodes, with a margin, so a population of slower silicon is not a finding either.
 
-Each test gives an e-value: a likelihood ratio averaged over the possible forms of a fault. For
-healthy hardware its mean is at most 1, so it exceeds 1/a in at most a share of a (Markov's
-inequality). Averages of e-values are e-values, so each node has one, for any number of GPUs,
-metrics and kinds of fault. This makes a budget of false alarms possible. The scale and tails of the
-noise are measured on the fleet itself.
+Each test gives an e-value, which is a likelihood ratio averaged over the possible forms of a fault. For
+healthy hardware, its mean is at most 1, so it exceeds 1/a in at most a share of a (Markov's inequality).
+Averages of e-values are e-values too, so each node has one e-value for any number of GPUs, metrics and
+kinds of fault. This makes a budget of false alarms possible. The scale and the tails of the noise are
+measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
 (2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
@@ -37,11 +35,11 @@ Integers = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 _STEP = 0.0025
-"""Distance between levels of the grid, as a fraction: the repeatability of a probe."""
+"""Distance between levels of the grid, as a fraction. It is the repeatability of a probe."""
 _LOSSES = (8, 12, 18, 26, 36, 50, 70)
 """Losses that are tested, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
 _COLLAPSE = 0.125
-"""Loss from which any size is possible: a GPU at half its speed resembles none of the losses above."""
+"""Loss from which any size is possible. A GPU at half its speed resembles none of the losses above."""
 _ANY_LOSS = 0
 """Marker for a loss of any size among losses in steps of the grid."""
 _NEVER = -100.0
@@ -51,9 +49,9 @@ _LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
 _SERIES_AT_ONCE = 2_000
 _FARTHEST = 1e6
 _STRONG = float(np.log(20.0))
-"""Evidence (logarithm) from which a series is listed, in addition to the strongest of its node."""
+"""Logarithm of the evidence from which a series is listed beside the strongest one of its node."""
 
-# The two-sided 50 % and 95 % quantiles of Student's t, by degrees of freedom; heavy tails first.
+# The two-sided 50 % and 95 % quantiles of Student's t, by degrees of freedom. Heavy tails come first.
 _TAILS = (
     (2, 0.816, 4.303),
     (3, 0.765, 3.182),
@@ -63,27 +61,27 @@ _TAILS = (
     (20, 0.687, 2.086),
 )
 _FEW_FREEDOM = 3
-"""Degrees of freedom that are assumed if too few numbers repeat to measure the tails."""
+"""Degrees of freedom to assume if too few numbers repeat to measure the tails."""
 _FEW, _MANY = 200, 500
 
 
 @dataclass(frozen=True)
 class FleetPolicy:
-    """The budget of false alarms of a fleet's nights. Losses are fractions of the reference value.
+    """Hold the budget of false alarms of a fleet's nights.
 
-    ``false_alarms`` is the number of 1,000 healthy node-nights that may fail; more may be
-    suspected.
+    Losses are fractions of the reference value. ``false_alarms`` is the number of 1,000 healthy
+    node-nights that may fail. More of them may be suspected.
     """
 
     false_alarms: float = 0.1
     suspicions: float = 30.0
-    """Number of suspicions allowed per false alarm: nodes to be measured again."""
+    """Number of suspicions allowed for each false alarm. The suspected nodes are measured again."""
     watched: float = 300.0
-    """Number of warnings allowed per false alarm: nodes to be watched."""
+    """Number of warnings allowed for each false alarm. Such nodes are watched."""
     loss_fails: float = 0.025
-    """Proven loss from which a node must be drained; a smaller loss is watched."""
+    """Proven loss from which a node must be drained. A smaller loss is watched."""
     margin: float = 0.01
-    """Smallest margin by which a healthy GPU may always have been slower than the slowest of the others."""
+    """Smallest margin by which a healthy GPU may be slower than the slowest of the others."""
     slowest: float = 0.03
     """Share of the other nodes that counts as the slowest."""
     tail: float = 3.5
@@ -91,22 +89,24 @@ class FleetPolicy:
     these and four times as many.
     """
     nights_least: int = 2
-    """Smallest number of earlier nights with values for which a series is judged here."""
+    """Smallest number of earlier nights with values that a series needs to be judged here."""
     nodes_least: int = 4
     """Smallest number of nodes of a group that has its own median."""
     resolution: float = 0.0025
-    """Repeatability of a probe: the smallest scale of noise that is assumed."""
+    """Repeatability of a probe. It is the smallest noise that is assumed."""
     slowest_moves: float = 0.01
-    """Smallest change of a number that is examined: even if proven, a smaller one would not matter."""
+    """Smallest change of a number to examine. Even if it were proven, a smaller one would not matter."""
 
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """Numbers of one SKU by series and night, newest last; more is better; NaN is a missing number.
+    """Hold the numbers of one SKU by series and night, the newest night last.
+
+    More is better, and NaN is a missing number.
 
     Attributes:
         quantity, part, node: One entry per series.
-        groups: From coarse to fine (firmware, rack), each with a number per series and night.
+        groups: The groups by firmware and then by rack, each with a number per series and night.
         twice: Whether tonight's number is the better of two measurements.
     """
 
@@ -120,7 +120,9 @@ class SeriesTable:
 
 @dataclass(frozen=True)
 class SlowSeries:
-    """A series that is slow tonight: ``series`` is its row, ``test`` is change or level.
+    """Describe a series that is slow tonight.
+
+    ``series`` is its row, and ``test`` is change or level.
 
     Attributes:
         loss: The loss as a fraction of ``base``, the reference value.
@@ -128,8 +130,8 @@ class SlowSeries:
         evidence: The e-value of its node.
         proven, suspected: Whether the evidence is within the budgets; otherwise the series is only
         watched.
-        alone: Whether there was no group for comparison, so that the conditions may have changed
-            instead of the hardware.
+        alone: Whether there was no group to compare with. The conditions may then have changed instead
+            of the hardware.
     """
 
     series: int
@@ -145,11 +147,11 @@ class SlowSeries:
 
 @dataclass(frozen=True)
 class FleetFindings:
-    """The findings; ``judged`` are the series that could be judged, ``explained`` those whose
-    number tonight may be due to chance.
+    """Hold the findings.
 
-    A number is below its floor by chance alone if only tonight's single measurement is bad, and
-    healthy hardware produces such a low number within the budget of false alarms.
+    ``judged`` has the series that could be judged, and ``explained`` those whose number tonight may be
+    due to chance. Chance alone explains a number below its floor if only tonight's single measurement is
+    bad, and healthy hardware produces such a low number within the budget of false alarms.
     """
 
     slow: tuple[SlowSeries, ...]
@@ -159,8 +161,9 @@ class FleetFindings:
 
 @dataclass(frozen=True)
 class _Noise:
-    """Noise with Student's t distribution: the scale of each series, as a fraction, and the degrees
-    of freedom.
+    """Describe noise with Student's t distribution.
+
+    It has the scale of each series as a fraction, and the degrees of freedom.
     """
 
     scale: Floats
@@ -176,7 +179,7 @@ class _Noise:
         return density
 
     def log_collapse(self, fallen: Floats, scale: Floats) -> Floats:
-        """Return the logarithm of the density of numbers that dropped by :data:`_COLLAPSE` or more.
+        """Return the log density of numbers that dropped by :data:`_COLLAPSE` or more.
 
         It is a Pareto density, so that no size is excluded, in the units of :meth:`log_density`.
         """
@@ -191,10 +194,9 @@ class _Noise:
         return lgamma(half + 0.5) - lgamma(half) - log(self.freedom * pi) / 2
 
     def log_tail(self, scales: Floats) -> Floats:
-        """Return the logarithm of an upper bound of the one-sided probability of a number so many
-        scales away.
+        """Return a logarithmic upper bound of the one-sided probability of a number so many scales away.
 
-        It is the integral of t's density times x / scales: for relevant distances, nearly the
+        It is the integral of t's density times x / scales. At relevant distances, it is nearly the
         probability itself.
         """
         freedom, away = self.freedom, np.maximum(np.nan_to_num(scales), 1.0)
@@ -217,7 +219,7 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
         kind = _compare_kind(table, np.flatnonzero(table.quantity == quantity), policy)
         if kind is not None:
             kinds.append(kind)
-    # First examine each metric alone: metrics are combined only in the evidence for their GPU and node.
+    # Examine each metric alone first. Metrics are only combined in the evidence for a GPU and a node.
     judged = np.zeros(len(table.value), bool)
     drops = np.full((len(table.value), 2), np.nan)
     for kind in kinds:
@@ -239,8 +241,9 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
 
 
 def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
-    """Return the finest groups as if each were a node: their medians, as fractions of the night's
-    overall median.
+    """Return the racks as if each were a node.
+
+    Their numbers are medians, as fractions of the night's overall median.
 
     Args:
         table: The series of a SKU, in groups.
@@ -275,7 +278,7 @@ def _allowed(policy: FleetPolicy) -> float:
 
 
 def _tests(table: SeriesTable) -> Integers:
-    """Return, for each series, the number of series of its node, over which evidence is averaged."""
+    """Return for each series the number of series of its node. The evidence is averaged over them."""
     tonight = np.isfinite(table.value[:, -1])
     series = np.bincount(table.node[tonight], minlength=int(table.node.max(initial=0)) + 1)
     return np.maximum(series, 1)[table.node].astype(np.int32)
@@ -283,13 +286,15 @@ def _tests(table: SeriesTable) -> Integers:
 
 @dataclass(frozen=True)
 class _Kind:
-    """The series of one quantity, compared with their groups; ``rows`` are their rows in the table.
+    """Hold the series of one quantity, compared with their groups.
+
+    ``rows`` are their rows in the table.
 
     Attributes:
         own: The residuals, as fractions of ``middle``.
         weather: The common conditions that were subtracted from tonight's numbers.
-        drops: The distance, in scales of noise, of tonight and of the last three nights below the
-            earlier nights.
+        drops: How far tonight, and the last three nights, are below the earlier nights, in scales of
+            noise.
         alone: Whether there was no group.
     """
 
@@ -305,14 +310,9 @@ class _Kind:
     alone: bool
 
     def log_chance(self) -> Floats:
-        """Return the logarithm of an upper bound of the probability that healthy hardware is as low
-        as tonight.
-
-        The evidence of a change cannot show this, because it is an average over the possible
-        changes.
-        """
+        """Return the log of an upper bound of the probability that healthy hardware is as low as tonight."""
         earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
-        # The fewer the earlier nights, the more uncertain is the level from which the number dropped.
+        # With fewer earlier nights, the level from which the number dropped is less certain.
         return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
 
 
@@ -321,18 +321,18 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     value = table.value[rows]
     known = np.isfinite(value)
     middle = abs(float(np.median(value[known]))) if known.any() else 0.0
-    # A loss relative to 0 is undefined; a count of faults has its own floor.
+    # A loss relative to 0 is undefined. A count of faults has its own floor.
     if middle == 0:
         return None
     with np.errstate(over="ignore"):
-        # Values are limited: beyond this no value is a real measurement, and nothing may overflow.
+        # Limit the values. No real measurement is beyond these limits, and nothing may overflow.
         value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
     own, alone = _residuals(value, table.node[rows], [one[rows] for one in table.groups], policy)
     known = np.isfinite(own)
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
     judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # This is cheap for all series: only numbers that seem lower than before need the likelihoods.
+    # This is cheap for all series. Only numbers that seem lower than before need the likelihoods.
     tonight = own[:, -1] - row_medians(own[:, :-1])
     late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
@@ -355,10 +355,10 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
 
 @dataclass(frozen=True)
 class _Family:
-    """Series that one fault may slow down together: the series of a GPU or of a node.
+    """Hold series that one fault may slow down together, which are those of a GPU or of a node.
 
-    ``key`` has one entry per series. Correlated series count once: ``alike`` is the usual
-    correlation of two of them.
+    ``key`` has one entry per series. Correlated series count once. ``alike`` is the usual correlation of
+    two series.
     """
 
     key: Integers
@@ -366,8 +366,9 @@ class _Family:
 
     @classmethod
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], key: Integers) -> _Family:
-        """Return the family with its correlation, measured on signs, which a fault of a few hardly
-        changes.
+        """Return the family with its correlation.
+
+        It is measured on signs, which a fault of a few series hardly changes.
         """
         nights = table.value.shape[1]
         sums = np.zeros((int(key.max(initial=0)) + 1) * nights)
@@ -397,15 +398,15 @@ class _Family:
         for drop in drops.T:
             known = judged & np.isfinite(drop)
             total = np.bincount(self.key[known], weights=np.clip(drop[known], -4, 4), minlength=size)
-            # The noise of t with few degrees of freedom, truncated at 4, has a standard deviation
-            # of about 1.4 scales.
+            # Noise of t with few degrees of freedom, truncated at 4, has a standard deviation of about
+            # 1.4 scales.
             suspicious |= total < -2.5 * 1.4 * np.sqrt(members / self.weight(members))
         return suspicious[self.key] & judged & (members[self.key] > 1)
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """The evidence, as logarithms, for series that are suspicious alone or together.
+    """Hold the log evidence for series that are suspicious alone or together.
 
     Attributes:
         rows: The series.
@@ -450,12 +451,12 @@ class _Evidence:
         )
 
     def of_changes(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence that each of some series has changed, considered alone."""
+        """Return the evidence that each of some series has changed, without its neighbours."""
         evidence: Floats = _log_sum(self.change[rows] + self.shares)
         return evidence
 
     def of_series(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence for change and level of each of some series, considered alone."""
+        """Return the evidence for change and level of each of some series, without its neighbours."""
         evidence: Floats = np.logaddexp(self.of_changes(rows) + np.log(0.8), self.level[rows] + np.log(0.2))
         return evidence
 
@@ -465,7 +466,7 @@ def _residuals(
 ) -> tuple[Floats, bool]:
     """Return the numbers minus their groups' medians, and whether there was no group."""
     own = value.copy()
-    # From coarse to fine: for each finer group, only its own remaining difference is subtracted.
+    # Begin with the coarse groups. For each finer group, subtract only its own remaining difference.
     everybody = np.zeros(own.shape, np.int32)
     alone = True
     for group in (everybody, *groups):
@@ -480,7 +481,10 @@ def _residuals(
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
-    """Subtract the median of its group from each number if the group has enough nodes; return where."""
+    """Subtract its group's median from each number if the group has enough nodes.
+
+    Return where this was done.
+    """
     known = np.flatnonzero(np.isfinite(column))
     enough = np.zeros(len(column), bool)
     if not len(known):
@@ -492,7 +496,7 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
     counts = np.bincount(place)
     large = np.bincount(group_of[group_of >= 0], minlength=len(counts)) >= least
     order = np.argsort(column[known])
-    # Sort the numbers so that those of one group are together, in ascending order.
+    # Sort the numbers so that each group is together, in ascending order.
     order = order[np.argsort(place[order], kind="stable")]
     begins = np.cumsum(counts) - counts
     ordered = column[known][order]
@@ -505,10 +509,10 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
 
 
 def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
-    """Return the night-to-night noise: of all series of the kind, or of a single noisier series.
+    """Return the night-to-night noise of all series of the kind, or of a noisier series.
 
-    It is measured on differences, so that a series that has changed hardly counts: between
-    successive nights and over half of the nights; the larger value is used because noise may last
+    It is measured on differences, so that a series that has changed hardly counts. Differences are taken
+    between successive nights and over half of the nights. The larger one is used, because noise may last
     several nights.
     """
     nights = own.shape[1]
@@ -524,23 +528,24 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
         scale = max(scale, half / at_half, most / at_most)
     if not scale:
         freedom = _FEW_FREEDOM
-        # No number repeats yet, so the differences between parts have to serve.
+        # No number repeats yet, so use the differences between parts.
         last = own[:, -1][np.isfinite(own[:, -1])]
         scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
     scale = max(scale, policy.resolution)
-    # Some GPUs are noisier than others and still healthy: their own noise counts as far as it is known.
+    # Some GPUs are noisier than others and still healthy. Use their own noise if it is known.
     steps = np.abs(np.diff(own, axis=1)) / np.sqrt(2.0)
     noisy = np.isfinite(steps).sum(axis=1) >= 8
     own_scale = np.zeros(len(own))
     if noisy.any():
         own_scale[noisy] = np.nanmedian(steps[noisy], axis=1) / _TAILS[0][1]
-    # Limited: otherwise a series that comes and goes would excuse itself.
+    # This is limited. Otherwise, a series that comes and goes would excuse itself.
     return _Noise(np.clip(own_scale, scale, 2 * scale), freedom)
 
 
 def _fitting_freedom(ratio: float) -> int:
-    """Return the degrees of freedom of noise with this ratio of 95 % quantile to median; for
-    safety, a tenth is added to the ratio.
+    """Return the degrees of freedom of noise with this ratio of 95 % quantile to median.
+
+    For safety, a tenth is added to the ratio.
     """
     fitting = [freedom for freedom, at_half, at_most in _TAILS[1:] if at_most / at_half >= 1.1 * ratio]
     heaviest, usual = _TAILS[:2]
@@ -548,16 +553,14 @@ def _fitting_freedom(ratio: float) -> int:
 
 
 def _freedom_known(numbers: int) -> int:
-    """Return how light the tails may be given so many numbers: few numbers include no rare ones."""
+    """Return the lightest tails to assume with this number of values. Few values include no rare ones."""
     if numbers < _FEW:
         return _FEW_FREEDOM
     return _FEW_FREEDOM + 2 if numbers < _MANY else _TAILS[-1][0]
 
 
 def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
-    """Return, for each series, the lowest level of a healthy one of its kind: from other nodes,
-    less a margin.
-    """
+    """Return the lowest healthy level for each series, from other nodes and with a margin."""
     level = row_medians(own)
     known = np.flatnonzero(np.isfinite(level))
     bound = np.full(len(own), -np.inf)
@@ -565,7 +568,7 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
         return bound
     order = known[np.argsort(level[known], kind="stable")]
     largest = int(np.bincount(node[known]).max())
-    # One node with all of its GPUs and two more GPUs may be slow without hiding each other.
+    # One node with all of its GPUs, and two more GPUs, may be slow without hiding each other.
     place = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
     slowest = float(level[order[place]])
     tail = policy.tail * (float(level[order[min(4 * place, len(order) // 2)]]) - slowest)
@@ -574,7 +577,7 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
 
 
 def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
-    """Return the possible forms of a change: kind, first night, and loss in steps of the grid."""
+    """Return the possible forms of a change, as kind, first night, and loss in steps of the grid."""
     found = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
     found += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
     found += [("returning", 0, loss) for loss in _LOSSES]
@@ -582,12 +585,12 @@ def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
 
 
 def _weights(nights: int) -> Floats:
-    """Return the weight of each hypothesis; the weights add up to 1."""
+    """Return the weight of each hypothesis. The sum of the weights is 1."""
     kinds = [
         "tonight" if kind == "step" and first == nights - 1 else kind
         for kind, first, _ in _hypotheses(nights)
     ]
-    # A change that began tonight has had only one night to appear; every other change has had more.
+    # A change that began tonight has had only one night to appear. Any other change has had more.
     shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
     some = sum(shares[kind] for kind in set(kinds))
     return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
@@ -596,14 +599,14 @@ def _weights(nights: int) -> Floats:
 def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
     """Return the log-likelihood ratio of each hypothesis to no change, for each series.
 
-    The earlier level of the series is unknown: every level of the grid is equally likely.
+    The earlier level of a series is unknown, so every level of the grid is equally likely.
     """
     series, nights = own.shape
     most = max(_LOSSES)
     size = _BELOW + _ABOVE + 1
     grid = (np.arange(size + most) - most - _BELOW) * _STEP
-    # The grid is centred on the series' own middle, so it need not cover the whole fleet. If most
-    # nights are far below the others, it is centred on the others: they may be the healthy level.
+    # The grid is centred on the middle of the series, so it need not cover the whole fleet. If most
+    # nights are far below the others, it is centred on the others, which may show the healthy level.
     centre, good = row_medians(own), _upper_quartiles(own)
     centre = np.where(good - centre > _ABOVE * _STEP, good, centre)
     distance = (own - centre[:, None])[:, :, None] - grid
@@ -623,7 +626,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
         for first in sorted({0, nights // 2}):
             columns.append(_log_sum(_slope_likelihood(likely, first, loss, most, size)))
     for loss in _LOSSES:
-        # Nights that come and go: each night is good or bad with equal probability.
+        # Nights may come and go, so each night is good or bad with equal probability.
         either = np.logaddexp(likely[:, :, most:], likely[:, :, most - loss : most - loss + size])
         columns.append(_log_sum(either.sum(axis=1) - nights * np.log(2.0)))
     collapsed = noise.log_collapse(-distance[:, :, most:], noise.scale[:, None, None])
@@ -652,8 +655,9 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
 
 
 def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
-    """Return the log-likelihood ratio of a level below the bound to the bound itself."""
-    # Compare with the bound itself: of all healthy levels, it is the hardest to distinguish from a slow one.
+    """Return the log-likelihood ratio of a level below the bound to the bound."""
+    # Compare with the bound, because it is the healthy level that is hardest to distinguish from a slow
+    # one.
     known = np.isfinite(own)
     weight = known.astype(np.float64)
     weight[twice, -1] *= 2.0
@@ -695,7 +699,7 @@ def _slow_by_node(
 def _node_evidence(
     evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
-    """Return a node's evidence: the average of the evidence for its series, its GPUs, and the whole node."""
+    """Return a node's evidence, averaged over its series, its GPUs, and the whole node."""
     # Members that were not suspicious have weight 0 but still count in the divisor.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
@@ -751,7 +755,7 @@ def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[fl
     if shape == "slope":
         third = max(own.size // 5, 2)
         return *_medians(own[: first + third], own[-third:]), int(np.isfinite(own[first:]).sum())
-    # Up to half of the nights may be bad, so the median would be meaningless.
+    # Up to half of the nights may be bad, so the median would have no meaning.
     good = float(np.nanquantile(own, 0.75))
     bad = own < good - loss / 2
     return *_medians(own[~bad], own[bad]), int(bad.sum())
@@ -774,7 +778,7 @@ def _log_sum(table: Floats) -> Floats:
 
 
 def _upper_quartiles(table: Floats) -> Floats:
-    """Return, for each row, a value that a quarter of its numbers reach; NaN for an empty row."""
+    """Return for each row a value that a quarter of its numbers reach, or NaN for an empty row."""
     ordered = np.sort(table, axis=1)
     place = np.isfinite(ordered).sum(axis=1) * 3 // 4
     quartiles: Floats = ordered[np.arange(len(ordered)), np.minimum(place, ordered.shape[1] - 1)]

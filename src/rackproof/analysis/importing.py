@@ -1,11 +1,10 @@
-"""Read logs made elsewhere as runs, as if Rackproof had made them, but marked ``imported``.
+"""Read logs from elsewhere as runs, and mark these ``imported``.
 
-This module writes no file: :mod:`rackproof.jobs.bench.import_logs` stores such runs in a results
-folder.
+This module writes no file. :mod:`rackproof.jobs.bench.import_logs` stores such runs in a results folder.
 
-Only the log of such a run is known, so its verdict is the log's: whether the run ended well, not
-whether it was fast. The table :data:`IMPORT_EVIDENCE` lists the contents that a log must have in addition to
-a start and an end: two lines prove no run. Importing the same log again gives the same run.
+Only the log of such a run is known, so its verdict is whether the run ended well, not whether it was
+fast. The table :data:`IMPORT_EVIDENCE` lists what a log must contain beside a start and an end, because
+two lines prove no run. Importing the same log again gives the same run.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from rackproof.logs._mlperf import JUDGED_BY
 from rackproof.logs.opening import name_unpacked, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
-"""Format that :func:`rackproof.logs.parse_path` reports for a file in no known format."""
+"""Format that :func:`rackproof.logs.parse_path` reports for a file in an unknown format."""
 
 SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
 IMPORTED_FROM = "imported from "
-"""Prefix of the description of an imported run; the log's path follows."""
+"""Beginning of an imported run's description. The path of the log follows."""
 
-# Files with these names are logs even if they are empty or garbage: omitting a broken result would
-# make a set of results look better than it is.
+# Files with these names are logs even if they are empty or garbage. If a broken result were omitted, the
+# set of results would look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
@@ -45,15 +44,14 @@ _COURSE_OF_A_RUN = frozenset(
 )
 """Measurements during a training, as opposed to its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""Age from which a log is not evidence about a current machine; logs of the last four rounds of
-MLPerf are younger.
-"""
+"""Age from which a log is no evidence about a current machine. Logs of the last four rounds of MLPerf
+are younger."""
 CLOCK_SLACK = timedelta(days=1)
-"""Largest time by which a log may be ahead of this machine's clock; its times may be local times."""
+"""Largest time by which a log may be ahead of this machine's clock. Its times may be local times."""
 
 
 def _result_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log states its result: an evaluation, or a measurement by its program."""
+    """Return whether a training log has a result, which is an evaluation or a measurement by its program."""
     found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
     return EvidenceState.THERE if found else EvidenceState.ABSENT
 
@@ -89,7 +87,7 @@ _TARGET: RequiredEvidence[ParsedLog] = RequiredEvidence(
     "read the whole log",
 )
 PARSE_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (replace(_RESULT, state=_outcome_of), _TARGET)
-"""Evidence that a log needs if `rackproof parse` reads it alone, without its plan."""
+"""Evidence that a log needs if `rackproof parse` reads it alone, without a plan."""
 
 IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
     RequiredEvidence(
@@ -118,7 +116,7 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
         remedy="the log shows no batch that was trained; import the whole log",
     ),
 )
-"""Evidence that an imported log needs even if its format alone would let it pass."""
+"""Evidence that an imported log needs, even if its format alone would let it pass."""
 
 
 class NoLogsError(RackproofError):
@@ -131,21 +129,23 @@ def find_files(
     skipped: list[str] | None = None,
     unread: list[str] | None = None,
 ) -> Iterator[Path]:
-    """Yield the files under a folder in natural order, except links, hidden files and the results.
+    """Yield the files in a folder in natural order, except links, hidden files and the results.
 
     Args:
         place: The folder, or a single file.
         results_folder: The folder of the runs, which is not searched.
-        skipped: List that gets a line for each link, and for each hidden file with a log's name.
-        unread: List that gets a line for each FIFO, socket and device, whose contents are unknown.
+        skipped: A list to which a line is added for each link, and for each hidden file with a log's
+            name.
+        unread: A list to which a line is added for each FIFO, socket and device. Their contents are
+            unknown.
     """
     if place.is_file():
         yield place
         return
     for folder, subfolders, names in os.walk(place):
-        # Changed in place: os.walk enters only the folders that remain in its own list.
+        # Change the list in place, because os.walk enters only the folders that remain in it.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
-        # Shorter names come first, so that run_2 precedes run_10.
+        # Shorter names come first, so that run_2 is before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
             if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
@@ -169,7 +169,7 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether a text file has only blanks, or the zero bytes left by a crash: a log was lost."""
+    """Return whether a text file has only blanks, or zero bytes from a crash. Then a log was lost."""
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -226,7 +226,7 @@ def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
 
 
 def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
-    """Return a log with the findings for an import; a log that proves no run is returned unchanged."""
+    """Return a log with the findings of an import. A log that proves no run is returned unchanged."""
     if log.verdict.gates:
         return log
     place = Source(file=log.file or None)
@@ -279,7 +279,7 @@ def run_from_log(
     Args:
         log: The parsed log.
         path: The path of the log.
-        entry: The raw log, with the name that the record uses.
+        entry: The entry of the raw log, with its name in the record.
         run_id: The id of the run.
         benchmark: The name of its benchmark.
         plan_id: The id of the import.
@@ -321,14 +321,14 @@ def _dataset(log: ParsedLog) -> Dataset | None:
     stated = _tags_under(log, "dataset.")
     if not stated:
         return None
-    # A log may contain any text: an invalid count is left out so that the log is not refused.
+    # A log may contain any text. An invalid count is left out, so that the log is not refused.
     counts = {name: int(stated[name]) for name in ("objects", "size_bytes") if _digits(stated.get(name, ""))}
     texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
     return Dataset.model_validate({**texts, **counts})
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
-    """Return the reasons for the log's verdict; the worst and the causes come first."""
+    """Return the reasons for the log's verdict. The worst ones and the causes come first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = [finding for finding in log.findings if finding.verdict in order]
     findings.sort(key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence))
@@ -336,14 +336,15 @@ def _reasons(log: ParsedLog) -> tuple[str, ...]:
 
 
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
-    """Return the point of a matrix that a log states: the batch and, for tf_cnn_benchmarks, all
-    printed values.
+    """Return the point of a matrix in a log.
+
+    It is the batch and, for tf_cnn_benchmarks, all printed values.
     """
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}
     point |= _numbers(tags, {"batch_size": "global_batch_size"})
     if log.format == "mllog" and "batch_per_gpu" in tags:
-        # Rackproof's own workload, started by hand or, on several nodes, by srun.
+        # This is Rackproof's own workload, started by hand or, on several nodes, by srun.
         point |= _numbers(tags, {name: name for name in ("batch_per_gpu", "gpus", "processes", "nodes")})
     if log.format == "tf_cnn":
         point |= _numbers(tags, {"batch_per_gpu": "batch_size_per_device", "gpus": "devices"})
@@ -352,7 +353,7 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
 
 
 def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, int]:
-    """Return the parameters whose tag is a number, with the parameters' names."""
+    """Return the parameters whose tag is a number."""
     return {name: int(tags[tag]) for name, tag in tag_of.items() if _digits(tags.get(tag, ""))}
 
 
@@ -362,7 +363,7 @@ def _reason(finding: Finding) -> str:
 
 
 def _digits(text: str) -> bool:
-    # Below 18 digits: more may not fit into 64 bits, and int() of thousands of digits raises.
+    # Allow fewer than 18 digits. More may not fit into 64 bits, and int() refuses thousands of digits.
     return text.isascii() and text.isdigit() and len(text) < 18
 
 
@@ -385,11 +386,11 @@ def check_place(place: Path) -> None:
 
 
 def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
-    """Yield a run for every log among files, as an import would make it, without writing.
+    """Yield a run for every log among files, as an import would make it. Nothing is written.
 
     Args:
         files: The logs and folders of logs.
-        skipped: List that gets a line for each file in which no log format is found.
+        skipped: A list to which a line is added for each file without a known log format.
 
     Raises:
         NoLogsError: A file or folder does not exist.
@@ -399,7 +400,7 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
     for place in places:
         check_place(place)
     every = (path for place in places for path in find_files(place, skipped=skipped, unread=skipped))
-    # Compared runs may be old: both sides are shown with their dates.
+    # Runs in a comparison may be old. Both sides are shown with their dates.
     for run, _ in read_runs(every, Path(), skipped=skipped, unread=skipped, old=True):
         yield run
 
@@ -416,15 +417,15 @@ def read_runs(
     old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Yield the run of each log with the log's path; the second of two identical logs is unproven.
+    """Yield the run of each log with the log's path. The second of two identical logs is unproven.
 
     Args:
         files: The files to read.
-        root: The folder that the names of files in remarks are relative to.
-        skipped: List that gets a line for each file in which no log format is found.
-        unread: List that gets a line for each file, such as an archive, that may hold a log but
-            cannot be read as one.
-        benchmark: The name of the benchmark; by default the one in each log, or else its folder's
+        root: The folder to which the names of files in remarks are relative.
+        skipped: A list to which a line is added for each file without a known log format.
+        unread: A list to which a line is added for each file, such as an archive, that may contain a log
+            but cannot be read as one.
+        benchmark: The name of the benchmark. The default is the name in each log, or else its folder's
             name.
         format: The name of a log format, or ``auto``.
         plan_id: The id of the import that the runs belong to.
@@ -462,19 +463,20 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # By content: the same log is the same run wherever it is imported from; a copy beside it is another run.
+    # The id depends on the content. The same log from anywhere is the same run, but a copy beside it is
+    # another run.
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"
 
 
 def text_digest(*parts: str) -> str:
-    """Return a digest of texts; it depends on where each text ends."""
+    """Return a digest of texts that depends on where each text ends."""
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _with_duplicate(run: Run, other: str) -> Run:
-    """Return a run as unproven: two systems never write identical logs, so one of them is a copy."""
+    """Return a run as unproven because its log is a copy. Two systems never write identical logs."""
     message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

@@ -1,6 +1,6 @@
-"""Compute confidence intervals over repeats: of a mean, and of the ratio of two means.
+"""Compute confidence intervals over repeats, for a mean and for the ratio of two means.
 
-No random numbers are used: the same repeats give the same interval. One repeat has no interval.
+No random numbers are used, so the same repeats give the same interval. One repeat has no interval.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def t_quantile(probability: float, freedom: float) -> float:
     """
     if not 0.5 <= probability < 1 or not freedom > 0:
         raise ValueError(f"no t quantile of {probability} with {freedom} degrees of freedom")
-    # Imported here: scipy loads slowly, and a comparison without repeats needs no interval.
+    # scipy loads slowly, and a comparison without repeats needs no interval.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, probability))
@@ -38,11 +38,11 @@ def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
 
 
 def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence: float) -> float | None:
-    """Return half the width of the interval of ``mean(values) / mean(base)`` as a fraction of it.
+    """Return half the width of the interval of ``mean(values) / mean(base)``, as a fraction of the ratio.
 
-    The interval is Welch's: the relative variances of the two means add up, their degrees of freedom
-    follow Welch and Satterthwaite, and a t quantile gives the width. To first order it is the t interval
-    of the ratio's logarithm.
+    The interval is Welch's. The relative variances of the two means add up, their degrees of freedom
+    follow Welch and Satterthwaite, and a t quantile gives the width. To first order, it is the t
+    interval of the ratio's logarithm.
 
     Args:
         values: The repeats in the numerator, which are positive.
@@ -59,7 +59,7 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
         for repeats in (values, base)
     ]
     total = math.fsum(part for part, _ in parts)
-    # All repeats are equal: the degrees of freedom would be 0 / 0.
+    # All repeats are equal, so the degrees of freedom would be 0 / 0.
     if total == 0:
         return 0.0
     freedom = total**2 / math.fsum(part**2 / degrees for part, degrees in parts)

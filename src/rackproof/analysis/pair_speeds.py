@@ -1,4 +1,7 @@
-"""Judge nodes that reduced together: by their log, by floors, and compared with other pairs. No I/O."""
+"""Judge nodes that reduced together. No I/O.
+
+Their log, floors, and a comparison with other pairs decide.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ def parse_section(section: Section) -> ParsedLog:
 
 
 def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuReference]) -> PairResult:
-    """Return findings on nodes that reduced together: wrong values, a hang or a value below a floor fail."""
+    """Return findings on nodes that reduced together.
+
+    Wrong values, a hang, and a value below a floor fail.
+    """
     if done.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
     section = next((section for section in done.sections if section.name == FABRIC), None)
@@ -31,13 +37,13 @@ def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuR
     speeds = sorted(_named(log, FABRIC_METRIC), key=lambda speed: int(speed.labels.get("size_bytes", "0")))
     if failure := _why_no_result(log, speeds):
         return PairResult(nodes=nodes, passed=False, text=failure)
-    # Small messages measure latency: the bandwidth of a link shows at the largest size.
+    # Small messages measure latency. The largest size shows the bandwidth of a link.
     best = speeds[-1]
     speed, reason = _judge_speeds(speeds, references)
     if speed is Verdict.FAIL:
         text = sanitize(reason, 300)
         return PairResult(nodes=nodes, passed=False, value=best.value, text=text, speed=speed)
-    # Reported beside the value, too, where it is not a failure: degraded, or faster than can be.
+    # Also show the reason beside the value if it is not a failure, but degraded or too fast.
     remark = f"; {reason}" if reason and speed is not Verdict.PASS else ""
     text = sanitize(f"{quantity(best.value, best.unit)}{remark}", 300)
     return PairResult(nodes=nodes, passed=True, value=best.value, text=text, speed=speed)
@@ -50,21 +56,21 @@ def _named(log: ParsedLog, name: str) -> list[Measurement]:
 def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     """Return why a log proves no bandwidth, or "" if it does."""
     wrong = _named(log, "wrong_values")
-    # Before everything else: a log that is cut off after a wrong sum has still shown a wrong sum.
+    # Check this first, because a log that is cut off after a wrong sum has still shown the wrong sum.
     if any(measurement.value != 0 for measurement in wrong):
         return "sums of values were wrong"
-    # Without a count of wrong values the sums are unchecked, and a fast wrong sum is worth nothing.
+    # Without a count of wrong values, the sums are unchecked, and a fast wrong sum proves nothing.
     if log.verdict is not Verdict.PASS or not speeds or not wrong:
         return "its log proves nothing: cut off, or nothing measured"
     if any(not speed.finite or speed.value <= 0 for speed in speeds):
-        return "a bandwidth that is none was measured"
+        return "a bandwidth that is not a number was measured"
     return ""
 
 
 def _judge_speeds(
     speeds: Sequence[Measurement], references: Sequence[SkuReference]
 ) -> tuple[Verdict | None, str]:
-    """Return the worst verdict by the floors that fit, with its reason, or ``None`` if none does."""
+    """Return the worst verdict by the floors that apply, with its reason, or ``None`` if none applies."""
     judged = [
         judge(speed, reference.reference)
         for speed in speeds
@@ -80,14 +86,14 @@ def _judge_speeds(
 def compare_pairs(
     results: Sequence[PairResult], before: Sequence[float] = (), policy: AnomalyPolicy | None = None
 ) -> tuple[PairResult, ...]:
-    """Return the results, those far below the others no pass: by robust z and by distance.
+    """Return the results, and fail those far below the others, by robust z and by distance.
 
-    Tonight's pairs are compared with each other; where they are too few, with those of earlier nights, too.
-    If there are too few of all of these, a speed without a floor was compared with nothing.
+    Tonight's pairs are compared with each other and, if there are too few, also with those of earlier
+    nights. If there are still too few, a speed without a floor is compared with nothing.
 
     Args:
-        results: Tonight's.
-        before: Bandwidths of pairs of the same kind in earlier nights, in GB/s.
+        results: The results of tonight.
+        before: The bandwidths of similar pairs in earlier nights, in GB/s.
         policy: The limits.
     """
     policy = policy or AnomalyPolicy()
@@ -96,7 +102,7 @@ def compare_pairs(
         values, whose = [*values, *before], "tonight's pairs and those of earlier nights"
     if len(values) < policy.outlier_least:
         return tuple(results)
-    # Median and MAD, not mean and deviation: a slow pair must not widen the spread that it is judged by.
+    # Use median and MAD, so that a slow pair does not widen the spread by which it is judged.
     middle = statistics.median(values)
     spread = MAD_TO_SIGMA * statistics.median([abs(value - middle) for value in values])
     # A fleet of equal values has a spread of 0, which would make every pair an outlier.
@@ -111,8 +117,8 @@ def _compare_pair(
     if bandwidth is None:
         return result
     off = (bandwidth - middle) / middle
-    # Both have to show it: in a uniform fleet a large z may be a hundredth, and in a noisy one any
-    # distance may be noise.
+    # Require both. In a uniform fleet, a large z may be a hundredth, and in a noisy one, any distance
+    # may be noise.
     if (bandwidth - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
         # A floor's finding (for example too good to be true) is not taken back.
         return result if result.speed is not None else result.model_copy(update={"speed": Verdict.PASS})
@@ -121,7 +127,7 @@ def _compare_pair(
 
 
 def _pair_bandwidth(result: PairResult) -> float | None:
-    """Return the bandwidth to compare; more than two nodes share more links, and are not a pair."""
+    """Return the bandwidth to compare. More than two nodes share more links, and are not a pair."""
     return result.value if result.passed and len(result.nodes) == 2 else None
 
 
@@ -130,6 +136,6 @@ def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
 
 
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
-    """Return the bandwidths of some nodes' pairs in the nights that drift looks back at, in GB/s."""
+    """Return the bandwidths of some nodes' pairs in the nights of drift, in GB/s."""
     nights = past[: AnomalyPolicy().nights]
     return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

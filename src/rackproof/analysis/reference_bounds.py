@@ -1,8 +1,7 @@
-"""Propose references with bounds from the noise of repeated runs of healthy machines.
+"""Propose references with bounds from the noise of repeated runs on healthy machines.
 
-A bound must be outside the differences of healthy machines, or it causes false alarms; it must be
-close to them, or it finds nothing. Both figures come from the same runs, so they are computed and
-stated here.
+A bound that is too close causes false alarms for healthy machines. A bound that is too wide finds
+nothing. Both figures come from the same runs, so they are computed here together.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from rackproof.analysis.representative import DEVICE_LABELS
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
-"""Number of runs from which a spread is computed: the range of five values contains nine tenths of
-later ones."""
+"""Number of runs from which a spread is computed. The range of five values contains nine tenths of later
+ones."""
 TIGHTEST = 0.03
-"""Smallest bound: power, clocks and cooling of healthy GPUs differ by this much between hosts."""
+"""Smallest bound. Power, clocks and cooling of healthy GPUs differ by this much between hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""Smallest bound for runs of one or two machines: a third pair of H100 was 3.4 % below two that agreed."""
+"""Smallest bound for runs on one or two machines. A third pair of H100 was 3.4 % below two that agreed."""
 MACHINES = 3
 """Number of machines from which the spread includes differences between machines."""
 WIDEST = 0.15
-"""Largest bound: a wider one would find no relevant fault."""
+"""Largest bound. A wider one would find no relevant fault."""
 FASTER = 0.25
-"""Largest plausible excess over a reference; beyond it, the measurement differs, not the machine."""
+"""Largest plausible excess over a reference. Beyond it, the measurement differs, not the machine."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that identify one of several equal parts; `device` distinguishes a processor from a GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
@@ -56,7 +55,7 @@ class ProposedReference(Record):
     bound: float
     """Largest loss of a later value relative to this one, as a fraction."""
     smallest_loss: float
-    """Loss from which the best of the values is beyond the bound, as a fraction: a smaller loss may
+    """Loss from which the best of the values is beyond the bound, as a fraction. A smaller loss may
     remain unnoticed."""
     objection: str = ""
     """Reason why these runs give no reference, or empty."""
@@ -68,15 +67,15 @@ def propose_references(
     """Return a proposed reference for each speed that the benchmarks of repeated runs judge.
 
     Args:
-        runs: The runs of healthy machines of one SKU. A run with an objecting finding or judgement
-            is left out; a run that only lacks references is not.
-        bound: The required bound, as a fraction; None for twice the spread, but at least
+        runs: The runs of healthy machines of one SKU. A run with an objection is left out, unless it
+            only lacks references.
+        bound: The required bound, as a fraction. None means twice the spread, but at least
             :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
 
     Returns:
-        One entry for each benchmark, point, metric and label set, in that order, including those
-            with an objection.
+        One entry for each benchmark, point, metric and label set, in that order. Entries with an
+        objection are included.
     """
     values: dict[Key, list[float]] = defaultdict(list)
     sources: dict[Key, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
@@ -101,7 +100,7 @@ def propose_references(
 
 
 def _is_sound(run: Run) -> bool:
-    """Return whether a run has no fault, except that its speeds have no reference yet."""
+    """Return whether a run has no fault. Its speeds may still lack a reference."""
     if any(finding.verdict in _BAD for finding in run.findings):
         return False
     return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
@@ -115,7 +114,7 @@ def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
     """Return the labels of measurements that were judged without a bound in the definition, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for one in run.judgements:
-        # A rule's own bound is at the value itself: it is a check of quality.
+        # A rule's own bound is at the value itself, because it checks quality.
         edges = (one.reference.low, one.reference.high) if one.reference else ()
         if 0 not in edges:
             judged[one.metric].append(one.labels)
@@ -132,7 +131,7 @@ def _key(run: Run, one: Measurement) -> Key:
 
 
 def _machine(run: Run) -> str:
-    """Return the identity of a run's machine: its serial number, and its GPUs for virtual machines."""
+    """Return the identity of a run's machine, which is its serial number and the UUIDs of its GPUs."""
     return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
 
 
@@ -146,7 +145,7 @@ def _proposed(
 ) -> ProposedReference:
     benchmark, parameters, metric, unit, labels = key
     low, high, middle = min(values), max(values), median(values)
-    # Around 0 there is no fraction: assume the largest noise.
+    # Around 0, there is no fraction, so assume the largest noise.
     spread = (high - low) / middle if middle > 0 else 1.0
     tightest = tightest_bound(len(sources[1]))
     bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
@@ -173,7 +172,7 @@ def _proposed(
 
 
 def tightest_bound(machines: int) -> float:
-    """Return the smallest bound, as a fraction, that runs of this number of machines allow by default."""
+    """Return the smallest default bound, as a fraction, for runs on this number of machines."""
     return TIGHTEST if machines >= MACHINES else TIGHTEST_OF_FEW
 
 
@@ -197,7 +196,7 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
 
     Args:
         one: A proposal without objection.
-        source: A text about where it was measured.
+        source: Where it was measured.
     """
     digits = 4 - math.ceil(math.log10(abs(one.value)))
     value = round(one.value, max(0, digits))

@@ -1,6 +1,4 @@
-"""Choose the one of several measurements of a name that represents them in a headline, a
-comparison, a mean.
-"""
+"""Choose the measurement that represents several of the same name in a headline, comparison or mean."""
 
 from __future__ import annotations
 
@@ -9,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from rackproof.core.records import Direction, Measurement
 
 DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
-"""Labels that name a device; measurements that differ only in them are the same one on several devices."""
+"""Labels that identify a device. Measurements that differ only in these are of the same kind."""
 SIZE_LABEL = "size_bytes"
 """The label of a measurement that holds for one message size."""
 
 
 def pick_representative(group: Sequence[Measurement]) -> Measurement:
-    """Return the one measurement that represents all of a name, never a better one than is honest.
+    """Return the measurement that represents all of a name. It is never better than the others justify.
 
-    Of several devices it is the worst; of several message sizes the largest; of several kinds (number
-    formats) the best where higher is better. Values that are not numbers come first.
+    Of several devices, it is the worst, and of several message sizes, the largest. Of several kinds
+    (number formats), it is the best if higher is better. Values that are not numbers come first.
     """
     group = _largest_size(group)
     for measurement in group:
@@ -34,7 +32,7 @@ def _value(measurement: Measurement) -> float:
 
 
 def _largest_size(group: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Return the measurements of the largest message size; all where none states a size."""
+    """Return the measurements with the largest message size, or all if none has a size."""
     sized = [(int(item.labels[SIZE_LABEL]), item) for item in group if _is_size(item)]
     if not sized:
         return group
@@ -43,7 +41,7 @@ def _largest_size(group: Sequence[Measurement]) -> Sequence[Measurement]:
 
 
 def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
-    """Return the measurements of each kind: those that differ only in the device are of one kind."""
+    """Return the measurements of each kind. Measurements of one kind differ only in the device."""
     kinds: dict[tuple[tuple[str, str], ...], list[Measurement]] = {}
     for measurement in group:
         kind = tuple(sorted(item for item in measurement.labels.items() if item[0] not in DEVICE_LABELS))
@@ -52,6 +50,7 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
 
 
 def _is_size(measurement: Measurement) -> bool:
-    # Below 18 digits: a size beyond 64 bits is nonsense, and int() of thousands of digits raises.
+    # Allow fewer than 18 digits. A size beyond 64 bits is invalid, and int() refuses thousands of
+    # digits.
     text = measurement.labels.get(SIZE_LABEL, "")
     return text.isascii() and text.isdigit() and len(text) < 18

@@ -1,8 +1,8 @@
-"""Turn runs of several sizes into a study: rates, scaling efficiency, accuracy, and causes of bad points.
+"""Turn runs of several sizes into a study. No I/O.
 
-No I/O: every function depends only on records; :mod:`rackproof.report.study` makes the tables. This
-module gives no verdicts: a run that shows a failure has a row, but no efficiency is computed from
-it.
+A study has rates, scaling efficiency, accuracy, and causes of bad points. It depends only on records;
+:mod:`rackproof.report.study` makes the tables. This module gives no verdicts. A run that shows a failure
+has a row, but no efficiency is computed from it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from rackproof.core.records import Measurement, Record, Run, Series, Verdict, wo
 
 CONFIDENCE = 0.95
 SIZES = frozenset({"gpus", "nodes", "processes"})
-"""Parameters that set the number of devices, in which the points of one study differ."""
+"""Parameters that set the number of devices. The points of one study differ in these."""
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
 """Share of time without work from which a device counts as starved."""
 EXCHANGE = 0.05
-"""Share of the step that visible communication may take; above it, the network is the limit."""
+"""Share of the step that visible communication may take. Above it, the network is the limit."""
 SLOW_RANK = 0.05
-"""Share by which a single rank must exceed the median rank to count as slow."""
+"""Share by which a rank must exceed the median rank to count as slow."""
 BUSY = 0.80
-"""Mean utilisation below which a GPU counts as not busy."""
+"""Mean utilisation below which a GPU does not count as busy."""
 LINK_FULL = 0.85
 THROTTLED = 0.10
-"""Share of samples with reduced clocks from which these are an explanation."""
+"""Share of samples with reduced clocks from which these explain a slow run."""
 SLOWER_CLOCK = 0.05
 
-# NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons): power cap, hardware slowdown, software
-# thermal, hardware thermal, power brake. Idle, application clocks and display are harmless.
+# NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) are power cap, hardware slowdown,
+# software thermal, hardware thermal and power brake. Idle, application clocks and display are harmless.
 _POWER_CAP = 0x4
 REASONS: Mapping[int, str] = {
     _POWER_CAP: "power cap",
@@ -66,11 +66,11 @@ class ScalingExplanation(Record):
 
 
 class StudyRow(Record):
-    """One size of a study, with its repeats.
+    """Describe one size of a study, with its repeats.
 
-    ``rate`` is the mean throughput in ``unit`` of the runs that count, or None if there are none;
+    ``rate`` is the mean throughput in ``unit`` of the runs that count, or None if there are none.
     ``scaling`` compares it with the smallest size that counts. ``top_1`` and ``top_5`` are mean
-    accuracies between 0 and 1, ``left_out`` the reasons why runs do not count.
+    accuracies between 0 and 1. ``left_out`` has the reasons why runs do not count.
     """
 
     devices: int
@@ -92,7 +92,7 @@ class Study(Record):
     benchmark: str
     point: dict[str, str]
     where: str
-    """The node, if each run used a single one; empty if sizes differ in nodes, or if unknown."""
+    """The node, if each run used the same single node. Empty if sizes differ in nodes, or if unknown."""
     base: int | None
     """Number of devices of the smallest size that counts."""
     rows: tuple[StudyRow, ...]
@@ -106,9 +106,9 @@ class Study(Record):
 def rate_of(run: Run) -> Measurement | None:
     """Return the run's throughput, or None if it has none.
 
-    Its metric is the first name of :data:`THROUGHPUT` that the run measured. Of several measurements
-    of that metric, the first without labels is returned, or the first of all if each has labels. The
-    value is in the metric's own unit, and may be NaN or infinite.
+    Its metric is the first of :data:`THROUGHPUT` that the run measured. If there are several
+    measurements, the first without labels is returned, or the first if all have labels. The value has
+    the metric's unit, and may be NaN or infinite.
     """
     for name in THROUGHPUT:
         found = [one for one in run.measurements if one.name == name]
@@ -120,8 +120,8 @@ def rate_of(run: Run) -> Measurement | None:
 def nodes_of(run: Run) -> int:
     """Return the number of nodes that a run used, at least 1.
 
-    This is the parameter ``nodes`` if it is a positive integer, else the number of recorded nodes,
-    else that of requested nodes.
+    It is the parameter ``nodes`` if that is a positive integer, or else the number of recorded nodes, or
+    else of requested nodes.
     """
     stated = run.parameters.get("nodes")
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
@@ -189,7 +189,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
     if rates:
         points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    # One run is the base: the clocks of other sizes are compared with its clocks.
+    # A single run is the base. The clocks of other sizes are compared with its clocks.
     base_runs = sizes.get(base or -1, ())
     reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(
@@ -213,7 +213,7 @@ def _first_unit(runs: Sequence[Run]) -> str:
 
 
 def _rates_by_size(sizes: Mapping[int, Sequence[Run]], unit: str) -> dict[int, list[float]]:
-    """Return the rates that count; a size without any is left out."""
+    """Return the rates that count. A size without such a rate is left out."""
     rates = {}
     for devices, members in sizes.items():
         counted = [_counted(run, unit) for run in members]
@@ -291,10 +291,12 @@ def _explanations(
 
 
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
-    """Return the causes of a run's slowness that its samples show, the strongest first; never empty.
+    """Return the causes that a run's samples show for its slowness, the strongest first.
 
-    The possible causes are: devices that wait (for data, or for their host), visible exchange of
-    gradients, one rank that is slow, reduced clocks, GPUs that are not busy.
+    It is never empty.
+
+    The possible causes are devices that wait (for data, or for their host), visible exchange of
+    gradients, one slow rank, reduced clocks, and GPUs that are not busy.
 
     Args:
         run: The run to explain.
@@ -303,7 +305,7 @@ def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]
     weighted: _Found = []
     for rule in (_waits, _network, _slow_rank, _clocks, _busy):
         weighted += rule(run, base)
-    # A GPU that is not busy is a symptom of the other causes: report it only if there is no other.
+    # A GPU that is not busy is a symptom of the other causes, so report it only if there is no other.
     causes = [pair for pair in weighted if pair[1].cause != "not busy"] or weighted
     if causes:
         return tuple(explanation for _, explanation in sorted(causes, key=lambda pair: -pair[0]))
@@ -364,8 +366,8 @@ def _network(run: Run, base: Run | None) -> _Found:
     for series in _series(run, "link_use"):
         mean = fmean(series.y)
         if mean >= LINK_FULL * 100:
-            # Utilisation is not lost time, unlike the other causes' weights: minus one half, it is
-            # of similar size.
+            # Utilisation is not lost time, unlike the weights of the other causes. With one half
+            # subtracted, it is of similar size.
             weight = max(weight, mean / 100 - 0.5)
             peak = max((value for value in series.y if math.isfinite(value)), default=0.0)
             evidence.append(
@@ -396,7 +398,7 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 def _clocks(run: Run, base: Run | None) -> _Found:
     throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
-    # A power cap at full load is normal for these GPUs; it is an explanation only together with a
+    # A power cap at full load is normal for these GPUs. It explains a slow run only together with a
     # lower clock.
     if not lower and all("power cap" in words for _, words in throttled):
         return []
@@ -426,9 +428,7 @@ def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
 
 
 def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
-    """Return GPUs whose clock is lower than that of the base's GPUs, with the difference and a
-    description.
-    """
+    """Return GPUs whose clock is lower than in the base run, with the difference and a description."""
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
     # Without a base, only a GPU slower than its neighbours is visible, not GPUs that are all equally slow.

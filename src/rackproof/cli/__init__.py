@@ -1,1 +1,4 @@
-"""The ``rackproof`` command: :mod:`main` makes the group, the other modules define its commands."""
+"""Define the ``rackproof`` command.
+
+:mod:`main` makes the group, and the other modules define its commands.
+"""

@@ -1,4 +1,4 @@
-"""``rackproof adopt``: an inventory from the files of an existing cluster."""
+"""Define ``rackproof adopt``, which makes an inventory from the data of an existing cluster."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _slurm_sources(runs_here: bool, files: Sequence[Path]) -> list[AdoptedSource
 
 
 def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> tuple[AdoptedNode, ...]:
-    # Nodes are excluded before they are joined: an excluded one may be the wrong one.
+    # Exclude nodes before the sources are joined, because an excluded node may be the wrong one.
     return join_sources(
         [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
     )
@@ -210,7 +210,7 @@ def _next(output: Path) -> str:
 
 
 def _sku_table(cluster: AdoptedCluster) -> list[str]:
-    """Return a row for each SKU and reason: its nodes, reason and doubts."""
+    """Return a row for each SKU and reason, with the nodes and doubts."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for node in cluster.nodes:
         guess = cluster.guesses[node.name]

@@ -1,4 +1,4 @@
-"""Refuse arguments that no command accepts: numbers beyond all use, and bytes that are not text."""
+"""Refuse arguments that no command accepts, such as very large numbers and bytes that are not text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 LARGEST = 1e6
-"""Larger numbers overflow clocks and arithmetic; as seconds it is eleven days. NaN is beyond it, too."""
+"""Largest number that an option accepts. In seconds, it is eleven days. Larger numbers overflow clocks
+and arithmetic. NaN is refused too."""
 
 
 class _Fit(click.ParamType[Any]):
@@ -34,12 +35,12 @@ class _Fit(click.ParamType[Any]):
 
 
 def refuse_unfit_values(command: click.Command) -> None:
-    """Make a command and those below it refuse values that no option can mean."""
+    """Make a command and its subcommands refuse values that no option can have."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             refuse_unfit_values(below)
     for param in command.params:
-        # Several names in a row may be those of files, which may be any bytes.
+        # Several names in a row may be those of files, which may contain any bytes.
         if param.nargs == 1 and isinstance(
             param.type, click.types.FloatParamType | click.types.StringParamType
         ):

@@ -61,7 +61,7 @@ def compare_command(
         raise click.UsageError("--json is a form of its own: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
     run_comparison = _compare_runs(systems)
-    # Two runs have no repeats to average: text and JSON show the full comparison; a page shows both.
+    # Two runs have no repeats to average. Text and JSON show the full comparison, and a page shows both.
     if run_comparison is not None and form == "text":
         if as_json:
             print_json(json_value(run_comparison))
@@ -105,14 +105,14 @@ def _rendered(
 
 
 def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:
-    """Return the named systems; print the omitted ones to standard error."""
+    """Return the selected systems. Print what was left out to standard error."""
     remarks: list[str] = []
 
     def run_by_name(name: str) -> Run:
         return find_run(name, results)[0]
 
     systems = [select(name, results, run_by_name, remarks, benchmark=benchmark) for name in names]
-    # Two systems of one folder omit the same runs; each remark is shown once.
+    # Two systems of one folder leave out the same runs. Show each remark once.
     for remark in dict.fromkeys(remarks):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)
     return systems

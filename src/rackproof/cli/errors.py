@@ -1,4 +1,4 @@
-"""Define the exit statuses of the command, and show errors as one line without a traceback."""
+"""Define the exit statuses of the command, and show an error as one line without a traceback."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ import click
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
-# 1 is the tool's own failure, as for every Unix program; so verdicts begin at 2.
+# 1 is a failure of the tool, as for every Unix program, so verdicts begin at 2.
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 
 _ERROR_LIMIT = 2000
 
 
 class ToolError(click.ClickException):
-    """An error that the operator can mend; shown as one line, without a traceback."""
+    """Report an error that the operator can fix. It is shown as one line, without a traceback."""
 
     exit_code = EXIT_ERROR
 
     def show(self, file: Any = None) -> None:
         """Print the message to standard error."""
-        # A message may quote a log or a node: it must not move the terminal's cursor.
+        # A message may contain text of a log or a node, which must not move the terminal's cursor.
         click.echo(f"rackproof: {sanitize(self.format_message(), _ERROR_LIMIT)}", file=file, err=True)
 
 
 @contextmanager
 def usage_errors_end_with_1() -> Iterator[None]:
-    """Give click's usage errors exit status 1: click's own 2 means fail here, a hardware verdict."""
+    """Give click's usage errors exit status 1.
+
+    click's own status 2 means fail here, which is a verdict on hardware.
+    """
     try:
         yield
     except click.UsageError as error:

@@ -1,4 +1,4 @@
-"""``rackproof evidence``: certify nodes by a catalogue; verify and compare certificates."""
+"""Define ``rackproof evidence``, which makes, verifies and compares certificates of nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SHOWN_REASONS = 3
 
 
 class _EvidenceGroup(click.Group):
-    """Commands on certificates; nodes in the place of a command make one."""
+    """Group the commands for certificates. Names of nodes in place of a command make a certificate."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Treat a word that is not a command as the nodes of a certificate to make."""
@@ -99,7 +99,7 @@ def make_command(
 
 
 def _asked_nodes(names: Sequence[str], inventory: Path) -> list[str]:
-    """Return the nodes that names and groups of the inventory mean."""
+    """Return the nodes for names of nodes and of groups in the inventory."""
     groups = list_inventory(inventory)[0].groups if inventory.exists() else {}
     asked: dict[str, None] = {}
     for name in names:
@@ -111,7 +111,7 @@ def _asked_nodes(names: Sequence[str], inventory: Path) -> list[str]:
 
 
 def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate:
-    """Write page, JSON and signature; return the certificate with the digest of its page."""
+    """Write page, JSON and signature. Return the certificate with the digest of its page."""
     shell = certificate_shell(certificate)
     certificate = certificate.model_copy(update={"page_sha256": shell_digest(shell)})
     written = dump_certificate(certificate)
@@ -121,7 +121,7 @@ def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate
         if copy:
             write_file(out.with_suffix(suffix), copy)
         else:
-            # The signature of an earlier certificate would be none of this.
+            # Remove the signature of an earlier certificate, which does not belong to this one.
             out.with_suffix(suffix).unlink(missing_ok=True)
     return certificate
 

@@ -1,4 +1,4 @@
-"""Define ``rackproof explain``: the state of one node, or the meaning of one finding code."""
+"""Define ``rackproof explain``, which explains the state of a node or the meaning of a finding code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
 
 
 def _code_of_reason(text: str) -> str:
-    """Return the first code in a drain's reason, or of an XID in common notation; other text unchanged."""
+    """Return the first code in a drain's reason, or the code of an XID in common notation.
+
+    Other text is returned unchanged.
+    """
     words = text.removeprefix(DRAIN_PREFIX).strip()
     if number := re.match(r"xid[ _:]+([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"
@@ -60,7 +63,7 @@ def _code_of_reason(text: str) -> str:
 
 
 def _show_node(results: Path, name: str, as_json: bool) -> None:
-    """Print what nights and the last provisioning say of a node."""
+    """Print what the nights and the last provisioning recorded about a node."""
     provision = _last_provision(results, name)
     explanation = _explain_node(results, name, is_provisioned=provision is not None)
     if as_json:
@@ -94,8 +97,9 @@ def _provision_text(name: str, provision: ProvisionRecord) -> str:
 
 
 def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanation | None:
-    """Explain a node; if no night includes it, return None if it was provisioned, or else list the
-    codes that may have been meant.
+    """Explain a node.
+
+    If no night includes the node, return None if it was provisioned. Otherwise, list similar codes.
     """
     try:
         return explain_node(results, name)

@@ -1,7 +1,7 @@
-"""Print each reason of a playbook once: equal reasons of several nodes in one line. No I/O.
+"""Print each failure reason of a playbook once, with all nodes that have it. No I/O.
 
-A failure is held until its step has ended on all nodes, but not for long. A reason that is printed again as a
-part of a later one becomes ``as above`` there.
+A failure is held until its step has ended on all nodes, but only for a short time. A reason that is part
+of a later text is replaced there by ``as above``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from rackproof.core.same_reason import general_reason, named_nodes, plain_reason
 
 AS_ABOVE = "as above"
 _HELD_S = 15.0
-"""Seconds after which a failure is printed although its step goes on elsewhere."""
+"""Seconds after which a failure is printed, even if its step still runs on other nodes."""
 _LEAST = 12
-"""Number of characters from which a reason is recognized in a later text: a short one is in any."""
+"""Number of characters from which a reason is recognized in a later text. A short one could be in any
+text."""
 _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
 
 
@@ -32,11 +33,11 @@ class _Failure:
     since: float
     is_once: bool
     nodes: dict[str, None] = field(default_factory=dict)
-    """The names in order: one node may fail twice for the same reason."""
+    """The names in order. A node may fail twice for the same reason."""
 
 
 class FailureLines:
-    """The failures of one playbook, from which lines are made."""
+    """Collect the failures of one playbook, and make lines from them."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str, bool, str], _Failure] = {}
@@ -54,9 +55,9 @@ class FailureLines:
             state: ``failed`` or ``unreachable``.
             step: The name of the task.
             text: The reason.
-            now: The present time.
-            once: Whether the task runs once for all nodes, so that the failure is no node's own.
-            reported_later: Whether the playbook goes on with the node and reports the reason by itself.
+            now: The current time.
+            once: Whether the task runs once for all nodes. The failure then belongs to no single node.
+            reported_later: Whether the playbook continues with the node and reports the reason itself.
         """
         general = general_reason(text, node)
         failure = _Failure(state, step, general, plain_reason(text), now, once)
@@ -66,11 +67,11 @@ class FailureLines:
             self._held.setdefault((state, step, once, general), failure).nodes[node] = None
 
     def ended_steps(self, step: str) -> list[str]:
-        """Return the lines of failures at other steps than the one that a node begins."""
+        """Return the lines of failures at other steps than the one that a node starts."""
         return self._lines(key for key, one in self._held.items() if one.step != step)
 
     def overdue(self, now: float) -> list[str]:
-        """Return the lines of failures that were held for long enough."""
+        """Return the lines of failures that were held for the maximum time."""
         return self._lines(key for key, one in self._held.items() if now - one.since >= _HELD_S)
 
     def flush(self) -> list[str]:
@@ -78,7 +79,7 @@ class FailureLines:
         return self._lines(self._held)
 
     def finish(self) -> list[str]:
-        """Return the last lines, with the reasons that the playbook has not reported by itself."""
+        """Return the last lines, with the reasons that the playbook has not reported itself."""
         lines = self.flush()
         for failure in self._postponed.values():
             if failure.nodes:
@@ -87,7 +88,7 @@ class FailureLines:
         return lines
 
     def note_text(self, text: str) -> str:
-        """Keep what a text of the playbook reports of reasons that wait for it; return the text."""
+        """Note which of the waiting reasons a text of the playbook reports. Return the text."""
         general = general_reason(text, "")
         reported = [one for reason, one in self._postponed.items() if reason in general and one.nodes]
         if reported:
@@ -125,7 +126,7 @@ class FailureLines:
 
 
 def _longest_first(reasons: set[str]) -> list[str]:
-    """Return the reasons that can be recognized in a text; one of them may be a part of another."""
+    """Return the reasons that can be recognized in a text, the longest first. One may be part of another."""
     return sorted((one for one in reasons if len(one) >= _LEAST), key=len, reverse=True)
 
 

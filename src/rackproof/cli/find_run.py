@@ -1,4 +1,4 @@
-"""Runs by the names that operators give: a path, an id, or the beginning of an id."""
+"""Find runs by the names that operators give, which are a path, an id, or the beginning of an id."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SHOWN_IDS = 4
 
 
 def history_path(results: Path) -> Path:
-    """Return the place of the history, without creating one.
+    """Return the path of the history. This creates no history.
 
     Raises:
         ToolError: There is neither a history in the results folder nor a database in the environment.
     """
     path = results / "history.sqlite"
-    # SQLite would create an empty file: a typing error in --results would look like an empty history.
+    # SQLite would create an empty file, so that a wrong --results would look like an empty history.
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "
@@ -42,10 +42,10 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
         ResultsError: The record of the run is damaged.
     """
     path = Path(name)
-    # An existing path has precedence over an id: it is the more specific name.
+    # An existing path has precedence over an id, because it is more specific.
     if path.is_file() or (path / RECORD_NAME).is_file():
         return read_run(path), path if path.is_dir() else path.parent
-    # An id contains no slash: the name can only be a path.
+    # An id contains no slash, so the name can only be a path.
     if os.sep in name:
         raise ToolError(f"no run at {name}: there is no {RECORD_NAME} in it")
     folder = _folder_by_id(name, results)

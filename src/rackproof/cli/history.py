@@ -52,7 +52,7 @@ def history_command(
     if as_json:
         print_json([_summary_json(run) for run in runs])
     elif runs:
-        # The id is not split: other commands need it.
+        # The id is not split, because it is needed for other commands.
         columns = ("When (UTC)", "Verdict", "Benchmark", "Point", "Nodes", "Run")
         rows = [_summary_row(run) for run in runs]
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (2, 3, 4))))
@@ -61,7 +61,7 @@ def history_command(
 
 
 def _rebuild(results: Path) -> None:
-    """Store every run of the results folder; report runs that cannot be stored, and runs to accept again."""
+    """Store every run of the results folder. Report runs that cannot be stored, and runs to accept again."""
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
     path = results / "history.sqlite"
@@ -145,7 +145,10 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
 
 @dataclass(frozen=True)
 class _Acceptance:
-    """The references that one run gave; ``unbounded`` are metrics that nothing independent bounds."""
+    """Hold the references from one run.
+
+    ``unbounded`` are the metrics without an independent limit.
+    """
 
     run_id: str
     title: str
@@ -163,16 +166,16 @@ def _show_accepted(one: _Acceptance, as_json: bool) -> None:
 def _accept_plan(
     store: Store, plan_id: str, ids: list[str], results: Path, despite: str, as_json: bool
 ) -> tuple[list[_Acceptance], list[dict[str, str]]]:
-    """Accept each acceptable run of a plan, and report the others; return both.
+    """Accept each acceptable run of a plan, and report the others. Return both.
 
     Raises:
-        ToolError: No run of the plan may be accepted.
+        ToolError: No run of the plan can be accepted.
     """
     accepted, refused = [], []
     for run_id in ids:
         try:
             accepted.append(_accept(store, run_id, results, despite))
-            # At once: an interruption takes no acceptance back.
+            # Show this at once, because an interruption does not undo an acceptance.
             _show_accepted(accepted[-1], as_json)
         except RackproofError as error:
             reason = sanitize(str(error), 600)
@@ -186,13 +189,13 @@ def _accept_plan(
 
 
 def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance:
-    """Accept one run; return the references that it gives.
+    """Accept one run, and return its references.
 
     Raises:
         ToolError: No number of the run can be accepted, or its record is not evidence.
     """
     run = store.run(name)
-    # A database row is not evidence: the files by which it was judged must still exist.
+    # A row in the database is no evidence. The files from which the run was judged must still exist.
     if objection := record_objection(run, results / run.run_id):
         raise ToolError(f"run {run.run_id} is not a reference: {sanitize(objection, 600)}")
 
@@ -200,7 +203,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         note_acceptance(results, "accept", run.run_id, references, despite)
 
     unbounded = store.unbounded_metrics(run.run_id)
-    # The whole id: the operator may have given only a prefix.
+    # Store the whole id, because the operator may have given only a prefix.
     count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
@@ -246,12 +249,12 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
         note_acceptance(results, "withdraw", run_id, references, reason)
 
     with open_store(history_path(results)) as store:
-        # Not through the run: its acceptance outlives its row.
+        # Do not use the run's row, because the acceptance outlives it.
         count = store.withdraw(run_id, note=note)
     bounds = bool(reason) and run_id in bounding_acceptances(results)
     if not count and (bounds or run_id in standing_acceptances(results)[0]):
-        # Its references were lost with a database, or withdrawn earlier without a reason: the
-        # operator must know that.
+        # Its references were lost with a database, or withdrawn earlier without a reason. The operator
+        # must see this.
         note(0)
     elif not count:
         raise ToolError(

@@ -1,4 +1,4 @@
-"""Define ``rackproof import``, which turns logs that were written elsewhere into runs."""
+"""Define ``rackproof import``, which makes runs from logs that were written elsewhere."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ def import_command(
 
 
 def _print_remarks(result: ImportResult) -> None:
-    """Print remarks on files that were skipped or stored in part to standard error, so that JSON
-    can be parsed.
+    """Print remarks on skipped and partly stored files to standard error.
+
+    Standard output has only JSON, so that it can be parsed.
     """
     for unread in result.unread:
         click.echo(f"not read: {unread}", err=True)
     for skipped in result.skipped:
         click.echo(f"passed over: {skipped}", err=True)
-    # An unreachable history is one remark, not one for each run.
+    # If the history is unreachable, show this once and not for each run.
     for remark in dict.fromkeys(imported.history for imported in result.imported if imported.history):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)
 

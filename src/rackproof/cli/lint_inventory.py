@@ -1,4 +1,4 @@
-"""``rackproof lint-inventory``: the errors of an inventory, before any playbook."""
+"""Define ``rackproof lint-inventory``, which finds errors of an inventory before any playbook runs."""
 
 from __future__ import annotations
 

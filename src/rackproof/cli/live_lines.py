@@ -1,9 +1,8 @@
-"""Show one line for each node from the events of a playbook
-(``rackproof_ansible.playbook_events``). No I/O.
+"""Show one line for each node from the events of a playbook. No I/O.
 
-A node's line has its stage, its step, and its job's report: rate and expected end. Without a
-terminal no line is updated: a job's progress, failures and long steps are printed as separate
-lines.
+The events are those of ``rackproof_ansible.playbook_events``. A node's line has its stage, its step, and
+the report of its job, with rate and expected end. Without a terminal, no line is updated. A job's
+progress, failures and long steps are then printed as separate lines.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import ELLIPSIS, duration, sanitize, width
 
 _SILENT_S = 15.0
-"""Seconds without a report after which a step is shown; the interval then doubles."""
+"""Seconds without a report after which a step is shown. The interval then doubles."""
 _MOST_SILENT_S = 300.0
 _SEPARATOR = " · "
 _RUN_TIME = re.compile(r"^\d{8}T\d{6}Z-")
@@ -47,11 +46,11 @@ class _Node:
 
 
 class LiveLines:
-    """The state of the nodes of one playbook.
+    """Hold the state of the nodes of one playbook.
 
     Args:
-        playbook: The name without extension; a role of this name has its stages in task files.
-        moves: Whether lines are updated in place; otherwise each report is a separate line.
+        playbook: The name without extension. A role of this name has its stages in task files.
+        moves: Whether lines are updated in place. Otherwise, each report is a separate line.
 
     Attributes:
         named_program: Whether a line contained a ``rackproof`` command to enter.
@@ -69,16 +68,16 @@ class LiveLines:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Return the names of the nodes that started a step, in that order."""
+        """Return the names of the nodes that started a step, in the order of their start."""
         return tuple(self._nodes)
 
     @property
     def running_jobs(self) -> dict[str, list[str]]:
-        """Return jobs that were started or found and have not ended: id to nodes."""
+        """Return the nodes of each job that has started or was found, and has not ended."""
         return dict(self._jobs)
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
-        """Process an event; return the lines to print permanently."""
+        """Process an event. Return the lines to print permanently."""
         host = sanitize(event.get("host", ""), 100)
         node = self._nodes.setdefault(host, _Node(since=now, shown=now))
         text = str(event.get("text") or "")
@@ -123,7 +122,7 @@ class LiveLines:
         return [*self._failures.flush(), *map(self._failures.note_text, lines)]
 
     def overdue(self, now: float) -> list[str]:
-        """Return the lines of failures that were held for as long as a failure may be."""
+        """Return the lines of failures that were held for the maximum time."""
         return self._failures.overdue(now)
 
     def finish(self) -> list[str]:
@@ -148,7 +147,7 @@ class LiveLines:
             self._jobs.pop(job, None)
 
     def add_output(self, line: str, now: float) -> list[str]:
-        """Process a line that the playbook printed; return the lines to print permanently.
+        """Process a line of the playbook's output. Return the lines to print permanently.
 
         A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
         """
@@ -167,7 +166,7 @@ class LiveLines:
         return [] if self._moves else self._after_failures([shown])
 
     def add_error(self, line: str, now: float) -> list[str]:
-        """Process a line of the error output; return the lines to print permanently."""
+        """Process a line of the error output. Return the lines to print permanently."""
         shown = _clean(line)
         unknown = shown.partition(_UNKNOWN_HOST)[2]
         if unknown:
@@ -188,7 +187,7 @@ class LiveLines:
 
     def _is_usage(self, shown: str) -> bool:
         """Return whether a line belongs to the pages of usage that ansible-playbook prints twice."""
-        # Nothing else follows it on either stream: the playbook is not started.
+        # Nothing else follows on either stream, because the playbook does not start.
         self._has_usage |= shown.startswith(_USAGE)
         return self._has_usage
 
@@ -204,7 +203,10 @@ class LiveLines:
         )
 
     def long_steps(self, now: float) -> list[str]:
-        """Return a line for each step without a report for a long time; nodes at one step share it."""
+        """Return a line for each step without a report for a long time.
+
+        Nodes at the same step share a line.
+        """
         silent: dict[tuple[str, str], list[str]] = {}
         since: dict[tuple[str, str], float] = {}
         for name, node in self._nodes.items():
@@ -253,7 +255,7 @@ def _step(task: str) -> tuple[str, str]:
 
 
 def _clean(line: str) -> str:
-    """Return a line without escapes; its spaces remain, because they may belong to a table."""
+    """Return a line without escapes. Its spaces remain, because they may belong to a table."""
     indent = len(line) - len(line.lstrip(" "))
     return " " * indent + sanitize(line.rstrip("\r\n"), 4000, newlines=True).replace("\n", " ")
 
@@ -279,8 +281,8 @@ def interruption_lines(
         playbook: The name of the playbook without extension.
         again: The command that was entered.
         stop: The command that ends jobs, without hosts.
-        nodes: The nodes on which a step was started.
-        jobs: The jobs that continue: id to nodes.
+        nodes: The nodes that started a step.
+        jobs: The nodes of each job that continues.
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
@@ -288,7 +290,7 @@ def interruption_lines(
         lines = [f"Interrupted. No job of it runs.{left}"]
     lines.append(f"Go on where it was:    {again}")
     if jobs:
-        # Ansible's ranges differ from Slurm's: both accept single names.
+        # Ansible's ranges differ from Slurm's. Both accept single names.
         hosts = sorted({place for places in jobs.values() for place in places})
         lines.append(f"End the jobs:          {stop} -l {','.join(hosts)}")
     if playbook in ("provision", "reimage"):

@@ -1,4 +1,4 @@
-"""A parsed log as text: its verdict, measurements and findings."""
+"""Show a parsed log as text, with its verdict, measurements and findings."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def _finding_line(finding: Finding) -> str:
 
 
 def _line_and_rank(source: Source) -> str:
-    """Return line and rank without the file, which the first line names."""
+    """Return line and rank without the file, which is in the first line of the output."""
     return str(source.model_copy(update={"file": None}))

@@ -1,7 +1,8 @@
-"""The command ``rackproof``: the group of commands and the options before a command.
+"""Define the command ``rackproof`` with its group of commands and common options.
 
-A command's module is imported when the command is used, so that it may import all it needs at its top.
-Nothing here may: Pydantic or SQLAlchemy alone takes longer to load than ``rackproof --help`` may take.
+The module of a command is imported when the command is used, so it may import all it needs at its top.
+This module must not, because the import of Pydantic or SQLAlchemy alone takes longer than ``rackproof
+--help`` may take.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ The other commands only show or keep: 0, or 1 on an error.
 
 
 class LazyCommand(NamedTuple):
-    """The place of a command (``module:name``), and its line in ``--help``: the first of its own help."""
+    """Describe a command by its place (``module:name``) and its line in ``--help``.
+
+    The line is the first one of the command's own help.
+    """
 
     location: str
     summary: str
@@ -136,14 +140,17 @@ COMMANDS: Mapping[str, LazyCommand] = {
 
 
 class Program(click.Group):
-    """The group of commands: lazy, with Rackproof's exit statuses and errors without tracebacks."""
+    """Group the commands.
+
+    They are imported lazily, have Rackproof's exit statuses, and show errors without tracebacks.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command, or ``None`` if there is none of this name."""
+        """Import a command, or return ``None`` if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].location.partition(":")
@@ -154,7 +161,10 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; near names of an unknown one come from the list, for no command is loaded."""
+        """Find a command.
+
+        Suggestions for an unknown name come from the list, because no command is loaded.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -171,7 +181,7 @@ class Program(click.Group):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; its error becomes one clear line, unless --debug is given."""
+        """Run a command. Its error becomes one clear line, unless --debug is given."""
         with usage_errors_end_with_1():
             try:
                 return super().invoke(ctx)

@@ -1,4 +1,4 @@
-"""Define ``rackproof nightly``: one night of validate.yml within limits."""
+"""Define ``rackproof nightly``, which runs one night of validate.yml within limits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def nightly_command(
         "validate_resume": resume,
         "validate_max_drain_fraction": share,
     }
-    # Left out unless it is given: an extra variable would override the inventory's budget.
+    # Pass this only if it is given. An extra variable would override the inventory's budget.
     if gpu_minutes is not None:
         variables["validate_probe_gpu_minutes"] = gpu_minutes
     given = NightlySettings(timeout_s=timeout, variables=variables, **settings)
@@ -91,7 +91,7 @@ def nightly_command(
 
 
 class _Night:
-    """The playbook of a night on a screen: a line for each node, or Ansible's own output."""
+    """Show the playbook of a night on a screen, with a line for each node or as Ansible's own output."""
 
     def __init__(self, screen: Screen, *, shows_ansible: bool) -> None:
         self._screen = screen
@@ -125,16 +125,17 @@ class _Night:
         self._new = []
 
     def end(self, *, was_judged: bool) -> None:
-        """Show the last lines, and remove those of the nodes.
+        """Show the last lines, and remove the lines of the nodes.
 
         Args:
-            was_judged: Whether the command's own summary has what the playbook reports of all nodes.
+            was_judged: Whether the command's own summary contains what the playbook reports about all
+                nodes.
         """
         self._screen.show([*self._lines.finish(), *([] if was_judged else self._verdict)], [])
 
 
 def _outcome_json(outcome: NightlyOutcome, results: Path) -> dict[str, Any]:
-    """Return the outcome with the same keys always; without a night they hold null or nothing."""
+    """Return the outcome. The keys are always the same, and have null or no value without a night."""
     night = outcome.night
     return {
         "status": outcome.status,

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Define options that several commands have."""
 
 from __future__ import annotations
 

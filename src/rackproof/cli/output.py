@@ -1,6 +1,4 @@
-"""Print the output of commands: JSON, tables as wide as the terminal, files; and set the exit status of a
-verdict.
-"""
+"""Print the output of commands as JSON, tables or files, and return the exit status of a verdict."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ SHOWN_FINDINGS = 20
 
 
 def exit_status(verdict: Verdict) -> int:
-    """Return the exit status of a verdict; degraded is a pass, as for the playbooks. No I/O."""
-    # A degraded node works: scripts stop only if something is broken or unknown.
+    """Return the exit status of a verdict. Degraded is a pass, as for the playbooks. No I/O."""
+    # A degraded node works. Scripts stop only if something is broken or unknown.
     return {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}.get(verdict, EXIT_PASS)
 
 
@@ -37,8 +35,9 @@ def print_json(value: Any) -> None:
 
 
 def json_value(record: Record) -> Any:
-    """Return a record as JSON values from its own text, the only form that writes NaN as ``"NaN"``.
-    No I/O.
+    """Return a record as JSON values. No I/O.
+
+    They are read from the record's own text, the only form that writes NaN as ``"NaN"``.
     """
     return json.loads(record.model_dump_json())
 
@@ -51,7 +50,7 @@ def one_or_all(records: Sequence[Record]) -> Any:
 
 
 _HELD_OUTPUT = 4 << 20
-"""Number of bytes of output that are stored in memory before the rest goes to a temporary file."""
+"""Number of bytes of output that are held in memory. The rest goes to a temporary file."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
@@ -67,10 +66,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class HeldOutput:
-    """Output that is printed only when it is complete: a command that fails before that prints
-    nothing.
+    """Hold output until it is complete.
 
-    The output does not occupy memory because it goes to a temporary file.
+    A command that fails before that prints nothing. The output is in a temporary file and needs no
+    memory.
     """
 
     def __init__(self) -> None:
@@ -84,11 +83,11 @@ class HeldOutput:
 
     def write(self, text: str) -> None:
         """Add a piece of text."""
-        # A file's name may contain bytes that are not characters; click writes them unchanged.
+        # A file's name may contain bytes that are not characters. click writes them unchanged.
         self._file.write(text.encode("utf-8", "surrogatepass"))
 
     def write_json(self, texts: Iterable[str], *, several: bool) -> None:
-        """Add one :func:`json_text` as an object, or several as an array, one after the other."""
+        """Add one :func:`json_text` as an object, or several texts as an array."""
         if not several:
             self.write("".join(texts) + "\n")
             return
@@ -104,7 +103,7 @@ class HeldOutput:
         rest = b""
         while block := self._file.read(1 << 18):
             block = rest + block
-            # Only whole lines: a character of several bytes may be cut at a block's end.
+            # Print only whole lines, because the end of a block may cut a character of several bytes.
             end = block.rfind(b"\n") + 1 or len(block)
             rest = block[end:]
             click.echo(block[:end].decode("utf-8", "surrogatepass"), nl=False)
@@ -112,13 +111,13 @@ class HeldOutput:
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal in cells; without one, lines are as long as they need to be."""
+    """Return the width of the terminal in cells. Without a terminal, lines may have any length."""
     # A program that reads a pipe (grep, awk, a file) must find a row in one line.
     return shutil.get_terminal_size((_ENDLESS, 40)).columns
 
 
 def more_line(count: int, noun: str) -> list[str]:
-    """Return the line that counts the omitted parts of a text, or none if nothing is omitted. No I/O."""
+    """Return a line with the number of parts that were left out, or none if there are none. No I/O."""
     return [f"… and {count} more {noun}; --json prints all"] if count > 0 else []
 
 
@@ -128,23 +127,24 @@ def is_standard_output(output: Path | None) -> bool:
 
 
 def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool = True) -> None:
-    """Print a document, or write it to the file that ``--output`` names and print the file's name.
+    """Print a document, or write it to the file of ``--output`` and print the file's name.
 
     Args:
         content: The document.
-        output: The file; None or - for standard output.
-        is_named: Whether the user named the file. Only then a pipe or device is written to: in a run's
-            folder, another user may have made it, or a link to it.
+        output: The file. None or - means standard output.
+        is_named: Whether the user gave the file's name. A pipe or device is written to only then,
+            because in a run's folder, another user may have made it.
     """
     if output is None or is_standard_output(output):
         click.echo(content, nl=False)
         return
     data = content.encode() if isinstance(content, str) else content
     if is_named and output.exists() and not output.is_file():
-        # A device, a pipe: written to, not replaced.
+        # A device or a pipe is written to, not replaced.
         _write_through(output, data)
     else:
-        # Written beside and moved: an interrupted command leaves no half a report.
+        # The file is written beside its target and then moved, so that an interrupted command leaves no
+        # half report.
         write_file(output, data)
     click.echo(str(output))
 

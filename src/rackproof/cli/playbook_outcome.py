@@ -64,19 +64,19 @@ class PlaybookOutcome:
     def as_json(
         self, status: int, was_interrupted: bool, running_jobs: Mapping[str, Sequence[str]]
     ) -> dict[str, Any]:
-        """Return the outcome; its keys are always the same.
+        """Return the outcome. Its keys are always the same.
 
         Args:
             status: The exit status.
             was_interrupted: Whether a signal requested the end.
-            running_jobs: The jobs that go on: id to nodes.
+            running_jobs: The nodes of each job that continues.
         """
         failed = {str(one["node"]): str(one["state"]) for one in self._failures if one["node"]}
         return {
             "command": self._command,
             "status": status,
             "interrupted": was_interrupted,
-            # A node that has failed goes on in other plays, but has failed.
+            # A node that has failed may continue in other plays. It still counts as failed.
             "nodes": {name: failed.get(name, state) for name, state in self._nodes.items()},
             "failures": self._failures,
             "records": list(self._records.values()),

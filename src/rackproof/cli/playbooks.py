@@ -1,8 +1,8 @@
-"""Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage``, ``stop`` with
-a line per node.
+"""Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage`` and ``stop``.
 
-The playbook is started as a program: this package never imports Ansible. The callback
-``rackproof_events`` reports its progress; its exit status becomes the command's.
+Each node has a line on the screen. The playbook runs as a program, because this package never imports
+Ansible. The callback ``rackproof_events`` reports its progress, and its exit status becomes the
+command's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BLOCK = 1 << 16
 _ANSIBLES_OWN = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
-"""Options that Ansible itself handles."""
+"""Options that Ansible handles itself."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -92,11 +92,11 @@ _HELP = (
 
 
 def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, as_json: bool = False) -> int:
-    """Run a playbook to its end; return its exit status.
+    """Run a playbook to its end. Return its exit status.
 
     Raises:
-        ToolError: There is no checkout, ansible-playbook is missing, or JSON is requested of Ansible's own
-            output.
+        ToolError: There is no checkout, ansible-playbook is missing, or JSON is requested together with
+            Ansible's own output.
     """
     is_quiet = not any(one in _ANSIBLES_OWN or re.fullmatch("-v+", one) for one in arguments)
     if as_json and not is_quiet:
@@ -116,7 +116,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
         stop = shlex.join([program, "stop", *_same_places(arguments)])
         lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs)
         if not is_quiet:
-            lines = [f"Interrupted. A job that was started goes on; {stop} -l HOSTS ends it.", *lines[1:]]
+            lines = [f"Interrupted. A job that was started continues; {stop} -l HOSTS ends it.", *lines[1:]]
         screen.show(lines, [])
     elif view.named_program and program != "rackproof":
         screen.show([f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate"], [])
@@ -126,7 +126,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
 
 
 def _same_places(arguments: Sequence[str]) -> list[str]:
-    """Return those of a command's options that another command needs to find the same jobs."""
+    """Return the options of a command that another command needs to find the same jobs."""
     kept: list[str] = []
     for option, value in itertools.pairwise((*arguments, "")):
         if option in ("-i", "--inventory", "--inventory-file") or (
@@ -137,11 +137,13 @@ def _same_places(arguments: Sequence[str]) -> list[str]:
 
 
 def find_checkout(file: str, named: Path | None) -> Path:
-    """Return the checkout: the named one, the present folder, or that of this program.
+    """Return the checkout.
+
+    It is the given folder, or else the current folder, or else the folder of this program.
 
     Args:
-        file: A playbook that it has to hold.
-        named: The folder that the user named.
+        file: A playbook that the checkout must contain.
+        named: The folder that the user gave.
 
     Raises:
         ToolError: There is no checkout.
@@ -208,7 +210,8 @@ class _Follower:
 
     def run(self) -> tuple[int, bool]:
         """Return the exit status as a shell reports it, and whether a signal requested the end."""
-        # Done before the reader starts: another thread could take a signal that this one waits for.
+        # Do this before the reader starts. Another thread could take a signal that this thread waits
+        # for.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         was_interrupted = False
         try:
@@ -233,13 +236,13 @@ class _Follower:
 
     @staticmethod
     def _pass_on(child: subprocess.Popen[bytes], came: signal.struct_siginfo) -> None:
-        # A terminal's Ctrl-C has already reached the playbook: sending it twice would cut short how
-        # it ends its workers.
+        # Ctrl-C in a terminal has already reached the playbook. A second signal would interrupt the end
+        # of its workers.
         if came.si_signo != signal.SIGINT or came.si_code <= 0:
             child.send_signal(came.si_signo)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], dict[int, str]]:
-        """Start the playbook; return it, and the meaning of each descriptor."""
+        """Start the playbook. Return its process, and the meaning of each descriptor."""
         argv, environment = self._playbook.argv, {**self._playbook.environment}
         if not self._is_quiet:
             return subprocess.Popen(argv, env=environment, preexec_fn=_let_signals_in), {}  # noqa: S603
@@ -264,8 +267,9 @@ class _Follower:
         return child, {reads: "event", child.stdout.fileno(): "output", child.stderr.fileno(): "error"}
 
     def _read(self, descriptors: Mapping[int, str]) -> None:
-        """Put lines into the queue until all streams have ended; an event precedes the output that
-        followed it.
+        """Put lines into the queue until all streams have ended.
+
+        An event is before the output that followed it.
         """
         rest = dict.fromkeys(descriptors, b"")
         for descriptor in rest:

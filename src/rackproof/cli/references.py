@@ -1,4 +1,4 @@
-"""Define ``rackproof references``: a SKU's references from repeated runs of healthy machines."""
+"""Define ``rackproof references``, which proposes a SKU's references from runs of healthy machines."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def references_command(
 
 
 def _has_its_logs(run: Run, results: Path) -> bool:
-    """Return whether a run's logs are those of its record; print the reason if not."""
+    """Return whether a run's logs are those of its record. Print the reason if they are not."""
     objections = log_objections(run, results / run.run_id)
     for objection in objections:
         text = sanitize(f"{run.run_id} does not count: {objection}", 400)
@@ -84,7 +84,7 @@ def _has_its_logs(run: Run, results: Path) -> bool:
 
 
 def _entry_text(one: ProposedReference, source: str) -> str:
-    """Return a reference as YAML below a comment on its noise; a refused one is only a comment."""
+    """Return a reference as YAML below a comment about its noise. A refused one is only a comment."""
     of = " ".join([one.metric, *one.labels.values()])
     if one.objection:
         return f"  # {sanitize(one.benchmark, 80)}: {sanitize(of, 120)}: refused: {one.objection}"

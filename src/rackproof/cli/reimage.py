@@ -1,4 +1,4 @@
-"""Define ``rackproof reimage``: progress of nodes, forecast of a fleet, description of an image."""
+"""Define ``rackproof reimage``, with the progress of nodes, the forecast of a fleet, and images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _FORECAST_SIZES = (8, 16, 32, 64, 128)
 
 
 class _ReimageGroup(click.Group):
-    """Commands about re-imaging; anything else after ``rackproof reimage`` is the playbook's."""
+    """Group the commands about re-imaging.
+
+    Any other word after ``rackproof reimage`` goes to the playbook.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take an option in the place of a command for one of ansible-playbook."""
@@ -88,7 +91,7 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
     ]
     lines = text_table(("Node", "Progress", "Attempt", "Reason"), rows, terminal_width(), (0, 1, 3))
     click.echo("\n".join(lines))
-    # One command for all of them: the playbook continues each from its own step.
+    # One command is enough, because the playbook continues each node from its own step.
     waiting = [node.node for node in statuses if node.next_command]
     if waiting:
         click.echo(f"next: ansible-playbook reimage.yml -l {','.join(waiting)}")
@@ -122,7 +125,7 @@ def plan_command(
         assumptions = Assumptions(
             image_bytes=image_gib * GIB,
             server_rate=server_gbit * GBIT,
-            # Disks and links are sold in powers of ten; images are counted in powers of two.
+            # Disks and links are sold in powers of ten. Images are counted in powers of two.
             node_rate=node_mb * 1e6,
             idle=idle,
             job_s=job_minutes * 60,
@@ -165,5 +168,5 @@ def image_command(file: Path, output: Path | None) -> None:
         raise ToolError(str(error)) from None
     place = output or file.with_name(f"{file.name}.json")
     write_file(place, image.model_dump_json(indent=1).encode() + b"\n")
-    click.echo(f"{place}: {size(image.bytes)}, of which a node fetches {size(image.fetched_bytes)}")
+    click.echo(f"{place}: {size(image.bytes)}; a node fetches {size(image.fetched_bytes)}")
     click.echo(f"checksum: sha256:{image.sha256}")

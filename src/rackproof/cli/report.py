@@ -1,4 +1,4 @@
-"""``rackproof report``: the report of one or several runs."""
+"""Define ``rackproof report``, which writes the report of one or several runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     """
     runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
-    # Only its page has a place of its own; a run of the history alone has no folder.
+    # Only the page of a run has its own place. A run that is only in the history has no folder.
     is_named = output is not None
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
@@ -50,7 +50,7 @@ def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) ->
         # A page on standard output has no place that a relative link could start from.
         if folder is None or output is None or is_standard_output(output):
             return ""
-        # Relative: the results folder may be copied, or served from a web server's folder.
+        # Use a relative link, because the results folder may be copied or served by a web server.
         return quote(os.path.relpath(folder.resolve() / "report.html", output.resolve().parent))
 
     return link

@@ -1,4 +1,4 @@
-"""``rackproof schema``: the format of run.json."""
+"""Define ``rackproof schema``, which prints the format of run.json."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def score_command(
     for folder in folders:
         try:
             scores.append(score_folder(folder, ruleset=ruleset, usage=usage, timeout_s=timeout))
-        # Caught here, because the folder's name is known; one bad folder ends the command before any output.
+        # Catch this here, where the folder's name is known. One bad folder ends the command before any
+        # output.
         except NotADirectoryError:
             raise ToolError(f"{folder} is not a folder; name one that holds result logs") from None
         except ValueError as error:
@@ -69,7 +70,7 @@ def _score_text(score: FolderScore) -> str:
 
 
 def _facts_line(score: FolderScore) -> str:
-    """Describe the scored result: benchmark, rules, and the number of runs out of the required number."""
+    """Describe the scored result, with benchmark, rules, and the number of runs."""
     benchmark = sanitize(score.benchmark or "unknown benchmark", 100)
     needed = "?" if score.runs_needed is None else str(score.runs_needed)
     rules = f"rules {sanitize(score.ruleset, 20)}" if score.ruleset else "rules unknown"

@@ -1,4 +1,4 @@
-"""Write lines to a terminal, a pipe or a file, above lines that are renewed in place."""
+"""Write lines to a terminal, a pipe or a file, above lines that are updated in place."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ _ROWS_LEFT = 3
 
 
 class Screen:
-    """One output stream. After its reader has gone, or its disk is full, what is written is lost.
+    """Write to one output stream.
+
+    If its reader has ended or its disk is full, further output is lost.
 
     Args:
         stream: Standard output or standard error.
 
     Attributes:
-        moves: Whether lines are renewed in place: a terminal that can do it.
+        moves: Whether lines are updated in place, which needs a suitable terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -53,7 +55,7 @@ class Screen:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # `| head -1`: the work goes on, because nodes would be left half done.
+            # With `| head -1`, the work continues, because nodes would otherwise remain half done.
             self._discard_output()
 
     def _discard_output(self) -> None:

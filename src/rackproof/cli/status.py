@@ -1,4 +1,4 @@
-"""Define ``rackproof status`` and ``audit``: every node in one table, and all acts with their authors."""
+"""Define ``rackproof status`` and ``audit``, which show all nodes in one table, and all acts on them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def submission_command(
 
 
 def _runs_of_history(results: Path, benchmarks: Sequence[str]) -> list[RunRow]:
-    """Return the history's entries for some benchmarks, or nothing if there is no history."""
+    """Return the history's entries for some benchmarks. Return none if there is no history."""
     try:
         where = history_path(results)
     except ToolError:
@@ -107,14 +107,14 @@ def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Seque
         ToolError: The selection is ambiguous or incomplete.
     """
     newest = latest is not None or bool(benchmarks) or bool(sku)
-    # With both ways at once it would be unclear which runs are meant, and a submission contains only those.
+    # With both ways at once, it would be unclear which runs are meant.
     if newest == bool(names) or (newest and not (latest and benchmarks)):
         raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
 
 
 def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
     run, folder = find_run(name, results)
-    # The package contains the logs themselves, and the history has only values read from them.
+    # The package contains the logs. The history has only values from them.
     if folder is None:
         raise ToolError(
             f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"
@@ -150,7 +150,7 @@ def _benchmark_row(part: BenchmarkPart) -> tuple[str, ...]:
 
 
 def _issue_lines(issues: Iterable[Issue]) -> list[str]:
-    """Return lines about the issues; an issue that several places share is written once, above their list."""
+    """Return lines about the issues. An issue with several places is written once, above their list."""
     # A wrong setting is wrong in each of dozens of files.
     places_of: dict[tuple[str, str], list[str]] = {}
     for issue in issues:

@@ -1,1 +1,1 @@
-"""Hold the data model, judging, benchmark definitions and text, which every other room uses."""
+"""Provide the data model, judging, benchmark definitions and text functions that all other rooms use."""

@@ -1,4 +1,4 @@
-"""Recognise addresses of this machine, to which a secret may travel unencrypted. No I/O."""
+"""Recognise the addresses of this machine. A secret may travel to them unencrypted. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ipaddress
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a host of a URL is this machine, so that nothing sent to it leaves it."""
+    """Return whether the host of a URL is this machine.
+
+    Data that is sent to this machine does not leave it.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""Read benchmark definitions: YAML files that contain only data and are validated before use.
+"""Read benchmark definitions.
 
-A definition may name variables as ``{{ name }}``; they are replaced by plain values (a point of the
-matrix, a path of the node). There are no expressions, filters or conditions: the text is never
-evaluated.
+A definition is a YAML file that contains only data. It is validated before use. It may contain
+variables, written as ``{{ name }}``, which are replaced by plain values such as a point of the matrix or
+a path of the node. There are no expressions, filters or conditions, and the text is never evaluated.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class DefinitionError(RackproofError):
 
 
 class UnknownBenchmarkError(DefinitionError):
-    """A benchmark or suite that no file defines. The message suggests similar names."""
+    """Report a benchmark or suite that no file defines. The message suggests similar names."""
 
 
 class Stage(Record):
-    """Data that must be present before the run: staged once, under a lock, and verified."""
+    """Describe data that must be present before the run. It is staged once, under a lock, and verified."""
 
     creates: str = Field(
         min_length=1,
@@ -139,10 +139,10 @@ _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
 class Configs(Record):
-    """The rules for choosing the config file.
+    """Describe how the config file is chosen.
 
-    With `slurm`, it is `config_SYSTEM_NODESxGPUSx….sh`, chosen by SKU, node count and precision;
-    with `docker`, it is `config_SYSTEM.sh`, chosen by SKU.
+    With `slurm`, it is `config_SYSTEM_NODESxGPUSx….sh`. The SKU, the number of nodes and the precision
+    decide which one. With `docker`, it is `config_SYSTEM.sh`, and only the SKU decides.
     """
 
     systems: dict[str, str] = Field(min_length=1, description="SKU to SYSTEM, as the files spell it.")
@@ -159,7 +159,7 @@ class Configs(Record):
 
 
 class Launch(Record):
-    """The way in which the workload is started."""
+    """Describe how the workload is started."""
 
     with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
         alias="with",
@@ -218,10 +218,10 @@ class Launch(Record):
 
 
 class JudgeRule(Record):
-    """A rule that judges one measurement.
+    """Describe how to judge one measurement.
 
-    With a bound (`at_least`, `at_most`, `equals`) the rule checks quality and always gates. A rule
-    without bounds judges a speed and needs a reference: the SKU's or the accepted history.
+    A rule with a bound (`at_least`, `at_most`, `equals`) checks quality and always gates. A rule without
+    a bound judges a speed. It needs a reference from the SKU or from the accepted history.
     """
 
     metric: Name = Field(description="Name of the measurement.")
@@ -269,7 +269,10 @@ class JudgeRule(Record):
 
     @property
     def better(self) -> Direction | None:
-        """Return the better direction; a bound on one side implies it, `equals` makes both sides bad."""
+        """Return which direction is better.
+
+        `at_least` and `at_most` imply it; with `equals`, both sides are bad.
+        """
         if self.at_least is not None:
             return Direction.HIGHER
         if self.at_most is not None:
@@ -280,8 +283,8 @@ class JudgeRule(Record):
         """Return the rule's own bound as a reference, or None if the rule has none.
 
         Raises:
-            DefinitionError: The bound names no parameter, or a parameter that is not a finite
-                number.
+            DefinitionError: The bound refers to an unknown parameter, or to one whose value is not a
+                finite number.
         """
         for raw, low, high in (
             (self.at_least, 0.0, None),
@@ -292,7 +295,7 @@ class JudgeRule(Record):
                 continue
             text = substitute_variables(str(raw), parameters, f"{source}: result.judge: {self.metric}")
             try:
-                # Python accepts "8_00" as 800; here it is not a number.
+                # Python reads "8_00" as 800. Here it is not a number.
                 value = float(text.replace("_", "?"))
             except ValueError:
                 raise DefinitionError(
@@ -357,8 +360,8 @@ class Result(Record):
     @field_validator("format")
     @classmethod
     def _known_format(cls, format: str, info: ValidationInfo) -> str:
-        # The parsers are in a higher layer, so load_definition() receives their names. A plan that
-        # contains these rules is read without the names: the rules were checked when it was made.
+        # The parsers are in a higher room, so load_definition() passes their names. The rules of a
+        # stored plan were checked when the plan was made; such a plan is read without the names.
         log_formats = (info.context or {}).get("log_formats")
         if log_formats is None:
             return format
@@ -411,7 +414,10 @@ class Definition(Record):
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
-        """Return images whose names may refer to other images later: given by tag, or built on the node."""
+        """Return the images whose names may mean another image later.
+
+        These are images with a tag instead of a digest, and images that are built on the node.
+        """
         by_tag = [
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]
@@ -431,8 +437,9 @@ class Definition(Record):
     @field_validator("suites", mode="before")
     @classmethod
     def _suites(cls, value: Any) -> Any:
-        """Accept a single matrix as a list with one element, and an empty value as the point of the
-        defaults.
+        """Turn a single matrix into a list with one element.
+
+        An empty value stands for the point of the defaults.
         """
         if not isinstance(value, Mapping):
             return value
@@ -471,7 +478,7 @@ class Definition(Record):
                     raise ValueError(f"{place}: `{axis}` has no value, so nothing would run")
 
     def _check_filters(self) -> None:
-        """Refuse a filter that names no parameter, or that is empty."""
+        """Refuse a filter that is empty or has an unknown parameter."""
         for place, filters in (("only", self.only), ("exclude", self.exclude)):
             for each in filters:
                 if not each:
@@ -499,11 +506,11 @@ class Definition(Record):
         return self
 
     def _check_stages(self) -> None:
-        """Refuse data whose way of staging the launcher does not support."""
+        """Refuse a `stage` entry whose method the launcher does not support."""
         launcher = self.launch.with_
         for stage in self.stage:
-            # If the definition starts no program of Rackproof, no such program can stage data: a
-            # script must do it.
+            # A definition that starts a cluster's scripts cannot use Rackproof's programs to stage data.
+            # It needs a script.
             if bool(stage.run) != (launcher not in ("local", "mpirun")):
                 way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
                     launcher, "`run` and `mount`"
@@ -513,13 +520,13 @@ class Definition(Record):
                 raise ValueError(f"stage: {stage.creates}: run and mount belong together")
 
     def check_bounds(self, point: Mapping[str, Scalar]) -> None:
-        """Check that every rule's bound is a number at a point, before hours are spent on runs.
+        """Check, before any run starts, that the bound of every rule is a number at a point.
 
         Raises:
-            DefinitionError: A bound names no parameter, or a parameter that is not a finite number
-                at the point.
+            DefinitionError: A bound refers to an unknown parameter, or to one whose value is not a
+                finite number.
         """
-        # As in a run's record, an empty value does not count as a value.
+        # An empty value counts as absent, as in a run's record.
         given = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
             rule.bound(self.name, given)
@@ -527,20 +534,19 @@ class Definition(Record):
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
     ) -> Iterator[Parameters]:
-        """Yield every point of the suite's matrices (or of the benchmark's own) once, with defaults
-        filled in.
+        """Yield each point of the suite's or the benchmark's matrices, with the defaults filled in.
 
         Args:
-            suite: The name of a suite; empty for the benchmark's own matrix.
-            overrides: The operator's values; they replace the matrix's values for the axis.
-            gpus: The value that ``all`` has for the parameter ``gpus`` on this node.
+            suite: The name of a suite, or "" for the benchmark's own matrix.
+            overrides: The values that the operator gave for an axis. They replace those of the matrix.
+            gpus: The number of GPUs of this node, which replaces ``all`` as the value of ``gpus``.
 
         Raises:
             DefinitionError: An override is not a parameter.
         """
         overrides = dict(overrides or {})
         self._check_overrides(overrides)
-        # Use a list, not a set: a point is a dict. Matrices of a suite may overlap.
+        # A point is a dict, which cannot be in a set. Matrices of a suite may overlap.
         seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
             axes = {**matrix, **overrides}
@@ -593,11 +599,14 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
     """Return the message about a matrix with too many points, or ""."""
     points = math.prod(len(values) for values in axes.values())
-    return f"{points} points, of which {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
+    return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
-    """Return whether a point has, for each parameter of a filter, one of the filter's values."""
+    """Return whether a point fits a filter.
+
+    Each of the filter's parameters must have one of the listed values.
+    """
     return all(axis in point and point[axis] in values for axis, values in one.items())
 
 
@@ -643,7 +652,7 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
 def command_options(
     options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = ""
 ) -> list[str]:
-    """Return options as ``--name=value`` words; an option with an empty value is left out."""
+    """Return options as words of the form ``--name=value``, without the options that have an empty value."""
     words = []
     for option, raw in options.items():
         value = substitute_variables(str(raw), variables, f"{where}.{option}")
@@ -660,10 +669,11 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
-        DefinitionError: The definition is wrong; the message gives file, line, key and fault.
+        DefinitionError: The definition is wrong. The message has the file, the line, the key and the
+            mistake.
     """
     data, document = _read_yaml(path)
-    # Work on the nodes: the loaded content shows neither lines nor duplicate keys.
+    # Read the YAML nodes, because the loaded content has neither line numbers nor duplicate keys.
     try:
         lines = lines_of_keys(document, path)
         content = yaml.safe_load(data)
@@ -714,17 +724,19 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
 def load_definitions(
     folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
 ) -> dict[str, LoadedDefinition]:
-    """Read the ``*.yml`` and ``*.yaml`` files of a folder: name to definition, in order of names.
+    """Read the ``*.yml`` and ``*.yaml`` files of a folder.
+
+    The result is in the order of the names.
 
     Args:
         folder: The folder with the definitions.
-        names: The requested benchmarks; only their files are read. A suite needs every file to be
-            valid, because an invalid one may belong to it.
+        names: The requested benchmarks. Only their files are read, or all files if this is empty. A
+            suite needs all files, because any file may belong to it.
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
         UnknownBenchmarkError: A requested benchmark has no file; the message suggests similar names.
-        DefinitionError: The folder is missing or empty, or files are wrong: the message names each.
+        DefinitionError: The folder is missing or empty, or some files are wrong. The message lists them.
     """
     loaded, mistakes = load_valid_definitions(folder, log_formats=log_formats, names=names)
     if mistakes:
@@ -735,9 +747,9 @@ def load_definitions(
 def load_valid_definitions(
     folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
 ) -> tuple[dict[str, LoadedDefinition], list[str]]:
-    """Return the valid definitions of a folder, and the message about each file that is wrong.
+    """Return the valid definitions of a folder, and a message about each invalid one.
 
-    Arguments and errors are those of :func:`load_definitions`, except that wrong files raise none.
+    Arguments and errors are as in :func:`load_definitions`, but invalid files raise no error.
     """
     paths = sorted((path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_stem)
     if not paths:
@@ -764,7 +776,7 @@ def _stem(path: Path) -> str:
 
 
 def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
-    """Return the names of suites, each with its benchmarks."""
+    """Return the names of the benchmarks in each suite."""
     found: dict[str, list[str]] = {}
     for loaded in definitions.values():
         for suite in loaded.definition.suites:
@@ -775,11 +787,10 @@ def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str
 def select_benchmarks(
     definitions: Mapping[str, LoadedDefinition], *, suite: str = "", benchmarks: Sequence[str] = ()
 ) -> list[LoadedDefinition]:
-    """Return the definitions of a suite, or the named definitions.
+    """Return the named definitions, or all definitions of a suite.
 
     Raises:
-        UnknownBenchmarkError: There is no such benchmark or suite; the message suggests similar
-            names.
+        UnknownBenchmarkError: There is no such benchmark or suite; the message suggests similar names.
     """
     if benchmarks:
         for name in benchmarks:
@@ -788,8 +799,7 @@ def select_benchmarks(
     known = benchmarks_by_suite(definitions)
     if not suite:
         raise UnknownBenchmarkError(
-            "neither a benchmark nor a suite is named: give one (-e benchmark=NAME, -e suite=NAME)"
-            f"{_near('', known)}"
+            f"no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME){_near('', known)}"
         )
     if suite not in known:
         raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")
@@ -820,8 +830,8 @@ def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
     """Return the line of every key of a composed YAML document, by its path.
 
     Raises:
-        DefinitionError: A key occurs twice (YAML would drop the first), or the document is too
-            deep, too large, or contains itself; the message gives file and line.
+        DefinitionError: A key occurs twice (YAML would drop the first), or the document is too deep, too
+            large, or contains itself. The message has the file and the line.
     """
     lines: dict[tuple[str, ...], int] = {}
     _check_keys(document, (), lines, path)
@@ -835,7 +845,7 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Record the line of every key; refuse a key that occurs twice (YAML drops the first) and a cycle."""
+    """Record the line of each key. Refuse duplicate keys, of which YAML drops the first, and cycles."""
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
     if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:
@@ -893,7 +903,7 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
 
 
 def schema_markdown() -> str:
-    """Return the reference of all keys as Markdown; a test compares it with docs/using/benchmarks.md."""
+    """Return a Markdown reference of all keys. A test compares it with docs/using/benchmarks.md."""
     parts = []
     models: list[tuple[str, type[Record]]] = [
         ("definition", Definition),

@@ -1,10 +1,11 @@
-"""The error that operators see."""
+"""Define the error that operators see."""
 
 from __future__ import annotations
 
 
 class RackproofError(Exception):
-    """An error for an operator: the node or file, the event, and the remedy.
+    """Report an error to an operator.
 
-    The message is shown as it is; a traceback is shown for every other exception, which is a defect.
+    The message has the node or file, what happened, and the remedy. It is shown without a traceback. Any
+    other exception is a defect, and is shown with one.
     """

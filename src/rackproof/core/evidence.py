@@ -1,9 +1,8 @@
-"""Describe the evidence of a judgement as data: each piece, its source, and the meaning of its absence.
+"""Describe the evidence that a judgement needs as data.
 
-A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge evaluates it first
-(:func:`lacking_evidence`), so that no check has to consider that its input may be absent. A test
-compares each table with the structure that it describes: a field without a row fails, so new
-evidence cannot be forgotten.
+Each kind of judgement has a table of :class:`RequiredEvidence`. The judge evaluates the table first
+(:func:`lacking_evidence`), so that checks can rely on their input. A test compares each table with the
+structure that it describes, and fails if a field has no row.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Subject = TypeVar("Subject")
 
 
 class EvidenceState(StrEnum):
-    """The state of a piece of evidence: usable, or the reason why not."""
+    """Define the states of a piece of evidence. Only one of them is usable."""
 
     THERE = "there"
     ABSENT = "absent"
@@ -31,27 +30,25 @@ class EvidenceState(StrEnum):
     CUT = "cut"
     """Only a part of it was received."""
     DAMAGED = "damaged"
-    """It is not readable in the expected form: not a number, infinite, another format."""
+    """It does not have the expected form. For example, it is infinite or not a number."""
 
 
 @dataclass(frozen=True)
 class RequiredEvidence(Generic[Subject]):
-    """One piece of evidence of a kind of judgement.
+    """Describe one piece of evidence for a kind of judgement.
 
     Attributes:
-        name: The field or the tool, named as in the structure that contains it.
-        read_from: A text about its source: program, file, service.
+        name: The field or tool, as it is called in the structure that contains it.
+        read_from: The program, file or service that provides it.
         state: A function that returns the state of this evidence in the judged object.
-        needed: A function that returns whether this judgement needs it (a node without GPUs needs
-            no readings of them).
-        code: The code of the finding that reports its absence.
-        remedy: The remedy for the operator.
-        verdicts: The verdicts by state that differ from ``unproven``. A hung tool is never milder
-            than a failed one.
-        harmless: The reason why its absence proves nothing against the subject; without a reason,
-            it must not be missing in a pass.
-        without: A text for operators about the fact that is unknown without it; empty if its name
-            is enough.
+        needed: A function that returns whether this judgement needs it. A node without GPUs, for
+            example, needs no GPU readings.
+        code: The code of the finding if it is missing.
+        remedy: The operator's next step if it is missing.
+        verdicts: The verdict for each state if it is not ``unproven``. The verdict for a hung tool is
+            never milder than for a failed one.
+        harmless: The reason why a pass may lack it. If this is empty, a pass must have it.
+        without: What is unknown if it is missing, in words for operators. Empty if the name is enough.
     """
 
     name: str
@@ -102,8 +99,9 @@ def lacking_evidence(
 
 
 def state_of_value(value: Any) -> EvidenceState:
-    """Return the state of a plain value: None, empty texts and empty collections are absent, NaN is
-    damaged.
+    """Return the state of a plain value.
+
+    None, empty texts and empty collections are absent. NaN is damaged.
     """
     if value is None or (isinstance(value, Sized) and len(value) == 0):
         return EvidenceState.ABSENT
@@ -122,5 +120,5 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
 
 
 def state_of_tool(status: str) -> EvidenceState:
-    """Return the state of a tool's answer from the gatherer's status; an unknown status is a failure."""
+    """Return the evidence state that belongs to a tool's status. An unknown status is a failure."""
     return _STATE_OF_TOOL.get(status, EvidenceState.FAILED)

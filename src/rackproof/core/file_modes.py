@@ -1,6 +1,4 @@
-"""Set the modes of files that Rackproof writes on the controller: its user and group may read them, no one
-else.
-"""
+"""Restrict the files that Rackproof writes on the controller to its own user and group."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ _OTHERS = 0o027
 
 
 def hide_from_others() -> None:
-    """Prevent other users from reading anything that this process writes, for any umask.
+    """Prevent other users from reading the files that this process writes.
 
-    Files are made 0640 and folders 0750 at most: records, logs and the history name nodes, their programs,
-    and variables.
+    Files get at most mode 0640, and folders 0750, because records, logs and the history contain names of
+    nodes, their programs and variables.
     """
     os.umask(os.umask(_OTHERS) | _OTHERS)
 

@@ -1,10 +1,10 @@
-"""Read the registry of finding codes: the meaning of each, and its possible verdicts, actions and
-confidences.
+"""Read the registry of finding codes.
 
-The entries are lines of ``finding_codes.csv`` beside this file. To add a code, add its line there
-and run ``make docs``, which updates docs/using/codes.md. Tests compare the registry with the source
-in both directions, and with every finding that the package makes during the tests. Records of
-earlier versions may have codes that no longer exist: reading them does not check codes.
+``finding_codes.csv``, beside this file, has one line for each code, with its meaning and its possible
+verdicts, actions and confidences. To add a code, add a line and run ``make docs``, which updates
+docs/using/codes.md. Tests compare the registry with the source in both directions, and with every
+finding of the tests. Codes in records are not checked, because earlier versions may have used codes that
+no longer exist.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ JOBS = {
 """Titles of the jobs that give a code, in the order of the page."""
 
 VERDICTS = ("fail", "unproven", "degraded", "remark")
-"""Verdicts of the registry, the worst first; a remark is a finding without a verdict."""
+"""The possible verdicts, the worst first. A remark is a finding without a verdict."""
 
 
 @dataclass(frozen=True)
 class FindingCode:
-    """One code in the registry.
+    """Describe one code of the registry.
 
     Attributes:
-        code: The code; ``*`` stands for a number or name: ``xid_*``, ``floor:*``.
-        jobs: The source of the finding, by the keys of :data:`JOBS`.
+        code: The code. ``*`` stands for a number or a name, as in ``xid_*`` and ``floor:*``.
+        jobs: The jobs that report it, as keys of :data:`JOBS`.
         verdicts: The possible verdicts, from :data:`VERDICTS`.
-        actions: The actions that it requires on a node; empty for a code that health checks do not
-            give.
-        confidences: The possible degrees of certainty that the named part is at fault; empty like
-            ``actions``.
-        reads: The field, tool or file in which it is found.
+        actions: The actions that it can require. Empty for a code that no health check reports.
+        confidences: The possible confidences that the part is at fault. Empty if ``actions`` is empty.
+        reads: The field, tool or file that shows the fault.
         meaning: One sentence for operators.
     """
 
@@ -74,7 +72,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def find_code(code: str) -> FindingCode | None:
-    """Return the entry of a code as used in findings: ``xid_79`` has that of ``xid_*``; None without one."""
+    """Return the registry's entry for a code, or None. ``xid_79`` has the entry ``xid_*``."""
     entries = registry()
     if code in entries:
         return entries[code]
@@ -99,13 +97,13 @@ def near_codes(code: str) -> list[str]:
 
 
 def why_not_allowed(code: str, verdict: str | None, action: str = "", confidence: str = "") -> str:
-    """Return the reason why the registry does not allow such a finding, or "" if it does.
+    """Return why the registry does not allow a finding, or "" if it does.
 
     Args:
         code: The code of the finding.
         verdict: The verdict of the finding; None for a remark.
-        action: The requested action; empty for a finding that no health check made.
-        confidence: The confidence; empty like ``action``.
+        action: The finding's action. Empty if it is not from a health check.
+        confidence: The finding's confidence. Empty if ``action`` is empty.
     """
     entry = find_code(code)
     if entry is None:

@@ -1,4 +1,7 @@
-"""Describe GPU models: the model of a SKU by its product name, its readings, and its limits. No I/O."""
+"""Describe GPU models.
+
+Find the model of a SKU or a product name, and the readings and limits of a model. No I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuPhysics:
-    """The limits of a SKU's GPU: dense TFLOP/s by precision, TB/s of memory, GB/s of links in one
-    direction.
+    """Describe the physical limits of a GPU model.
+
+    They are dense TFLOP/s by precision, memory TB/s, and link GB/s in one direction.
 
     Attributes:
-        nvls_off: The all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1
-            GiB and more even if NVLS is broken (None if unknown).
-        nvls_gpus: The number of GPUs from which NVLS is used.
-        even_links: Whether each GPU reaches all others equally fast, through switches.
+        nvls_off: The all-reduce bus bandwidth in GB/s that a node with all its GPUs reaches without
+            NVLS, for sizes of 1 GiB and more. None if unknown.
+        nvls_gpus: The smallest number of GPUs that use NVLS.
+        even_links: Whether switches connect the GPUs, so that each pair has the same speed.
     """
 
     tflops: Mapping[str, float]
@@ -28,13 +32,13 @@ class GpuPhysics:
     even_links: bool = True
 
 
-# Its GPUs are connected by two NVLinks, by one, or by none.
+# A pair of V100s has two NVLinks, one or none.
 _V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
 PHYSICS: Mapping[str, GpuPhysics] = {
     # From V100 SXM2's data sheet; NVLS came with later models.
     "dgx1": _V100,
     "hyperplane": _V100,
-    # Data sheets (dense); NVLS off: published runs of 8 GPUs.
+    # From the data sheets (dense). The bandwidth without NVLS is from published runs with 8 GPUs.
     "h100": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.35, 450, 64, 367),
     "h200": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, 367),
     "b200": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 64, 682, 6),
@@ -43,17 +47,17 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Memory and bridges (one direction): from the cards' data sheets. NVL cards have the module's
-    # larger TFLOP/s.
+    # Memory and bridges (one direction) are from the cards' data sheets. NVL cards have the module's
+    # TFLOP/s, which is higher.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
 }
 
 MODELS_OF_DOMAINS = ("GB300", "GB200")
-"""Models whose NVLink reaches GPUs of other nodes, as in an NVL72."""
+"""Models whose NVLink connects GPUs of several nodes, as in an NVL72."""
 
-# The name of a model is a word in the product name: "H200" is in neither "GH200" nor "H20".
+# A model is a whole word of the product name. "H200" is in neither "GH200" nor "H20".
 _MODELS = (
     "GB300",
     "GB200",
@@ -78,11 +82,10 @@ _MODELS = (
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
 """SKUs named after the system, with the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""Words in a product name that mark a card, which differs from the module (SXM) of the same model
-in power, memory and links. A module's product name has none of these words.
-"""
+"""Words that mark a card. A card differs from the module (SXM) of the same model in power, memory and
+links."""
 MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
-"""Models that exist as modules and as cards; for other models, a word such as PCIe in a SKU's name
+"""Models that exist both as modules and as cards. For other models, a word such as PCIe in a SKU's name
 has no meaning."""
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
@@ -90,59 +93,57 @@ _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""Speed of one NVLink of a model in one direction, from its data sheet; drivers report this or up
-to 6 % more."""
+"""Data-sheet speed of one NVLink in one direction. Drivers report this speed or up to 6 % more."""
 SLOW_LINK_SHARE = 0.98
-"""Share of another link's speed below which a link runs at another rate; drivers round the speed."""
+"""A link is slow if it is below this share of another link's speed. Drivers round the speed."""
 _SLOWEST_LINK_GB_S = 14.0
 """Smallest speed of any NVLink in GB/s: GA102's is the slowest, reported as 14.062 GB/s."""
 _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,
 }
-"""Number of NVLinks of a module, from its data sheet; models that are built into boards with fewer
-are left out."""
+"""Number of NVLinks of a module, from its data sheet. Models that some boards connect with fewer links
+are not in this table."""
 FASTEST_LINK_SHARE = 1.2
 """Largest plausible ratio of a link's speed to its data sheet; drivers report up to 6 % more."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
 """Models without NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
-"""Models for which every answer of nvidia-smi in tests/data/real has the MIG mode and the memory's
-temperature."""
+"""Models whose samples in tests/data/real all contain the MIG mode and the memory temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
-"""Models for which every such answer has the memory repairs that wait for a reset."""
+"""Models whose samples in tests/data/real all contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
 """First driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""Models older than repairs and row remapping, which came with Ampere (NVML): no driver reports them."""
+"""Models without memory repairs and row remapping, which Ampere introduced. No driver reports them."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
 )
-"""Models with HBM whose ECC is on unless an operator switches it off."""
+"""Models with HBM. Their ECC is on unless an operator switches it off."""
 
 HOTTEST_GPU_C = 100.0
 """Temperature in °C that exceeds the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
-"""Temperature of a GPU's memory in °C from which it is too hot; ten degrees more fails."""
+"""A GPU's memory is too hot from this temperature in °C. At ten degrees more, it fails."""
 LEAST_MARGIN_C = 5.0
-"""Distance in °C to the slowdown temperature below which a GPU lacks cooling; at 0 it slows down."""
+"""A GPU lacks cooling if it is within this number of °C of its slowdown temperature. At 0, it slows down."""
 MOST_SLOWDOWN_S = 60.0
-"""Largest number of seconds of slowdown per day of a sound GPU; the largest of 31 real ones is 7.3
-s since a boot."""
+"""Largest number of seconds per day that a healthy GPU may slow down. Of 31 real GPUs, the worst had 7.3
+s since boot."""
 MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
 """Numbers of errors above the corrections of a sound GPU's lifetime, from public health checks of fleets."""
 
 
 def expected_model(sku: str, given: str = "") -> str:
-    """Return the product of a SKU's GPUs as words of its product name, or "" if unknown.
+    """Return the words in a product name that identify a SKU's GPU, or "" if the model is unknown.
 
     Args:
-        sku: The name of the SKU; the name of a known model, alone or as a word in it, is enough. A
-            word may have the number of GPUs before or after it: ``h200x8``. It means the module
-            (SXM) unless a word names a card: ``h200-nvl``, ``h100-pcie``.
-        given: The name in the inventory (``bench_sku_gpu_name``), which has precedence.
+        sku: The SKU's name. It must contain a known model as a word, which may have a number of GPUs
+            before or after it (``h200x8``). The model means the module (SXM) unless another word means a
+            card (``h200-nvl``, ``h100-pcie``).
+        given: The name in the inventory (``bench_sku_gpu_name``). If it is given, it is used.
     """
     if given.strip():
         return given.strip()
@@ -152,7 +153,7 @@ def expected_model(sku: str, given: str = "") -> str:
     bare = _bare_words(words)
     found = [model for model in _MODELS if model.lower() in bare]
     boards = [board for board in _BOARDS if board in bare]
-    # A name with two models, such as that of a host with both, does not identify a single GPU model.
+    # A name with two models does not identify one GPU model.
     if len(found) != 1 or len(boards) > 1:
         return ""
     is_card_sku = bool(boards) and found[0] in MODELS_WITH_BOARDS
@@ -160,7 +161,7 @@ def expected_model(sku: str, given: str = "") -> str:
 
 
 def _bare_words(words: Iterable[str]) -> set[str]:
-    """Return words without a number of GPUs; a word of model and board (h200nvl) also gives both."""
+    """Return words without a number of GPUs. A word such as h200nvl also gives its two parts."""
     bare = {re.fullmatch(r"(?:\d+x)?(.+?)(?:x\d+)?", word)[1] for word in words}  # type: ignore[index]
     splits = filter(None, map(_WITH_BOARD.fullmatch, bare))
     return bare.union(*(split.groups() for split in splits))
@@ -177,7 +178,7 @@ def is_model(product_name: str, model: str) -> bool:
 
 
 def is_one_of(product_name: str, models: Iterable[str]) -> bool:
-    """Return whether a product name is that of one of several models."""
+    """Return whether a product is one of several models."""
     return any(is_model(product_name, model) for model in models)
 
 
@@ -187,15 +188,16 @@ def is_card(product_name: str) -> bool:
 
 
 def is_product(product_name: str, wanted: str) -> bool:
-    """Return whether a product name has all words of the wanted one and the same board: H200 is not
-    H200 NVL.
+    """Return whether a product name has all words of the wanted name, and the same board.
+
+    H200 is not H200 NVL.
     """
     name, words = set(_words(product_name)), set(_words(wanted))
     return words <= name and name & _BOARDS.keys() == words & _BOARDS.keys()
 
 
 def other_models(product_names: Iterable[str], model: str) -> list[str]:
-    """Return the product names that differ from the wanted one, each once; an empty one differs."""
+    """Return the product names that are not of a model. An empty name is not of it."""
     return sorted({name for name in product_names if not is_product(name, model)})
 
 
@@ -230,9 +232,9 @@ def has_own_links(product_name: str) -> bool | None:
 
 
 def physics_of(product_name: str) -> GpuPhysics | None:
-    """Return the peaks of a product name's model, or None if unknown.
+    """Return the limits of a product's GPU model, or None if they are unknown.
 
-    A card has its own peaks if they are known: an H100 NVL has faster memory than the module.
+    Some cards have their own limits. For example, an H100 NVL has faster memory than the module.
     """
     for card, physics in _CARDS.items():
         if is_product(product_name, card):
@@ -244,12 +246,12 @@ def physics_of(product_name: str) -> GpuPhysics | None:
 
 
 def share_of_peak(product_name: str, dtype: str, tflops: float) -> float | None:
-    """Return a speed in TFLOP/s as a share of a model's dense peak, or None if the peak is unknown.
+    """Return a speed as a share of the GPU model's dense peak, or None if the peak is unknown.
 
     Args:
         product_name: The product name of the GPU.
-        dtype: The precision of the products, named as in :class:`GpuPhysics`.
-        tflops: The operations that the work needs, per second on one GPU.
+        dtype: The precision of the operations, as in :class:`GpuPhysics`.
+        tflops: The speed of one GPU in TFLOP/s.
     """
     physics = physics_of(product_name)
     peak = physics.tflops.get(dtype) if physics is not None else None

@@ -14,11 +14,11 @@ _MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
 
 
 def compress_hostlist(names: Iterable[str]) -> str:
-    """Return node names in Slurm's notation: ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
+    """Return host names in Slurm's notation. ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
     groups: dict[tuple[str, int], list[int]] = {}
     whole = []
     for name in sorted(set(names)):
-        # Also grouped by the number's width: n1 and n01 are two hosts.
+        # The number of digits is part of the group, because n1 and n01 are different hosts.
         if found := _NUMBERED.fullmatch(name):
             groups.setdefault((found[1], len(found[2])), []).append(int(found[2]))
         else:
@@ -45,10 +45,11 @@ def _ranges(numbers: Sequence[int], width: int) -> list[str]:
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` has five.
+    """Return the hosts of a host list in Slurm's notation. ``n[01-03,07],m1`` has five.
 
-    A name may have several brackets: ``r[1-2]n[1-2]`` are four. Text in brackets that is not a number is left
-    out (:func:`hostlist_problem` finds it). Text, ranges and hosts are bounded: the text may be hostile.
+    A name may have several brackets. ``r[1-2]n[1-2]`` has four hosts. Text in brackets that is not a
+    number is ignored; use :func:`hostlist_problem` to find it. The length of the text, the ranges and
+    the number of hosts are limited, because the text may be hostile.
     """
     hosts: list[str] = []
     for part in _PARTS.findall(text[:_MAX_TEXT]):
@@ -57,14 +58,17 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def _expand_part(part: str, most: int) -> list[str]:
-    """Return the hosts of one part; of too many only the first ones, one more than ``most`` at least."""
+    """Return the hosts of one part.
+
+    If there are more than ``most``, return at least one more than ``most``.
+    """
     found = [""]
     end = 0
     for brackets in _RANGE.finditer(part):
         head, end = part[end : brackets.start()], brackets.end()
         numbers: list[str] = []
         for piece in brackets[1].split(","):
-            # Many ranges of the largest size would fill the memory, so the total is limited, too.
+            # Many large ranges would fill the memory, so the total is limited too.
             if len(numbers) <= most:
                 numbers += _numbers_of_range(piece)
         found = list(islice((f"{one}{head}{number}" for one in found for number in numbers), most + 1))
@@ -72,7 +76,7 @@ def _expand_part(part: str, most: int) -> list[str]:
 
 
 def hostlist_problem(text: str, most: int) -> str:
-    """Return why a host list cannot be taken as a whole, or "" if it can.
+    """Return why a host list is invalid or too large, or "" if it is usable.
 
     Args:
         text: The host list.
@@ -99,5 +103,5 @@ def _numbers_of_range(piece: str) -> list[str]:
     if not _HOST_NUMBER.fullmatch(low) or (high and not _HOST_NUMBER.fullmatch(high)):
         return []
     last = min(int(high or low), int(low) + _MAX_RANGE)
-    # The width of the first number applies to all: n[08-10] is n08, n09, n10.
+    # The number of digits of the first number applies to all. n[08-10] is n08, n09, n10.
     return [f"{number:0{len(low)}}" for number in range(int(low), last + 1)]

@@ -1,23 +1,20 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
-The rules:
+A measurement is ``unproven``
 
-* a value that is missing, not finite, without a reference, or in another unit than the reference's:
-  ``unproven``;
-* a reference against which no value could fail (no bound on the bad side, a fraction of 0):
-  ``unproven``;
-* beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
-* a bound on the bad side that allows a loss of more than half of the speed: ``unproven``;
-* a speed or a time that is negative or zero: ``unproven``;
-* a missing measurement for which the SKU has a baseline: ``unproven``, even if its rule is
-  optional; a baseline without the label ``device`` is for GPUs, so rules of other devices need not
-  find it;
-* beyond the bound on the good side: too good to be true, therefore ``unproven`` until explained;
-* a speed or a time that was measured while others used the machine: ``unproven``, whatever its
-  value;
-* a speed or a time whose samples swing by more than :data:`~rackproof.core.spread.WIDEST_FACTOR`:
-  ``unproven``, unless it fails;
-* where several measurements match a rule (one per GPU), each is judged, so the worst decides.
+* if it is missing, not finite, without a reference, or in another unit than its reference;
+* if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
+  bad side allows a loss of more than half of the speed;
+* if it is a speed or a time that is negative or zero;
+* if it is missing although the SKU has a baseline for it, even if its rule is optional (a baseline without
+  the label ``device`` is for GPUs, so rules of other devices do not need it);
+* if it is beyond the bound on the good side, because it is too good to be true;
+* if it is a speed or a time, and other processes used the machine;
+* if it is a speed or a time that does not fail, and its samples vary by more than
+  :data:`~rackproof.core.spread.WIDEST_FACTOR`.
+
+It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If several
+measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
 from __future__ import annotations
@@ -48,18 +45,20 @@ from rackproof.core.spread import spread_doubt
 NO_REFERENCE = "no reference yet"
 _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
-"""Largest loss of a speed, as a fraction, that a bound may allow: a wider bound finds no fault."""
+"""Largest fraction of a speed that a bound may allow as a loss. A wider bound would find no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Units for which less is better unless the measurement states otherwise."""
+"""Units for which less is better, unless the measurement has a direction."""
 _OTHER_DEVICE = "device"
-"""The label of measurements without a GPU, such as ``device: cpu``; measurements of GPUs and their
+"""The label of measurements on a device that is not a GPU (``device: cpu``). Measurements of GPUs and
 links do not have it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
 class SkuReference(Record):
-    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and the scope in which
-    it applies.
+    """Describe a SKU's baseline.
+
+    It is a reference from inventory/group_vars/sku_*.yml, and the runs and measurements to which it
+    applies.
     """
 
     metric: Name
@@ -71,7 +70,10 @@ class SkuReference(Record):
     @field_validator("reference")
     @classmethod
     def _can_fail(cls, reference: Reference) -> Reference:
-        """Refuse references that pass anything: percent for a fraction, 0 for an unknown SKU."""
+        """Refuse references that no value can fail.
+
+        Examples are a percentage in place of a fraction, and 0 for an unknown SKU.
+        """
         bounds = _stated_bounds(reference)
         if not bounds:
             raise ValueError("give low, high or warn: without a bound nothing can fail")
@@ -124,7 +126,10 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
 
 
 def _decimal_or_nan(value: object) -> object:
-    """Return the value, or NaN, which no reference can be, for text that is not a decimal."""
+    """Return the value, or NaN if it is a boolean or text that is not a decimal.
+
+    A reference cannot be NaN.
+    """
     # Python would read "8_00" as 800, digits of other scripts as numbers, and `true` as 1.
     if isinstance(value, bool) or (isinstance(value, str) and _DECIMAL.fullmatch(value) is None):
         return math.nan
@@ -132,7 +137,7 @@ def _decimal_or_nan(value: object) -> object:
 
 
 class SkuReferenceError(RackproofError):
-    """A baseline of a SKU that cannot be used; the message names the SKU and the mistake."""
+    """Report a SKU's baseline that cannot be used. The message has the SKU and the mistake."""
 
 
 def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
@@ -169,10 +174,10 @@ def judge(
 
     Args:
         measurement: The measurement.
-        reference: The reference; without one, the verdict is ``unproven``.
-        direction: The better direction; None for the measurement's own. If neither states one, both
-            sides are bad.
-        gating: Whether the verdict counts towards the run's.
+        reference: The reference, or None. The verdict without one is ``unproven``.
+        direction: The better direction, or None to use the measurement's. If there is none, both sides
+            are bad.
+        gating: Whether the verdict counts for the run's verdict.
         lacking: The reason why there is no reference.
     """
     verdict, reason = _verdict_and_reason(measurement, reference, direction or measurement.direction, lacking)
@@ -217,7 +222,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
             return Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is below {lowest:.6g}"
     if highest is not None and value > highest:
-        # Equal bounds mean `equals`: too much is then as wrong as too little, in any direction.
+        # Equal bounds come from `equals`. Then too much is as wrong as too little, in any direction.
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
@@ -228,7 +233,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
 def warns_above(better: Direction | None, unit: str) -> bool:
     """Return whether the warning is an upper bound.
 
-    It is one if less is better; without a direction, only for times.
+    It is if less is better. Without a direction, it is for times only.
     """
     return better is Direction.LOWER or (better is None and unit in TIME_UNITS)
 
@@ -236,7 +241,10 @@ def warns_above(better: Direction | None, unit: str) -> bool:
 def _compare_with_warning(
     value: float, shown: str, warning: float | None, above: bool
 ) -> tuple[Verdict, str]:
-    """Compare a value within the hard bounds with the warning, if there is one."""
+    """Return the verdict and reason for a value that is within the hard bounds.
+
+    It may be beyond the warning.
+    """
     if warning is not None:
         if above and value > warning:
             return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
@@ -252,7 +260,7 @@ def _stated_bounds(reference: Reference) -> list[float]:
 
 def _edge(reference: Reference, fraction: float | None) -> float | None:
     """Return the value of a bound, or None if that side is open."""
-    # A fraction of the absolute value, so that -7 % is below a negative reference, too.
+    # The fraction is of the absolute value, so that -7 % is below a negative reference too.
     return None if fraction is None else reference.value + abs(reference.value) * fraction
 
 
@@ -297,18 +305,19 @@ def judge_rule(
     baselines: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> list[Judgement]:
-    """Judge every measurement to which a rule applies.
+    """Judge each measurement that a rule applies to.
 
     Args:
         rule: The rule.
         measurements: All measurements of the run.
-        references: Returns a measurement's references (SKU baseline, accepted history), if any.
-        parameters: The point of the matrix; a bound may use its values.
+        references: A function that returns a measurement's references from the SKU and the accepted
+            history.
+        parameters: The point of the matrix. A bound may use its values.
         require_references: Whether a missing reference gates the verdict.
         source: Name of the rule's file, as the source of its bound.
-        trouble: The reason why references may not have been found; a missing one then gates.
-        baselines: The SKU's baselines that apply to this run; each must have its measurement.
-        busy: The reason why no speed of this run counts; empty if its machine was idle.
+        trouble: The reason why references may be missing. A missing reference then gates.
+        baselines: The SKU's baselines that apply to this run. Each must have a measurement.
+        busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
     """
     used = parameters.get("gpus", 0)
     # A parameter that is not a number, such as `all`, is not a reason to skip the rule.
@@ -317,7 +326,7 @@ def judge_rule(
     matching = _matching_measurements(rule, measurements)
     lacking = _lacking_measurements(rule, matching, baselines)
     if not matching:
-        # A rule without measurements must not pass: the workload may have stopped measuring them.
+        # A rule without measurements does not pass, because the workload may no longer measure them.
         if rule.optional or lacking:
             return lacking
         return [_unproven(rule, "the log holds no such measurement")]
@@ -328,7 +337,7 @@ def judge_rule(
     judgements = lacking
     for measurement in matching:
         if rule.unit and measurement.unit != rule.unit:
-            # An empty reference of the right unit, so that the reason names both units.
+            # This empty reference has the right unit, so that the reason contains both units.
             expected = Reference(value=0, unit=rule.unit, source=source)
             judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
@@ -357,12 +366,14 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
-    """Return the judgement of a speed, unproven where others used the machine meanwhile, or where its
-    samples differ by too much for one number.
+    """Return the judgement of a speed.
+
+    It is unproven if other processes used the machine during the run, or if the samples differ too much
+    to give one number.
     """
-    # It proves nothing either way: the others alone may have slowed it down.
+    # Another process may have caused the slow value, so it does not prove a fault.
     doubt = busy
-    # With the machine to itself, one that is too slow is too slow, however unevenly.
+    # If the machine was idle, a value that is too slow fails even if its samples vary widely.
     if not doubt and judged.verdict is not Verdict.FAIL:
         doubt = spread_doubt(judged.spread, judged.unit)
     return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": doubt}) if doubt else judged
@@ -371,12 +382,11 @@ def _doubted(judged: Judgement, busy: str) -> Judgement:
 def _lacking_measurements(
     rule: JudgeRule, matching: Sequence[Measurement], baselines: Iterable[SkuReference]
 ) -> list[Judgement]:
-    """Return a judgement for each baseline of the SKU that the rule covers but no measurement
-    matches.
+    """Return a judgement for each of the SKU's baselines that the rule covers but no measurement matches.
 
-    If the SKU has a baseline for a format or a size, its hardware has it, so the measurement must
-    not be missing, even if the rule is optional for other hardware. The rules of the processor
-    are left out: a run on GPUs does not measure it, and the rules of GPUs use the same baseline.
+    If the SKU has a baseline for a format or a size, its hardware supports it. The measurement must then
+    exist, even if the rule is optional for other hardware. Rules for processors are left out, because a
+    run on GPUs does not measure processors, and the GPU rules use the same baselines.
     """
     missing = []
     for baseline in baselines:
@@ -390,7 +400,7 @@ def _lacking_measurements(
 
 
 def _meets(baseline: SkuReference, measurement: Measurement) -> bool:
-    """Return whether a baseline is for this measurement; a GPU's is never for a processor."""
+    """Return whether a baseline applies to a measurement. A GPU's baseline never applies to a processor."""
     if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
         return False
     return baseline.labels.items() <= measurement.labels.items()
@@ -404,7 +414,7 @@ def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> b
 
 
 def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Return the measurements that match a rule; they may have more labels than the rule."""
+    """Return the measurements that match a rule. They may have more labels than the rule."""
     return [
         measurement
         for measurement in measurements
@@ -445,7 +455,7 @@ def _impossible(measurement: Measurement, known: Sequence[Reference], better: Di
 
     Args:
         measurement: The measurement.
-        known: Its references; one of 0 or less, as for a count of faults, allows such values.
+        known: Its references. If one is 0 or less, as for a number of faults, such values are possible.
         better: The better direction.
     """
     value, unit = measurement.value, measurement.unit
@@ -471,20 +481,22 @@ def judge_run(
     baselines: Sequence[SkuReference] = (),
     busy: str = "",
 ) -> Outcome:
-    """Judge a run by its logs, the findings from outside them, and every rule.
+    """Judge a run.
+
+    The verdict combines the logs, the findings from other sources, and the rules.
 
     Args:
-        rules: The definition's rules.
-        logs: The parsed logs of the run; without any, it is unproven.
-        findings: The findings from outside the logs (hung, killed, GPU absent, nodes differ).
-        references: Returns the references of a measurement.
+        rules: The rules of the definition.
+        logs: The parsed logs of the run. A run without logs is unproven.
+        findings: The findings that are not from a log, for example a hung job or an absent GPU.
+        references: A function that returns the references of a measurement.
         parameters: The point of the matrix.
         require_references: Whether a missing reference gates the verdict.
         source: Name of the rules' file.
-        trouble: The reason why references may not have been found, or empty.
-        more: Measurements that are not from the logs.
-        baselines: The SKU's baselines that apply to this run; each must have its measurement.
-        busy: The reason why no speed of this run counts; empty if its machine was idle.
+        trouble: The reason why references may be missing, or "".
+        more: The measurements that are not from a log.
+        baselines: The SKU's baselines that apply to this run. Each must have a measurement.
+        busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
     """
     measurements = [*_logged_measurements(logs), *more]
     judgements: list[Judgement] = []
@@ -510,13 +522,13 @@ def judge_run(
         if judgement.verdict is not Verdict.PASS
     ]
     weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
-    # The sort is stable: within one verdict, findings stay before logs and logs before rules.
+    # The sort is stable. Within one verdict, findings remain before logs, and logs before rules.
     ordered = [text for _, text in sorted(reasons, key=lambda pair: weight.index(pair[0]))]
     ordered += _open_questions(judgements)
     return Outcome(
         judgements=tuple(judgements),
         verdict=worst(_all_verdicts(logs, findings, gating)),
-        # Several ranks report the same failure; one sentence about it is enough.
+        # Several ranks may report the same failure. One sentence about it is enough.
         reasons=tuple(dict.fromkeys(ordered)),
     )
 
@@ -528,7 +540,7 @@ def _logged_measurements(logs: Iterable[ParsedLog]) -> list[Measurement]:
 def _all_verdicts(
     logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
 ) -> list[Verdict]:
-    """Return all verdicts of which the run's is the worst; a missing part counts as unproven."""
+    """Return all verdicts that count for the run. A missing part counts as unproven."""
     verdicts = [log.verdict for log in logs] or [Verdict.UNPROVEN]
     verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
     verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
@@ -536,7 +548,7 @@ def _all_verdicts(
 
 
 def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
-    """Return the findings against the run; causes come before their consequences."""
+    """Return the verdicts and texts of the findings against the run, with causes before consequences."""
     every = [*findings, *(finding for log in logs for finding in log.findings)]
     reasons: list[tuple[Verdict, str]] = []
     for finding in sorted(every, key=lambda finding: finding.consequence):
@@ -556,7 +568,7 @@ def _missing_proof_reasons(
 ) -> list[tuple[Verdict, str]]:
     """Return a reason if there is no log, or no judged measurement that gates."""
     if not logs:
-        # A finding with a verdict already gives the cause; the missing log only follows from it.
+        # If a finding has a verdict, it already names the cause of the missing log.
         if any(finding.verdict for finding in findings):
             return []
         return [(Verdict.UNPROVEN, "there is no log")]

@@ -1,6 +1,4 @@
-"""Check variables: those of Rackproof's roles, and those of an inventory that only resemble
-one of them.
-"""
+"""Check the names and values of variables in the inventory and on the command line."""
 
 from __future__ import annotations
 
@@ -67,17 +65,18 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
 """Variables that select the benchmarks of bench.yml."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
-"""Variables whose default in a role, an empty list or a template, means everything."""
+"""Variables that select everything if they are empty. Their default is an empty list or a template."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
-    """A variable of the inventory that no role has; the message gives its name and a similar known name."""
+    """Report a variable that no role has. The message has its name and a similar known name."""
 
 
 class VariableValueError(RackproofError):
-    """A value that is not a number or not within its bounds; the message gives the variable and its
-    bounds.
+    """Report a value that is not a number or is out of bounds.
+
+    The message has the variable and its bounds.
     """
 
 
@@ -101,11 +100,12 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
 
 
 def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
-    """Check that no variable of hosts is one of Rackproof's with a misspelt prefix. No I/O.
+    """Check that no variable of a host has a misspelt prefix of Rackproof. No I/O.
 
-    Such a name has no role's prefix, so it could be an operator's own. It is refused if the prefix
-    is wrong by one letter (by two in a long one) and the rest nearly matches a variable of this
-    role, or if only capitals and underscores differ.
+    Such a name has no role's prefix, so it could be a variable of the site. It is refused in two cases.
+    In the first, the prefix is wrong by one letter (or by two if it is long), and the rest nearly
+    matches a variable of the role. In the second, only capitals and underscores differ from a known
+    variable.
 
     Args:
         given: The names of variables of hosts.
@@ -151,8 +151,8 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
 
 
 _LONG_PREFIX = 8
-"""Prefix length from which two wrong letters are a misspelling; with a short prefix they make
-another word: netbox, netboot."""
+"""Prefixes of at least this length may differ by two letters. For a short prefix, two other letters make
+another word, such as netbox and netboot."""
 
 
 def _edits(one: str, other: str) -> int:
@@ -172,9 +172,9 @@ def _edits(one: str, other: str) -> int:
 
 
 def check_settable(given: Iterable[str], results: Collection[str]) -> None:
-    """Check that no name given with -e is set by the roles during a run. No I/O.
+    """Check that no name given with -e is one that a role sets during a run. No I/O.
 
-    A value given with -e overrides a task's result: a verdict could be given instead of judged.
+    A value given with -e overrides a task's result, so it could replace a verdict.
 
     Args:
         given: The names given with -e.
@@ -192,22 +192,21 @@ def check_settable(given: Iterable[str], results: Collection[str]) -> None:
 
 
 def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
-    """Check names given with -e for misspelt ones without a role's prefix, and for ambiguous
-    selections.
+    """Check names given with -e for spelling mistakes and for ambiguous selections.
 
     Args:
         given: The names given with -e, with their values.
         root: The path of the checkout.
-        role: The role that calls this check: only `bench` reads `suite` and `benchmark`.
+        role: The role that calls this check. Only `bench` reads `suite` and `benchmark`.
 
     Raises:
         UnknownVariableError: A name resembles a variable of Rackproof, and would be ignored.
-        VariableValueError: Both a suite and a benchmark are given, or one of them twice.
+        VariableValueError: Both a suite and a benchmark are given, or one of them is given twice.
     """
     short = set(CHOICES) if role == "bench" else set()
     settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
     known = short | known_variables(root)
-    # A site's own variables easily resemble short names, but rarely long ones.
+    # Short names often resemble a site's own variables. Long names rarely do.
     unknown = {name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*given} - known}
     misspelt = [f"{name} (did you mean {near}?)" for name, near in sorted(unknown.items()) if near]
     if misspelt:
@@ -223,10 +222,10 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
 
 
 def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
-    """Check that no variable given with -e is empty if a value is needed.
+    """Check that no variable given with -e is empty if it needs a value.
 
-    An empty selection would become the default: a whole suite in place of no benchmark, all probes
-    in place of none. The cause is a variable of the operator's own that is not set.
+    An empty selection would become the default, for example a whole suite or all probes. It is usually
+    the result of an unset variable in the operator's command.
 
     Args:
         given: The names given with -e, with their values.
@@ -244,7 +243,11 @@ def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
 
 @functools.cache
 def _never_empty(root: Path) -> frozenset[str]:
-    """Return the selecting variables, and the variables of jobs whose default is not empty."""
+    """Return the variables that must not be empty.
+
+    They are the variables that select something, and the jobs' variables with a default that is not
+    empty.
+    """
     defaults: dict[str, Any] = {}
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         defaults |= _load(path) or {}
@@ -257,7 +260,7 @@ def _never_empty(root: Path) -> frozenset[str]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a value is empty: no text, no entry, or only empty entries."""
+    """Return whether a value is empty. A list of empty entries is empty too."""
     if isinstance(value, Mapping):
         return not value
     if isinstance(value, (list, tuple)):
@@ -271,11 +274,12 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
 
 
 def check_bounds(given: Mapping[str, Any]) -> None:
-    """Check that numeric variables are numbers within their bounds: 0 repeats are not a benchmark. No
-    I/O.
+    """Check that numeric variables are within their bounds. No I/O.
+
+    For example, 0 repeats are not a benchmark.
 
     Args:
-        given: The variables of a host as written; templates are not checked.
+        given: The variables of a host as written. Templates are not checked.
 
     Raises:
         VariableValueError: A value is not a number, or not within its bounds.
@@ -289,13 +293,13 @@ def check_bounds(given: Mapping[str, Any]) -> None:
 
 
 def check_environment(given: Mapping[str, Any]) -> None:
-    """Check that the job's settings contain no secret before they are shown anywhere. No I/O.
+    """Check that variables contain no secret that plans, records or pages would show. No I/O.
 
     Args:
         given: The variables of a host.
 
     Raises:
-        VariableValueError: The settings contain a secret.
+        VariableValueError: A variable contains a secret.
     """
     environment = given.get("bench_environment")
     if isinstance(environment, Mapping):
@@ -322,7 +326,7 @@ def _is_template(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    """Return a number as Ansible reads it, or NaN, which is within no bounds, if it is not a number."""
+    """Return a number as Ansible reads it. Return NaN, which is out of any bounds, if it is not a number."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -344,12 +348,12 @@ def role_prefixes(root: Path) -> tuple[str, ...]:
 def hosts_to_check(
     hosts: Sequence[str], groups: Mapping[str, Iterable[str]], own_files: Collection[str]
 ) -> list[str]:
-    """Return hosts that together have all variable names from group_vars and host_vars. No I/O.
+    """Return enough hosts to find all variable names of group_vars and host_vars. No I/O.
 
     Args:
         hosts: The hosts of the play.
         groups: The hosts of each group.
-        own_files: The hosts with a file of variables of their own.
+        own_files: The hosts that have a file of variables.
     """
     if len(hosts) <= ALL_HOSTS:
         return list(hosts)
@@ -366,7 +370,8 @@ def known_variables(root: Path) -> set[str]:
     names = _settable_variables(root) | _results(root)
     for path in sorted(root.glob("roles/*/vars/*.yml")):
         names |= set(_load(path) or {})
-    # A template reads variables of other hosts by name: slurm.conf has the hardware of each SKU.
+    # A template may read variables of other hosts by name. For example, slurm.conf has the hardware of
+    # each SKU.
     for path in root.glob("roles/*/templates/**/*"):
         if path.is_file():
             names |= set(_WORD.findall(path.read_text()))
@@ -399,14 +404,14 @@ def _results(root: Path) -> frozenset[str]:
 
 
 def _load(path: Path) -> Any:
-    # Use the C reader: several hundred files are read at the start of a playbook.
+    # The C loader is faster. Several hundred files are read at the start of a playbook.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     # Both are safe loaders; one of them is in C.
     return yaml.load(path.read_text(), Loader=loader)  # noqa: S506  # nosec B506
 
 
 def _defined_in(value: Any) -> Iterator[str]:
-    """Yield the names that tasks define: registered, facts, loop variables and vars."""
+    """Yield the names that tasks define with register, facts, loop variables and vars."""
     if isinstance(value, Mapping):
         yield from (str(value[key]) for key in _DEFINING_KEYS if key in value)
         for key in _MAPPING_KEYS:

@@ -1,4 +1,4 @@
-"""Read the last lines of a log, and choose those that may explain why its program ended."""
+"""Read the last lines of a log, and select those that may explain why its program ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit sta
 
 
 def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
-    """Return the last lines of a file, clean; nothing of a file that cannot be read."""
+    """Return the last lines of a file, sanitized. Return nothing if the file cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(path.stat().st_size - _MOST_BYTES, 0))

@@ -1,7 +1,8 @@
-"""Read the plain output of a program: one pattern for each metric, and one for a good end.
+"""Read the plain output of a program.
 
-A definition contains them for a program that logs no events (STREAM, HPL); a format that several
-programs share, or that contradicts itself, needs its own parser in :mod:`rackproof.logs`.
+Rules have one pattern for each metric, and one for a good end. A definition contains them for a program
+that logs no events (STREAM, HPL). A format that several programs share, or that contradicts itself,
+needs its own parser in :mod:`rackproof.logs`.
 """
 
 from __future__ import annotations
@@ -18,22 +19,21 @@ FORMAT = "lines"
 """Name of the format in a definition's `result.format`."""
 MOST_METRICS = 100
 CHARACTERS_READ = (2000, 2000, 500)
-"""Number of a line's characters to read, by the number of open repeats that can match each other's
-text; patterns with more are refused.
+"""Number of characters of a line to read. The index is the number of open repeats that can match the same
+text.
 
-The number of steps for one line is about its length to the power of the number of repeats plus one,
-divided by the factorial of that: 2 million for one repeat, 21 million for two; a third would take
-300 times as many.
+A pattern with more such repeats is refused. The number of steps for a line grows with a power of its
+length: 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
 """
 _MOST_TIMES = 1000
 """Largest number of repetitions that counts as bounded."""
 
 
 def _check_pattern(text: str) -> str:
-    """Return a pattern whose time for any line is limited by a power of the line's length.
+    """Return the pattern if the time to search a line with it is limited.
 
     Raises:
-        ValueError: The text is not a pattern, matches every line, or repeats a repeat or a choice.
+        ValueError: The text is not a pattern, it matches every line, or it repeats a repeat or a choice.
     """
     try:
         tree = parsed_pattern(text)
@@ -57,13 +57,14 @@ def _check_pattern(text: str) -> str:
 
 
 def characters_read(pattern: str) -> int:
-    """Return the number of characters of a line on which a pattern is tried."""
+    """Return how many characters of a line a pattern is tried on."""
     return CHARACTERS_READ[open_repeats(parsed_pattern(pattern))]
 
 
 def _repeats_repeats(parsed: Any, *, inside: bool) -> bool:
-    """Return whether an unbounded repetition contains another one or a choice: both match a text in
-    many ways.
+    """Return whether an unbounded repetition contains another one or a choice.
+
+    Such a pattern can match a text in many ways.
     """
     for kind, value in parsed:
         unbounded = is_repeat(kind) and int(value[1]) > _MOST_TIMES

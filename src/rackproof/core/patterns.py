@@ -1,4 +1,4 @@
-"""Find slow regular expressions among those that an operator writes, so that they are refused. No I/O."""
+"""Find the slow regular expressions that an operator wrote, so that they can be refused. No I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def inner_patterns(value: Any) -> Iterator[Any]:
 
 
 def is_repeat(kind: object) -> bool:
-    """Return whether an element repeats its contents; its value starts with the minimum and the maximum."""
+    """Return whether an element repeats its contents.
+
+    The value of such an element begins with the minimum and the maximum.
+    """
     return str(kind).endswith("REPEAT")
 
 
@@ -43,11 +46,11 @@ _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 
 
 def open_repeats(parsed: Any) -> int:
-    """Return how many unlimited repeats of a pattern can match the same text, at most.
+    """Return the largest number of unlimited repeats in a pattern that can match the same text.
 
-    A search tries all ways to divide a line among them: its steps grow with the line's length to the power of
-    one more. ``\\s+\\d+\\s+`` has one, because the text between the spaces cannot be a space; ``.*a.*`` has
-    two.
+    A search tries all ways to divide a line among these repeats. With n repeats, the number of steps
+    grows with the power n + 1 of the line's length. ``\\s+\\d+\\s+`` has one such repeat, because the
+    text between the spaces cannot be a space. ``.*a.*`` has two.
     """
     parts = list(_flat(parsed, optional=False))
     longest: dict[int, int] = {}
@@ -64,7 +67,7 @@ def open_repeats(parsed: Any) -> int:
 
 
 def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool, bool]]:
-    """Yield, for each element, its characters, whether it repeats openly, and whether it is optional."""
+    """Yield for each element its characters, whether it repeats without limit, and whether it is optional."""
     for kind, value in parsed:
         if is_repeat(kind):
             least, most, inner = value
@@ -81,7 +84,7 @@ def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool
 
 
 def _taken(parsed: Any) -> frozenset[str]:
-    """Return the characters that elements can match; if unknown, more rather than fewer."""
+    """Return the characters that elements can match. If that is unknown, return more rather than fewer."""
     found: frozenset[str] = frozenset()
     for kind, value in parsed:
         inner = list(inner_patterns(value))

@@ -1,6 +1,7 @@
-"""Find logs that lost lines, by the events that every published log of a benchmark contains.
+"""Find logs with missing lines.
 
-The table has the events by benchmark of MLPerf Training. No I/O except for the table.
+A table has the events that all published logs of each MLPerf Training benchmark contain. Reading this
+table is the only I/O.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """A row of the table: the events of all published logs of a benchmark since a date, in one notation.
+    """Describe the events that all published logs of a benchmark contain since a date, in one notation.
 
-    An entry ``A/B`` of ``events`` is required of a log that has B.
+    An entry ``A/B`` of ``events`` means that a log with B must have A.
     """
 
     notation: str
@@ -58,8 +59,9 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the events in every published log of a benchmark from a date; none if no logs are
-    known.
+    """Return the events in all published logs of a benchmark since a date.
+
+    Return none if no logs are known.
 
     Args:
         notation: The format of the log.

@@ -1,8 +1,8 @@
-"""Define the records that all other modules exchange: the only data model.
+"""Define the data model, which all other modules use to exchange records.
 
-All models are frozen and refuse unknown keys, so a damaged record is a validation error, never a
-partly read result. Units: time in seconds, sizes in bytes, times of day in UTC, unless a ``unit``
-states otherwise.
+All models are frozen and refuse unknown keys, so a damaged record causes a validation error and is never
+read in part. Durations are in seconds, sizes in bytes, and times of day in UTC, unless a ``unit`` states
+otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Text = Annotated[str, StringConstraints(max_length=4000)]
 
 
 class Record(BaseModel):
-    """The base class of all records: frozen, and strict about keys."""
+    """Define the base of all records. Records are frozen and refuse unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True
@@ -57,19 +57,22 @@ _ORDER = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of several verdicts; without any, nothing is proven: ``unproven``."""
+    """Return the worst of several verdicts, or ``unproven`` if there are none."""
     return max(verdicts, key=_ORDER.index, default=Verdict.UNPROVEN)
 
 
 class Direction(StrEnum):
-    """The direction in which a measurement is better."""
+    """Define which direction of a measurement is better."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 class Source(Record):
-    """The place where a fact was read: file (as named by the reader), line (from 1) and rank."""
+    """Describe where a fact was read.
+
+    It has the file (as named by the reader), the line (from 1) and the rank.
+    """
 
     file: str | None = None
     line: int | None = Field(default=None, ge=1)
@@ -85,10 +88,11 @@ class Source(Record):
 
 
 class Spread(Record):
-    """The distribution of the samples that a measurement was made of: repetitions, or moments of a run.
+    """Describe the distribution of a measurement's samples, which are repetitions or moments of a run.
 
-    The values have the measurement's unit. Of five samples or more, the lowest and the highest 5 %, at
-    least one each, lie outside of ``low`` and ``high``: a single disturbance is not a spread.
+    The values have the measurement's unit. If there are five samples or more, ``low`` and ``high`` leave
+    out the lowest and the highest 5 % of them, at least one each. A single disturbance therefore does
+    not count as spread.
     """
 
     count: int = Field(ge=1)
@@ -105,20 +109,18 @@ class Spread(Record):
 
     @property
     def factor(self) -> float:
-        """Return how many times as large the high end is as the low one; infinity if the low one is not
-        above 0.
-        """
+        """Return the ratio of the high end to the low end, or infinity if the low end is not above 0."""
         if self.low == self.high:
             return 1.0
         return self.high / self.low if self.low > 0 else math.inf
 
 
 class Measurement(Record):
-    """A named number with unit, direction and origin.
+    """Describe a named number with its unit, direction and origin.
 
-    ``labels`` tell apart several measurements of one name, for instance
-    ``{"gpu": "GPU-…", "size_bytes": "8388608"}``. NaN and infinity are allowed here, so that what was
-    measured can be shown; judging makes them ``unproven`` or ``fail``.
+    ``labels`` distinguish measurements with the same name, for example ``{"gpu": "GPU-…", "size_bytes":
+    "8388608"}``. NaN and infinity are allowed, so that pages can show what was measured. Judging makes
+    them ``unproven`` or ``fail``.
     """
 
     name: Name
@@ -127,7 +129,7 @@ class Measurement(Record):
     direction: Direction | None = None
     labels: dict[str, str] = {}
     spread: Spread | None = None
-    """The spread of its samples, or None if it is one number only."""
+    """The spread of its samples, or None if there is only one number."""
     source: Source = Source()
 
     @property
@@ -137,9 +139,9 @@ class Measurement(Record):
 
 
 class Series(Record):
-    """A curve for the report, thinned to a bounded number of points: loss, throughput, accuracy.
+    """Describe a curve for the report, such as loss or throughput, with a bounded number of points.
 
-    ``x`` is non-decreasing; ``x_unit`` is for instance ``"s"``, ``"step"`` or ``"epoch"``.
+    ``x`` never decreases. ``x_unit`` is, for example, ``"s"``, ``"step"`` or ``"epoch"``.
     """
 
     name: Name
@@ -171,12 +173,12 @@ class Finding(Record):
 
 
 class ParsedLog(Record):
-    """The contents of one log.
+    """Describe the contents of one log.
 
-    ``tags`` are facts the log states about itself (benchmark, seeds, global batch size). They can
-    lie: the system is taken from the run, not from here. ``verdict`` is whether the log shows a run
-    that ended well, not whether it was fast: ``pass``, ``fail`` (it shows a failure) or ``unproven``
-    (cut off, empty, damaged where it matters).
+    ``tags`` are facts that the log states about itself, such as benchmark, seeds and global batch size.
+    They may be wrong, so the system is taken from the run and not from the log. ``verdict`` describes
+    whether the run in the log ended well, not whether it was fast. It is ``pass``, ``fail`` (the log
+    shows a failure) or ``unproven`` (the log is cut off, empty, or damaged in an important part).
     """
 
     format: str
@@ -193,7 +195,7 @@ class ParsedLog(Record):
     verdict: Verdict = Verdict.UNPROVEN
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
-        """Return the first measurement with the name whose labels include the given ones."""
+        """Return the first measurement that has the name and all given labels, or None."""
         for one in self.measurements:
             if one.name == name and labels.items() <= one.labels.items():
                 return one
@@ -201,12 +203,12 @@ class ParsedLog(Record):
 
 
 class Reference(Record):
-    """A value that a measurement is compared with, as in ReFrame, and relative bounds.
+    """Describe a value to compare a measurement with, and bounds relative to it, as in ReFrame.
 
-    ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less); ``None`` leaves that side
-    open. Beyond the bad side is ``fail``; between ``warn`` and the bad side ``degraded``; beyond the
-    good side the number is too good to be true and therefore ``unproven``. ``source`` is where the
-    number comes from.
+    ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less). With ``None``, that side has
+    no bound. A measurement beyond the bound on the bad side is ``fail``, and between ``warn`` and that
+    bound it is ``degraded``. Beyond the bound on the good side it is too good to be true, and therefore
+    ``unproven``. ``source`` is the origin of the number.
     """
 
     value: float
@@ -264,13 +266,13 @@ class Node(Record):
 
     name: Name
     sku: str = ""
-    """The node model, as the variable ``bench_sku`` names it."""
+    """The node's model, which is the value of ``bench_sku``."""
     addresses: tuple[str, ...] = ()
     """The node's network addresses."""
     serial: str = ""
     chassis_serial: str = ""
     hostname: str = ""
-    """The name that the node has for itself: of `localhost` it shows which machine that is."""
+    """The name that the node reports for itself. For `localhost`, it identifies the machine."""
     machine_id: str = ""
     product: str = ""
     cpu: str = ""
@@ -279,27 +281,28 @@ class Node(Record):
     """Bytes of the node's main memory."""
     gpus: tuple[Gpu, ...] = ()
     software: dict[str, str] = {}
-    """OS, kernel, driver, CUDA, cuDNN, NCCL, OFED, MPI, framework, Slurm: name to version."""
+    """The version of each part of the software (OS, kernel, driver, CUDA, cuDNN, NCCL, OFED, MPI,
+    framework, Slurm)."""
     firmware: dict[str, str] = {}
-    """Pieces of firmware: name to version."""
+    """The version of each part of the firmware."""
 
     @property
     def hardware_key(self) -> str:
-        """Return an identity that survives a new hostname: serials, GPU UUIDs, machine id, else the
-        name.
+        """Return an identity that remains the same if the node gets a new hostname.
 
-        The node's own serial number comes first: several nodes may share a chassis.
+        It is the serial number, the UUIDs of the GPUs, the machine id, or else the name. The node's own
+        serial number has precedence over the chassis's, because several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial
         if self.gpus:
             return "+".join(sorted(gpu.uuid for gpu in self.gpus))
-        # A node with neither is never identified by a name that every machine uses for itself.
+        # The machine's hostname is not used, because many machines use the same one.
         return f"machine:{self.machine_id}" if self.machine_id else f"host:{self.name}"
 
 
 KEPT_RECORD = "record"
-"""Format of a file that is not a log: a night's own record, whose digest is stored in its run."""
+"""Format of a night's record, which is not a log. The night's run stores its digest."""
 
 
 class LogFile(Record):
@@ -325,14 +328,15 @@ class Dataset(Record):
 
 
 class MachineMoment(Record):
-    """The state of a machine at the start or the end of a run; a value that the machine does not
-    report is None (null in JSON).
+    """Describe the state of a machine at the start or the end of a run.
+
+    A value that the machine does not report is None.
     """
 
     load: float | None = None
     """Processes that ran or waited to run, averaged over the last minute."""
     pressure: float | None = None
-    """Percentage of the last ten seconds in which a process waited for a processor."""
+    """The percentage of the last ten seconds in which a process waited for a processor."""
     governor: str | None = None
     mhz: float | None = None
     celsius: float | None = None
@@ -341,8 +345,9 @@ class MachineMoment(Record):
 
 
 class MachineUse(Record):
-    """The use of a machine's processors by other processes during a run, as the supervisor of the
-    run's job measured it.
+    """Describe how much other processes used a machine's processors during a run.
+
+    The supervisor of the run's job measured it.
     """
 
     cpus: int
@@ -350,7 +355,7 @@ class MachineUse(Record):
     seconds: float
     """Seconds that were watched."""
     disturbed_s: float
-    """Seconds of windows in which others slowed the run down."""
+    """The total length in seconds of the windows in which others slowed the run down."""
     others_s: float
     """Processor seconds that others used."""
     stolen_s: float
@@ -390,27 +395,28 @@ class Run(Record):
     launcher: str = ""
     nodes: tuple[Node, ...] = ()
     asked_nodes: tuple[str, ...] = ()
-    """The names of the nodes that the run was planned on."""
+    """The names of the nodes in the run's plan."""
     machine_use: dict[str, MachineUse] = {}
-    """The use of each node's processors by others meanwhile; a node whose supervisor reports none
-    is left out.
-    """
+    """The use of each node's processors by other processes. Nodes whose supervisor reports none are not
+    listed."""
     software: dict[str, str] = {}
-    """Versions that the workload itself reports (framework, CUDA, cuDNN, NCCL) beyond the nodes' facts."""
+    """The versions that the workload itself reports (framework, CUDA, cuDNN, NCCL), in addition to the
+    nodes' facts."""
     configuration: str = ""
     dataset: Dataset | None = None
     storage: str = ""
     network: str = ""
     seeds: tuple[int, ...] = ()
     exit_status: int | None = None
-    """The exit status of the job, or None if it is not known."""
+    """The exit status of the job, or None if it is unknown."""
     measurements: tuple[Measurement, ...] = ()
     series: tuple[Series, ...] = ()
     findings: tuple[Finding, ...] = ()
     judgements: tuple[Judgement, ...] = ()
     verdict: Verdict = Verdict.UNPROVEN
     reasons: tuple[str, ...] = ()
-    """The reasons why the verdict is not ``pass``, or the open questions of a pass; most important first."""
+    """The reasons why the verdict is not ``pass``, or the open questions of a pass. The most important
+    is first."""
     logs: tuple[LogFile, ...] = ()
     definition_sha256: str = ""
     """SHA-256 of the benchmark's definition, as it was when the run was planned."""
@@ -430,7 +436,10 @@ def json_schema() -> dict[str, Any]:
     from pydantic_core import core_schema
 
     class WithSpecialNumbers(GenerateJsonSchema):
-        """A schema generator for numbers that JSON lacks: records write NaN and infinity as text."""
+        """Generate a JSON schema for numbers that JSON does not have.
+
+        Records contain NaN and infinity as text.
+        """
 
         def float_schema(self, schema: core_schema.FloatSchema) -> dict[str, Any]:
             return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}

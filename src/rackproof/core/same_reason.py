@@ -1,4 +1,4 @@
-"""Compare the reasons of several nodes: texts that differ by the node's own name are equal. No I/O."""
+"""Compare the reasons of several nodes. Texts that differ only in the node's own name are equal. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rackproof.core.hostlist import compress_hostlist
 
 THE_NODE = "the node"
 _WRAPPINGS = re.compile(r"(?:Task failed: |Failed to connect to the host via ssh: )+")
-# Where ssh names the machine: by the address of the inventory, which is not the node's name there.
+# ssh names the machine by its address in the inventory, which is not its name there.
 _SSH_PLACE = re.compile(
     r"(?<=Could not resolve hostname) \S+(?=:)"
     r"|(?<=connect to host) \S+(?= port)"
@@ -39,7 +39,7 @@ def plain_reason(text: str) -> str:
 
 
 def general_reason(text: str, node: str) -> str:
-    """Return a reason as it reads for any node: its own name becomes ``the node``, ssh's address is left out.
+    """Return a reason without the node's name and address, to compare it with the reasons of other nodes.
 
     Args:
         text: The reason.
@@ -51,10 +51,10 @@ def general_reason(text: str, node: str) -> str:
 
 
 def unreachable_step(text: str) -> str:
-    """Return what to do about a node that ssh does not reach; "" if the reason is none of ssh's."""
+    """Return the operator's next step if ssh cannot reach a node, or "" if the reason is not from ssh."""
     return next((step for words, step in _NEXT_STEPS if words in text), "")
 
 
 def named_nodes(nodes: list[str]) -> str:
-    """Return nodes for the beginning of a line: a name, or folded names and their number."""
+    """Return nodes for the beginning of a line, as one name or as a host list with the number of nodes."""
     return nodes[0] if len(nodes) == 1 else f"{compress_hostlist(nodes)} ({len(nodes)} nodes)"

@@ -1,4 +1,4 @@
-"""Find variables that hold secrets, by name and value: no plan, record or argument may contain them."""
+"""Find variables with secrets by name and value. Plans, records and arguments must not contain them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VALUED_SO = re.compile(
     # A login in a URL.
     r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
-    # A JSON web token, and the prefixes of keys of well-known services.
+    # This matches a JSON web token, and the prefixes of keys of well-known services.
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|sk-|xox[abprs]-)[\w-]{16,}"
@@ -46,17 +46,15 @@ def _is_named_so(name: str) -> bool:
 
 
 def hide_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that is safe to show: old records may contain secrets, which were not
-    refused then.
-    """
+    """Return an environment without its secrets. Old records may contain secrets, which were allowed then."""
     return {**environment, **dict.fromkeys(secret_variables(environment), HIDDEN)}
 
 
 def refuse_secrets(environment: Mapping[str, object]) -> None:
-    """Refuse variables that seem to be secret.
+    """Refuse variables that seem to contain a secret.
 
     Raises:
-        ValueError: There are such variables; the message gives only their names.
+        ValueError: Some variables seem to contain a secret. The message has only their names.
     """
     if names := secret_variables(environment):
         raise ValueError(

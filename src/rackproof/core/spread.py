@@ -1,6 +1,6 @@
-"""Turn the samples of a measurement into its spread. No I/O.
+"""Compute the spread of a measurement's samples. No I/O.
 
-Workloads state the spread of their own samples in the same form (``workloads/common.py``).
+Workloads report the spread of their samples in the same form (``workloads/common.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from rackproof.core.records import Spread
 
 WIDEST_FACTOR = 2.0
-"""A speed of which the high end is more than so many times the low end is not a number. Healthy GPUs of the
-corpus stay below 1.3, a neighbour that takes half of a GPU's time makes 1.8 of it."""
+"""A speed has no single value if the high end of its samples is more than this factor above the low end.
+Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GPU's time, the factor is
+about 1.8."""
 _FEWEST_FOR_TAILS = 5
 _TAIL = 0.05
 
@@ -33,10 +34,10 @@ def spread_of(samples: Iterable[float]) -> Spread | None:
 
 
 def spread_doubt(spread: Spread | None, unit: str) -> str:
-    """Return why a speed with this spread is not a number, or "" if it is one.
+    """Return why a speed with this spread has no single value, or "" if it has one.
 
     Args:
-        spread: The spread of its samples, if it has one.
+        spread: The spread of its samples, or None.
         unit: The unit of the speed.
     """
     if spread is None or spread.factor <= WIDEST_FACTOR:

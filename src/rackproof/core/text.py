@@ -1,7 +1,7 @@
-"""Format text for people: make hostile strings harmless, and show numbers with units.
+"""Format text for people. Make hostile strings harmless, and show numbers with units.
 
-Text from a log passes through :func:`sanitize` before it is shown in a terminal, a page or a file.
-This module imports only the standard library, so that all others may use it.
+Text from a log passes through :func:`sanitize` before a terminal, page or file shows it. This module
+imports only the standard library, so that all other modules can use it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
 
-# Whole escape sequences are removed, not only the ESC byte: the rest of "\x1b[31m" would be noise.
-# Each alternative is limited, so that a hostile string can neither slow the search nor remove the
+# The whole escape sequence is removed, because "[31m" without its ESC byte would remain as noise. Each
+# alternative has a length limit, so that a hostile string can neither slow the search nor remove the
 # text after it.
 _ESCAPE = re.compile(
     # CSI: colours, cursor moves
@@ -47,12 +47,12 @@ def _harmless(character: str, newlines: bool) -> str:
 
 
 def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
-    """Make a text harmless to show: no escape sequences, control, bidi or invisible characters.
+    """Remove escape sequences, and control, bidi and invisible characters from a text.
 
     Args:
         text: The value to show, as ``str(text)``.
-        limit: The largest number of characters returned; a longer text ends with an ellipsis.
-        newlines: Keep line ends (as ``\\n``); otherwise all white space becomes single spaces.
+        limit: The largest number of characters to return. A longer text ends with an ellipsis.
+        newlines: Whether to keep line ends as ``\\n``. Otherwise, all white space becomes single spaces.
     """
     # Cut first, so that a huge hostile text takes no longer than a limited one.
     raw = str(text)[: 8 * limit + 4096]
@@ -66,8 +66,9 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number for reading: about four digits, with thousands separators; ``NaN`` and ``∞``
-    unchanged.
+    """Format a number with about four digits and thousands separators.
+
+    ``NaN`` and ``∞`` remain as they are.
     """
     if value is None:
         return NOTHING
@@ -85,7 +86,7 @@ def _short_decimal(value: float) -> str:
     if size >= 1e15 or 0 < size < 1e-3:
         digits, exponent = f"{value:.3e}".split("e")
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
-    # Zeros are only removed after a decimal point: here they are part of the number.
+    # Here, zeros at the end are part of the number. They are only removed after a decimal point.
     if value == int(value) or size >= 1000:
         return f"{value:,.0f}"
     if size >= 100:
@@ -95,12 +96,12 @@ def _short_decimal(value: float) -> str:
 
 
 def unit_text(unit: str) -> str:
-    """Return a unit as shown, or "" if its name means that there is none."""
+    """Return a unit for display, or "" for a unit that means a plain number."""
     return "" if unit in _PLAIN else sanitize(unit, 40)
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit; bytes become a size, and a number without a unit remains one."""
+    """Format a number with its unit. Bytes become a size. A number without a unit has no unit here either."""
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
     if value is not None:
@@ -116,7 +117,7 @@ _SMALLER = {
 
 
 def _fitting(value: float, unit: str) -> tuple[float, str]:
-    """Return a speed or a time in the unit that fits its size: a processor's 0.0093 TB/s becomes 9.3 GB/s."""
+    """Convert a speed or a time to the unit that suits its size. 0.0093 TB/s becomes 9.3 GB/s."""
     while unit in _SMALLER and 0 < abs(value) < 0.1:
         value, unit = value * 1000, _SMALLER[unit]
     return value, unit
@@ -124,7 +125,7 @@ def _fitting(value: float, unit: str) -> tuple[float, str]:
 
 def size(value: float) -> str:
     """Format a number of bytes with binary units: ``8 MiB``."""
-    # A log may state any number of digits; float() is limited.
+    # A log may have any number of digits, but float() is limited.
     scaled = float(max(min(value, 1e300), -1e300))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(scaled) < 1024 or unit == "PiB":
@@ -159,7 +160,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(when: datetime | None) -> str:
-    """Format a time in UTC: ``2026-11-21 10:35:18 UTC``; a naive time is taken as UTC."""
+    """Format a time in UTC, as in ``2026-11-21 10:35:18 UTC``. A time without a zone is taken as UTC."""
     if when is None:
         return NOTHING
     if when.tzinfo is not None:
@@ -185,6 +186,6 @@ def width(text: str) -> int:
 
 
 def slug(text: str, limit: int = 60) -> str:
-    """Return a text suitable for a file name or an id: letters, digits, ``.``, ``_`` and ``-`` only."""
+    """Return a text for a file name or an id. It has only letters, digits, ``.``, ``_`` and ``-``."""
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return kept.strip("-._")[:limit].rstrip("-._")

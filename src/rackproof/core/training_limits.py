@@ -1,6 +1,4 @@
-"""Limit the speeds that are plausible in a benchmark of MLPerf Training, by a GPU's peak and by
-published results.
-"""
+"""Compute plausible speeds of MLPerf Training benchmarks from GPU peaks and published results."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS = "training_limits.csv", "published_speeds.csv"
 FASTER_THAN_PUBLISHED_GPUS = 1.8
-"""Largest ratio of a run's speed to the fastest published result of its GPUs; a new round was 1.45
-times as fast."""
+"""Largest plausible ratio of a run's speed to the fastest published result on the same GPUs. A new round
+was 1.45 times as fast."""
 FASTER_THAN_FEW_RESULTS = 2.5
-"""The same where one or two results are published: among 697 results of rounds 4.0 to 5.1, taken two by two,
-0.75 % are faster than that by the other one of the same GPU."""
+"""The same ratio for GPUs with one or two published results. In rounds 4.0 to 5.1 (697 results, compared
+in pairs of the same GPU), 0.75 % were faster than this ratio allows."""
 FEW_RESULTS = 2
 MOST_OF_NODE = 72
-"""Largest number of GPUs in a log's node: a whole NVL72; no other has more than 16."""
+"""Largest number of GPUs in a node of a log. An NVL72 counts as one node; other nodes have at most 16."""
 
 
 @lru_cache
@@ -69,12 +67,12 @@ def _peaks(product_name: str) -> list[float]:
 
 @lru_cache
 def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second that a number of GPUs cannot exceed, or None if unknown.
+    """Return the samples per second that GPUs cannot exceed, or None if the limit is unknown.
 
     Args:
         benchmark: The name in MLPerf's rules.
         product_name: The name of the GPUs in a system description or from a driver.
-        gpus: The number of GPUs that work together.
+        gpus: The number of GPUs that train together.
     """
     work, peaks = read_limits()["benchmark"].get(benchmark), _peaks(product_name)
     return max(peaks) * gpus / work if peaks and work and gpus > 0 else None
@@ -82,10 +80,9 @@ def fastest_possible(benchmark: str, product_name: str, gpus: int) -> float | No
 
 @lru_cache
 def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second of the fastest published result on this number of GPUs, or
-    None.
+    """Return the samples per second of the fastest published result on this number of GPUs, or None.
 
-    Args: as of :func:`fastest_possible`.
+    The arguments are as in :func:`fastest_possible`.
     """
     published = _published(benchmark, product_name, gpus)
     if published is None:
@@ -96,16 +93,17 @@ def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | N
 
 def _published(benchmark: str, product_name: str, gpus: int) -> PublishedSpeeds | None:
     for (name, model), published in read_speeds().items():
-        # With fewer GPUs, each is faster: far below the smallest published number there is no evidence.
+        # A GPU is faster if fewer of them train together. Far below the smallest published number, there
+        # is no evidence.
         if name == benchmark and is_model(product_name, model) and 2 * gpus >= min(published.of_gpu):
             return published
     return None
 
 
 def fastest_believable(benchmark: str, product_name: str, gpus: int) -> float | None:
-    """Return the samples per second that a run may have by the published results, None without any.
+    """Return the largest plausible samples per second by the published results, or None without any.
 
-    Args: as of :func:`fastest_possible`.
+    The arguments are as in :func:`fastest_possible`.
     """
     published = _published(benchmark, product_name, gpus)
     fastest = fastest_published(benchmark, product_name, gpus)
@@ -117,18 +115,18 @@ def fastest_believable(benchmark: str, product_name: str, gpus: int) -> float | 
 
 @lru_cache
 def gpus_of_platform(platform: str) -> tuple[str, int] | None:
-    """Return model and number of the GPUs that a log's ``submission_platform`` names, or None.
+    """Return the model and the number of GPUs in a log's ``submission_platform``, or None.
 
-    Its form is ``NODESxSYSTEM``. The name of a system may include the number of GPUs per node
-    (``2xXE9680Lx8B200-SXM-180GB``); if it does not (``18xNVIDIA GB200``), the largest possible
-    number is assumed.
+    Its form is ``NODESxSYSTEM``. The system's name may include the number of GPUs per node
+    (``2xXE9680Lx8B200-SXM-180GB``). If it does not (``18xNVIDIA GB200``), the largest possible number is
+    assumed.
     """
     nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
     models = "|".join(map(re.escape, read_limits()["gpu"]))
     found = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
     if nodes is None or found is None:
         return None
-    # The number before a model at the beginning is that of the nodes: 8xB200.
+    # A number at the beginning is the number of nodes, even directly before the model (8xB200).
     stated = found[1] is not None and found.start() >= nodes.end()
     return found[2], int(nodes[1]) * (int(found[1]) if stated else MOST_OF_NODE)
 
@@ -136,13 +134,13 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
 def impossible_speeds(
     benchmark: str, gpus: tuple[str, int] | None, speeds: Iterable[tuple[str, float | None]]
 ) -> Iterator[str]:
-    """Yield a sentence for each speed that is impossible on the GPUs.
+    """Yield a sentence for each speed that the GPUs cannot reach.
 
     Args:
         benchmark: The name in MLPerf's rules.
         gpus: The name and number of the GPUs, or None if unknown.
-        speeds: The kind of each speed (``states``, or ``trained`` for a whole run), and the samples
-            per second, or None if unknown.
+        speeds: The kind of each speed (``states``, or ``trained`` for a whole run) and its samples per
+            second, or None if unknown.
     """
     if gpus is None:
         return

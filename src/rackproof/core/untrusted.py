@@ -1,7 +1,7 @@
-"""Read raw answers of nodes and files, which may contain anything at any place.
+"""Read raw answers of nodes and files, which may contain anything in any place. No I/O.
 
-Each function returns an empty value if the type is not the expected one: a missing or damaged
-answer is a case for callers to judge, never a crash. No I/O.
+If a value does not have the expected type, the functions return an empty value. Callers judge missing
+and damaged answers; they never crash.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import chain, islice
 from typing import Any
 
 MOST_ENTRIES = 512
-"""Largest number of keys in a mapping, or entries in a list; a rack's largest node has less than
+"""Largest number of keys in a mapping or entries in a list. The largest node of a rack has fewer than
 half as many."""
 MOST_CHARACTERS = 4 << 20
-"""Largest number of characters of a text: modules on nodes return at most this many."""
+"""Largest number of characters of a text. Modules on nodes return at most this number."""
 MOST_DEPTH = 12
 
 _LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")
@@ -28,7 +28,7 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 
 
 def as_float(value: object) -> float | None:
-    """Return the value as a float if it is a finite number; booleans are not numbers."""
+    """Return the value as a float if it is a finite number, or else None. A boolean is not a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -39,17 +39,16 @@ def as_float(value: object) -> float | None:
 
 
 def as_int(value: object) -> int | None:
-    """Return the value if it is an integer; booleans are not integers."""
+    """Return the value if it is an integer, or else None. A boolean is not an integer."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]:
-    """Return a node's answer within the limits for reading, and the positions where the rest was
-    omitted.
+    """Limit the size of a node's answer. Also return the positions of the parts that were left out.
 
     Args:
         value: The node's answer.
-        name: Its position in the answer, keys joined by dots.
+        name: Its position in the answer, as keys joined with dots.
         depth: Its nesting depth.
     """
     if isinstance(value, str):
@@ -70,18 +69,18 @@ def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]
 
 
 def mapping_at(value: object, key: str) -> Mapping[str, Any]:
-    """Return the mapping under a key, or an empty one if there is none."""
+    """Return the mapping under a key, or an empty one."""
     return as_mapping(as_mapping(value).get(key))
 
 
 def list_at(value: object, key: str) -> list[Any]:
-    """Return the list under a key, or an empty one if there is none."""
+    """Return the list under a key, or an empty one."""
     found = as_mapping(value).get(key)
     return found if isinstance(found, list) else []
 
 
 def text_at(value: object, key: str) -> str:
-    """Return the text under a key, or an empty one if there is none."""
+    """Return the text under a key, or ""."""
     found = as_mapping(value).get(key)
     return found if isinstance(found, str) else ""
 
@@ -93,8 +92,9 @@ def stdout_of(tools: object, name: str) -> str:
 
 
 def leading_number(text: str) -> float | None:
-    """Return the number at the beginning of a text: 700 for ``"700.00 W"``; a part of a longer
-    number does not count.
+    """Return the number at the beginning of a text, or None.
+
+    ``"700.00 W"`` gives 700. A part of a longer number does not count.
     """
     found = _LEADING_NUMBER.match(text)
     return float(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Parse logs: turn the bytes of any known format into a :class:`~rackproof.core.records.ParsedLog`.
+"""Parse logs. Turn the bytes of any known format into a :class:`~rackproof.core.records.ParsedLog`.
 
 No content of a log raises an error, and memory does not grow with the length of a log.
 """
@@ -48,8 +48,8 @@ __all__ = [
 
 
 _PARSERS: tuple[type[LogParser], ...] = (
-    # In the order of recognition: a job's log may contain a table of nccl-tests and an XID in
-    # addition to its MLPerf events, and the events show its subject.
+    # This is the order of recognition. A job's log may contain a table of nccl-tests and an XID in
+    # addition to its MLPerf events, and the events show what it is about.
     MlperfInferenceParser,
     MllogParser,
     MlperfHpcParser,
@@ -104,25 +104,25 @@ def parse(
     """Parse one log.
 
     The stream is read once, in blocks of about 256 KiB. With ``auto``, the first block that shows a
-    format decides; earlier blocks, by the same test, contain no line of any format and are only
-    searched for failures. MLPerf events that appear later override a weaker format (in a job that
-    starts with nccl-tests).
+    format decides. Earlier blocks contain no line of any format by the same test, and are only searched
+    for failures. MLPerf events that appear later override a weaker format (in a job that starts with
+    nccl-tests).
 
     Args:
-        stream: The stream, open in binary mode; it need not be seekable.
-        format: A key of :data:`FORMATS`, or ``auto``; ignored if ``lines`` are given.
+        stream: The stream in binary mode. It need not be seekable.
+        format: A key of :data:`FORMATS`, or ``auto``. It is ignored if ``lines`` are given.
         name: The name of the file in findings and measurements.
-        observers: The observers that get every line in the same pass, so that a log with other
-            lines than its format's own is read only once.
-        lines: The rules for reading plain output; with them, no other format is tried.
+        observers: The observers that get every line in the same pass, so that a log with lines of
+            another format is read only once.
+        lines: The rules for plain output. With them, no other format is tried.
         declared: The kernel log lines that an operator has declared harmless.
 
     Returns:
-        Measurements, findings and verdict. No content raises an error: a log that cannot be understood
+        Measurements, findings and verdict. No content raises an error. A log that cannot be understood
         is ``unproven``, with a finding that has the reason.
 
     Raises:
-        ValueError: The format is unknown; the message suggests similar names.
+        ValueError: The format is unknown. The message suggests similar names.
         OSError: The stream cannot be read.
     """
     log = Log(name)
@@ -144,7 +144,7 @@ def parse(
             watching = not isinstance(parser, _STRONG)
             if parser is not None:
                 _find_other_tools(log, parser.format, block)
-        # Done after the choice: a kernel log is read with rules of its own.
+        # Do this after the choice, because a kernel log has its own rules.
         log.scan(block)
         if parser is not None:
             parser.block(block)
@@ -171,7 +171,7 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
 
 
 def _find_other_tools(log: Log, own: str, block: bytes) -> None:
-    """Record output of tools other than the one whose format the log has."""
+    """Record output of tools other than that of the log's format."""
     for name, at in other_tools(block, own).items():
         message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
         log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
@@ -197,7 +197,7 @@ def parse_path(
     observers: Sequence[LineObserver] = (),
     declared: DeclaredLines | None = None,
 ) -> ParsedLog:
-    """Parse a file, compressed or not; findings use its path unless ``name`` is given.
+    """Parse a file, compressed or not. Findings have its path unless ``name`` is given.
 
     The arguments are those of :func:`parse`.
 
@@ -249,8 +249,9 @@ def read_log_file(
     observers: Sequence[LineObserver] = (),
     lines: LineRules | None = None,
 ) -> tuple[ParsedLog, LogFile]:
-    """Return a parsed log and its entry in a run's record. Digest (SHA-256) and size (bytes) of the
-    entry are those of the uncompressed content.
+    """Return a parsed log and its entry in a run's record.
+
+    The entry's digest (SHA-256) and size (bytes) are those of the uncompressed content.
 
     Args:
         path: The path of the log.

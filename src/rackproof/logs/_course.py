@@ -1,8 +1,8 @@
-"""Find gaps in the log of an MLPerf training: starts, stops, evaluations, statistics. No I/O.
+"""Find gaps in the log of an MLPerf training, in starts, stops, evaluations and statistics. No I/O.
 
-A gap is found by comparison with the rest of the log: none of the 12,200 published logs of rounds
-0.5 to 5.1 that pass breaks its own regular pattern. If a submitter's code never logs one half of
-a pair, or lets evaluations overlap, that is not a gap, because the whole log is so.
+A gap is found by comparison with the rest of the log. None of the 12,200 published logs of rounds 0.5 to
+5.1 that pass breaks its own regular pattern. If a submitter's code never logs one half of a pair, or
+lets evaluations overlap, that is not a gap, because the whole log has this pattern.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rackproof.core.published_events import watched_events
 
 KINDS = ("block", "eval", "epoch")
 _NOT_IN_TURN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
-"""Benchmarks that other ranks evaluate during the training, or that are evaluated after it: in
-published logs their evaluations overlap, in any number."""
+"""Benchmarks that other ranks evaluate during the training, or that are evaluated after it. In published
+logs, their evaluations overlap, in any number."""
 _WHOLE = frozenset(
     {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
 )
@@ -31,20 +31,20 @@ _FROM_THE_START = frozenset(
         "rnnt",
     }
 )  # fmt: skip
-"""Benchmarks whose first evaluation comes after one usual interval (published: at most 1.04)."""
+"""Benchmarks whose first evaluation comes after one usual interval (in published logs, at most 1.04)."""
 _FEWEST_SHARE = 0.5
 """Each of the 6,328 published successes of rounds 3.1 to 5.1 has values for at least this share of
 its evaluations."""
 _GAP = 1.75
-"""An interval longer than this many usual ones lacks an evaluation: published logs have at most 1.6
-(llama31_405b, 5.1)."""
+"""An interval that is this many times as long as usual lacks an evaluation. Published logs have at most
+1.6 (llama31_405b, 5.1)."""
 _SYSTEMATIC = 0.6
-"""Share of all pairs above which a pattern is the way in which the submitter's code logs."""
+"""Share of all pairs above which a pattern comes from the submitter's code."""
 _FEWEST_BLOCKS = 4
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
 LineAt = Callable[[int], int]
-"""Function from a position to its line; called only for faults, as counting lines takes time."""
+"""A function from a position to its line. It is called only for faults, because counting lines takes time."""
 Found = tuple[str, int | None]
 """Message and line of a missing part."""
 
@@ -80,7 +80,7 @@ class Pairs:
             self.first_broken = what, line
 
     def has_hole(self, *, strict: bool) -> bool:
-        """Return whether half of a pair is missing, in a log whose pairs are whole otherwise.
+        """Return whether half of a pair is missing in a log whose other pairs are complete.
 
         Args:
             strict: Whether any missing half counts, even if most pairs lack one.
@@ -91,7 +91,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class Extreme:
-    """The lowest or highest evaluation: its position in the current block, and later its line."""
+    """Describe the lowest or highest evaluation by its position in the current block, and later its line."""
 
     value: float
     position: int | None
@@ -100,7 +100,7 @@ class Extreme:
 
 @dataclass(slots=True)
 class Advance:
-    """The progress of the training: the successive values that a log gives under one name."""
+    """Follow the progress of the training, as the successive values under one name."""
 
     first: float | None = None
     last: float | None = None
@@ -141,7 +141,7 @@ class Course:
         self.evaluations = 0
         self.watched = watched_events()
         self.logged: set[str] = set()
-        """Events in the log that, for some benchmark, are in all published logs."""
+        """Events in the log that are in all published logs of some benchmark."""
         self.trained_s = 0.0
         """Seconds that all blocks with a start and a stop took together."""
         self.block_began = 0.0
@@ -171,7 +171,7 @@ class Course:
                 self.of_blocks.append(tuple(here))
 
     def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
-        """Record the training's progress: a ``samples_count``, ``epoch_num`` or ``step_num``."""
+        """Record the training's progress, from a ``samples_count``, ``epoch_num`` or ``step_num``."""
         progress = self.progress.get((name, metric))
         if progress is None and len(self.progress) < 60:
             progress = self.progress[name, metric] = Advance()
@@ -195,11 +195,11 @@ class Course:
                 extreme.line, extreme.position = line_at(extreme.position), None
 
     def missing(self, benchmark: str, platform: str, *, stopped: bool) -> Iterator[Found]:
-        """Yield the signs that a part of the training's log is missing or belongs to another.
+        """Yield the signs that a part of the training's log is missing, or belongs to another training.
 
         Args:
-            benchmark: Its name in MLPerf's rules; special rules apply only to the benchmarks above.
-            platform: Its name in the log; a TPU's host begins a part before the previous one stops.
+            benchmark: Its name in MLPerf's rules. Special rules apply only to the benchmarks above.
+            platform: Its name in the log. A TPU's host begins a part before the previous one stops.
             stopped: Whether the log contains the end of the run.
         """
         if benchmark in ("minigo", "stable_diffusion"):

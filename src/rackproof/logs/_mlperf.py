@@ -1,7 +1,7 @@
-"""Read MLPerf training logs in every notation: turn their events into measurements and findings.
+"""Turn the events of MLPerf training logs into measurements and findings, for every notation.
 
-``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` differ only in how an event is written; the reader
-of each calls :meth:`Events.event` for every event line.
+``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` differ only in how an event is written. Their readers
+call :meth:`Events.event` for every event line.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ NOT_TAGS = frozenset(
 
 
 JUDGED_BY = "judged_by"
-"""Tag of a parsed log: the target that its result was compared with, or the fact that its program
-states its own measurements."""
+"""Tag of a parsed log that states what its result was compared with. This is a target, or the program's
+own measurements."""
 MOST_LOSS = 1e4
-"""Largest plausible loss of an MLPerf benchmark; the largest in a published log is 28.1 (llama31_8b, 5.1)."""
+"""Largest plausible loss of an MLPerf benchmark. The largest in a published log is 28.1 (llama31_8b, 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityTarget:
-    """The quality that a benchmark must reach. ``metric`` names one of several values (``BBOX``), else ""."""
+    """Describe the quality that a benchmark must reach.
+
+    ``metric`` is one of several values (``BBOX``), or "".
+    """
 
     value: float
     at_most: bool = False
@@ -70,8 +73,9 @@ class QualityTarget:
 
     @property
     def highest(self) -> float:
-        """Return the highest possible value: 1 for a fraction, 100 for BLEU in percent, no limit
-        for a loss.
+        """Return the highest possible value.
+
+        It is 1 for a fraction, 100 for BLEU in percent, and infinity for a loss.
         """
         if self.at_most or self.value > 100:
             return inf
@@ -119,15 +123,15 @@ TARGETS: Mapping[str, tuple[QualityTarget, ...]] = {
 }
 """Targets of rounds 0.7 to 6.1 by ``submission_benchmark``, from MLCommons' own rules.
 
-Stable diffusion and minigo are missing: their checkpoints are evaluated later, and any one of them
+Stable diffusion and minigo are missing, because their checkpoints are evaluated later, and any of these
 may be the one that reached the target.
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
 _COCO_IMAGES = frozenset({117_266, 118_287})
-"""Numbers of images in ssd's data before round 2.0; since then it trains on Open Images, and logs
-state images or batches."""
+"""Numbers of images in ssd's data before round 2.0. Later, it trains on Open Images, and logs state
+images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
-"""Benchmarks of round 6.1 whose log must state its own target (``target_accuracy``), as the rules require."""
+"""Benchmarks of round 6.1 whose rules require that the log states its own target (``target_accuracy``)."""
 
 TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
     "ssd": (QualityTarget(0.23),),
@@ -140,7 +144,7 @@ TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
 """Targets of round 0.6 by ``submission_benchmark``."""
 
 _FRACTIONS = frozenset({"minigo", "ncf"})
-"""Benchmarks that have no target above and whose metric, a rate of games won or of hits, is a fraction."""
+"""Benchmarks without a target above whose metric, a rate of games won or of hits, is a fraction."""
 _COUNTS = ("global_batch_size", "train_samples", "eval_samples", "gradient_accumulation_steps")
 _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "eval_samples": {
@@ -176,17 +180,17 @@ _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "unet3d": (168, 168),
     },
 }
-"""Smallest and largest value that any of 25,229 logs of rounds 0.5 to 5.1 states, and the value
-that 6.x's rules require. Values are left out if some submitters state them in batches, as the
-samples trained on (bert), or in another way (gpt3)."""
+"""Smallest and largest value in any of 25,229 logs of rounds 0.5 to 5.1, and the value that the rules of
+6.x require. A value is left out if some submitters state it in batches, as the samples trained on
+(bert), or in another way (gpt3)."""
 _MOST_AMOUNTS = 32
 _PROGRESS = ("samples_count", "epoch_num", "step_num")
-"""Keys in which an evaluation states the training's progress; epochs may be fractions and start at 0."""
+"""Keys with which an evaluation states the training's progress. Epochs may be fractions and start at 0."""
 
 _FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
 """Largest value that a run may state if it trains from the beginning: 0, or 1 for the first epoch."""
 _FROM_CHECKPOINT = frozenset({"gpt3"})
-"""Benchmarks that, by the rules, start their training from a checkpoint's step."""
+"""Benchmarks whose training starts from a checkpoint's step under the rules."""
 
 _STATS = {
     "train_loss": "train_loss",
@@ -196,9 +200,9 @@ _STATS = {
     "throughput": "samples_per_second",
 }
 _PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
-"""Events that start or stop a part of a run: the kind of the part, and whether the event starts it."""
+"""Events that start or stop a part of a run, with the kind of the part and whether the event starts it."""
 _TRAINED = tuple(dict.fromkeys(_STATS.values()))
-"""Curves of the training itself, as opposed to samples of GPUs."""
+"""Curves of the training itself, without samples of GPUs."""
 _SAMPLED = {
     "utilisation": ("gpu_utilisation", "%"),
     "power": ("gpu_power", "W"),
@@ -208,16 +212,16 @@ _SAMPLED = {
     "rate": ("soak_rate", "TFLOP/s"),
     "stalls": ("stalled_steps", ""),
 }
-"""The values of a ``gpu_sample`` of Rackproof's workloads for each GPU: the curve and its unit."""
+"""The curve and the unit of each value in a ``gpu_sample`` of Rackproof's workloads."""
 _SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
     ("gpus", "gpu", _SAMPLED),
     ("links", "interface", {"use": ("link_use", "%")}),
 )
-"""Lists in a ``gpu_sample``: the key of the list, the key that names the device in an entry, and
-the values of an entry."""
+"""Lists in a ``gpu_sample``, with the key of the list, the key of the device in an entry, and the values
+of an entry."""
 _MOST_SAMPLED = 256
 _OTHER_NAMES = {"mask": "maskrcnn", "mask_rcnn": "maskrcnn"}
-"""Other names that some submitters use for a benchmark; under such a name no target would apply."""
+"""Other names of benchmarks that some submitters use. Without this table, no target would apply."""
 _LISTED_METRICS = {"maskrcnn": ("BBOX", "SEGM")}
 """Metrics that some submitters log as one list per evaluation, in the list's order."""
 _OUTCOMES = {"true": "success", "1": "success", "false": "aborted", "0": "aborted"}
@@ -230,41 +234,42 @@ MAX_JSON = 1 << 16
 MAX_GPUS = 4000
 """Maximum length, in characters, of the list of UUIDs of a run's GPUs."""
 CLOCK_SLACK_S = 1.0
-"""Largest difference between the clocks of ranks; an event that is further back was logged by
-another clock or another run."""
+"""Largest difference between the clocks of ranks. An event further back is from another clock or another
+run."""
 FIRST_YEAR = 2018
-"""First year that an event's time may have: the year of MLPerf Training 0.5."""
+"""First year that an event's time may have, which is that of MLPerf Training 0.5."""
 _OTHER_UNITS = {1e3: "s", 1e-3: "µs", 1e-6: "ns"}
 """Units in which a program may log a moment by mistake, by the factor that turns it into milliseconds."""
 SECONDS_OF_A_YEAR = 365.2425 * 86_400
 """Length of an average year in seconds."""
 STEPS_OF_RUN = 1.03
-"""Largest total time of all steps, as a share of the run; in 174 published logs of round 5.1 at most 0.99."""
+"""Largest total time of all steps, as a share of the run. In 174 published logs of round 5.1, it is at
+most 0.99."""
 SHARES_OF_RATE = 0.7, 1.3
-"""Lower and upper limit for a training's actual throughput, as a share of the stated one; in
-published logs it is 0.82 to 1.02."""
+"""Bounds for a training's actual throughput, as a share of the stated one. In published logs, it is 0.82
+to 1.02."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
-"""Benchmarks whose blocks contain only training, no evaluation, and whose evaluations count samples."""
+"""Benchmarks whose blocks contain only training, and whose evaluations count samples."""
 CLOCK_S = 0.5
-"""Tolerance for the millisecond clocks that time many short steps; a difference of a tenth of a
-second proves no contradiction."""
+"""Tolerance for the millisecond clocks that time many short steps. A tenth of a second is no
+contradiction."""
 NOISE_S = 2.0
-"""Tolerance for a busy processor in a training that lasts seconds; no real benchmark is so short."""
+"""Tolerance for a busy processor in a training that lasts seconds. No real benchmark is so short."""
 AFTER_STOP_S = 60.0
-"""Time after run_stop within which other ranks report; in 1,900 logs of rounds 2.1, 4.1 and 5.0 at
+"""Seconds after run_stop in which other ranks report. In 1,900 logs of rounds 2.1, 4.1 and 5.0, it is at
 most 14 s."""
 SEEDS_S = 120.0
-"""Time at the start within which ranks log seeds of their own; in the same logs at most 4 s."""
+"""Seconds from the start in which ranks log their own seeds. In the same logs, it is at most 4 s."""
 EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
-"""Benchmarks whose checkpoints are evaluated after the training; run_stop is then set back to the
+"""Benchmarks whose checkpoints are evaluated after the training. run_stop is then set back to the
 checkpoint that reached the target."""
 _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "run_stop"})
 """Events that a run logs in order of time. Other events come from buffers, seconds later
 (cache_clear of each node, HugeCTR's statistics), and are not used to compute durations."""
 _LOGGED_AFTER_STOP = frozenset({"run_stop", "status", "gpu_state"})
-"""Events that may follow the end of a run: every rank logs its own end, and probes read their GPUs again."""
+"""Events that may follow the end of a run. Every rank logs its own end, and probes read their GPUs again."""
 _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
-"""Events that belong to another run if they appear after the end: no rank of this run still logs them."""
+"""Events after the end that belong to another run. No rank of this run still logs them."""
 
 
 class KeyTwiceError(ValueError):
@@ -295,8 +300,7 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         ValueError: The bytes contain no readable value.
     """
     payload = payload[:MAX_JSON]
-    # Use replacement characters instead of an error: a byte that is not UTF-8, for example in a
-    # file name, does no harm.
+    # Replace undecodable bytes. A byte that is not UTF-8, for example in a file name, does no harm.
     text = clean(payload, MAX_JSON)
     try:
         value, end = _DECODER.raw_decode(text)
@@ -317,15 +321,14 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
 
 
 def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
-    """Return whether a JSON object, or an object within it, has a key twice; decoders keep the last
-    one.
+    """Return whether a JSON object, or an object in it, has a key twice. Decoders keep only the last one.
 
     Args:
         payload: The text of the object.
         entry: The decoder's result.
     """
     keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
-    # Each key has a colon. Nearly every line has no other colons and needs no decoding in Python.
+    # Each key has a colon. Nearly every line has no other colons, and needs no decoding in Python.
     if payload.count(b":") == keys or len(payload) > MAX_JSON:
         return False
     try:
@@ -345,7 +348,7 @@ def _decode_python_literal(text: str) -> object:
         ValueError: The text is not a literal.
     """
     try:
-        # literal_eval evaluates only literals; for an unknown escape in a string it only warns.
+        # literal_eval evaluates only literals. For an unknown escape in a string, it only warns.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text).strip(), mode="eval")
@@ -363,8 +366,9 @@ def _has_key_twice(keys: list[ast.expr | None]) -> bool:
 
 
 def _important_key(key: str, payload: bytes) -> str:
-    """Return the important key of a damaged event, or "" for other events; if the key is lost,
-    search the whole line.
+    """Return the important key of a damaged event, or "".
+
+    If the key is lost, search the whole line.
     """
     for name in IMPORTANT:
         if name == key or (not key and name.encode() in payload):
@@ -373,7 +377,7 @@ def _important_key(key: str, payload: bytes) -> str:
 
 
 def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> Mapping[str, object]:
-    """Return an evaluation's values by metric ("" for an unnamed one); each round nests them differently."""
+    """Return an evaluation's values by metric ("" if unnamed). Each round nests them differently."""
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict | list):  # 0.6 maskrcnn
         value = value["accuracy"]
     if isinstance(value, list | tuple):  # 0.6 maskrcnn on TPUs
@@ -387,8 +391,9 @@ def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> M
 
 
 def _stated_outcome(success: object) -> str | None:
-    """Return the status that a 0.5 log states as ``{"success": true}`` or ``{"success": "true"}``,
-    or None.
+    """Return the status in a 0.5 log, or None.
+
+    The log has ``{"success": true}`` or ``{"success": "true"}``.
     """
     if isinstance(success, str):
         return _OUTCOMES.get(success.strip().lower())
@@ -396,10 +401,9 @@ def _stated_outcome(success: object) -> str | None:
 
 
 def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
-    """Yield the MFU: the ratio of a training's ``model_flops`` to its GPU's peak, if the peak is
-    known.
+    """Yield the MFU, which is a training's ``model_flops`` relative to its GPU's peak, if that is known.
 
-    The program does not state the MFU itself, because the table of peaks is not available on nodes.
+    The program does not state the MFU itself, because nodes do not have the table of peaks.
     """
     labels = measurement.labels
     if measurement.name == "model_flops" and measurement.unit == "TFLOP/s":
@@ -426,7 +430,7 @@ class Events(LogParser):
     first_event_line = 0
     init_start_line = 0
     begun: tuple[str, str, int] | None = None
-    """The event that states that the training started from a trained model: its key, value and line."""
+    """The event that the training started from a trained model, as key, value and line."""
     largest_loss: tuple[float, int] | None = None
     """The first loss above the start of any MLPerf benchmark, and its line."""
     is_steady = False
@@ -461,7 +465,8 @@ class Events(LogParser):
         self._epoch_began: float | None = None
         self.stats: dict[str, tuple[float, int]] = {}
         """Last value of each curve, and its line."""
-        # Values of the current block, still with positions: looking up the line of each would be too slow.
+        # Values of the current block, still with positions, because a look-up of each line would be too
+        # slow.
         self.last_evals: dict[str, tuple[float, int]] = {}
         self.last_epoch: tuple[float, int] | None = None
         self.extra: list[Measurement] = []
@@ -519,8 +524,9 @@ class Events(LogParser):
     # -- taking events ----------------------------------------------------------------------------
 
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
-        """Process one event. ``time`` is in seconds since the epoch; ``position`` is its place in
-        the block.
+        """Process one event.
+
+        ``time`` is in seconds since the epoch, and ``position`` is its place in the block.
         """
         if time is None or not isfinite(time):
             self._event_without_time(key, value, position)
@@ -563,7 +569,10 @@ class Events(LogParser):
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
-        """Follow the clock; with ``counts``, the event counts as logged after run_stop if that has passed."""
+        """Follow the clock.
+
+        With ``counts``, the event counts as logged after run_stop if run_stop has passed.
+        """
         if self.first_time is None:
             self.first_time = self.latest = time
             self.first_event_line = self.log.line_at(position)
@@ -586,13 +595,13 @@ class Events(LogParser):
         )
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
-        """Record an event line that cannot be decoded; it is important if its key is important or lost."""
+        """Record an event line that cannot be decoded. It is important if its key is important or lost."""
         payload = payload[:MAX_JSON]
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
         if key in self.course.watched and key not in _PARTS:
             self.course.logged.add(key)  # the line is there, and its damage has its own finding
-        # This also applies if the rest is damaged: a NaN loss is recognized in any notation.
+        # Do this even if the rest is damaged, so that a NaN loss is recognized in any notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
             message = f"NaN in an event ({key or 'key lost'})"
@@ -609,7 +618,7 @@ class Events(LogParser):
             )
 
     def key_twice(self, payload: bytes, position: int) -> None:
-        """Record an event that has a key twice: it states two values, and either may be the true one."""
+        """Record an event that has a key twice. It has two values, and either may be the true one."""
         line = self.log.line_at(position)
         self.log.find("key_twice", "an event has a key twice", Verdict.UNPROVEN, line=line, excerpt=payload)
         self.unreadable(payload, position, "has a key twice")
@@ -626,7 +635,7 @@ class Events(LogParser):
     def on_init_start(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the earliest start of initialization: every rank logs one."""
+        """Store the earliest start of initialization. Every rank logs one."""
         self.init_start_line = self.init_start_line or self.log.line_at(position)
         self.init_start = time if self.init_start is None else min(self.init_start, time)
 
@@ -681,7 +690,7 @@ class Events(LogParser):
     def on_part(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Follow the parts of a run: blocks, evaluations, epochs."""
+        """Follow the parts of a run, which are blocks, evaluations and epochs."""
         if self.run_stop is not None:
             return  # ranks report their last ones late
         kind, starts = _PARTS[key]
@@ -736,7 +745,7 @@ class Events(LogParser):
         self.log.find("impossible_value", what, Verdict.UNPROVEN, line=line, rank=rank)
 
     def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
-        """Store the value of one metric; of more than twenty metrics only the first twenty."""
+        """Store the value of one metric, up to twenty metrics."""
         if not isfinite(accuracy):
             line, rank = self.place(position)
             self.log.find("nan", f"eval_accuracy is {accuracy}", Verdict.FAIL, line=line, rank=rank)
@@ -744,7 +753,7 @@ class Events(LogParser):
             self._impossible(f"an evaluation of {accuracy:g}: no metric of MLPerf is negative", position)
         else:
             self.course.evaluate(name, accuracy, position)
-        # Metrics of this block are not in `evals` yet; both count towards the limit.
+        # Metrics of this block are not in `evals` yet. Both count towards the limit.
         known = name in self.evals or name in self.last_evals
         if known or len(self.evals.keys() | self.last_evals.keys()) < 20:
             self.last_evals[name] = accuracy, position
@@ -759,8 +768,8 @@ class Events(LogParser):
             self.last_epoch = epoch, position
 
     def on_tracked_stats(self, value: object, time: float, position: int) -> None:
-        """Record loss, step time and throughput: by far the most frequent event."""
-        # The same as pass_time without anything to record, but inlined: four of five events get here.
+        """Record loss, step time and throughput, which is by far the most frequent event."""
+        # This is pass_time without recording, inlined because four of five events get here.
         after_stop = self.after_stop
         if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
             self.pass_time(time, position)
@@ -792,7 +801,7 @@ class Events(LogParser):
             curve.keep(self.at(time) if start is None else time - start, value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
-        """Return a statistic that is not an ordinary float; record an impossible one."""
+        """Return a statistic that is not an ordinary float. Record an impossible one."""
         found = number(raw)
         if found is not None and curve.above < found < curve.below:
             return found
@@ -841,7 +850,7 @@ class Events(LogParser):
     def on_seed(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the first seed as a tag: ranks may have different ones."""
+        """Store the first seed as a tag. Ranks may have different seeds."""
         if value is None:
             return
         self.log.tag("seed", value)
@@ -863,7 +872,7 @@ class Events(LogParser):
     def on_count(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record a number of samples; the batch size turns step times into samples per second."""
+        """Record a number of samples. The batch size turns step times into samples per second."""
         self.log.tag(key, value)
         # A submitter of 1.1 logged its numbers of samples as lists with one element.
         found = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
@@ -904,7 +913,7 @@ class Events(LogParser):
         figure = number(value.get("value"))
         if figure is None:
             raise TypeError("no number")
-        # JSON can only express non-finite numbers as text; any other text is a mistake.
+        # JSON can express a non-finite number only as text. Any other text is a mistake.
         if isinstance(value["value"], str) and isfinite(figure):
             raise TypeError("a number as text")
         labels, spread = value.get("labels") or {}, value.get("spread")
@@ -924,7 +933,8 @@ class Events(LogParser):
         """Record the software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                # The UUIDs of eight GPUs have 327 characters; a shorter limit would cut the last ones.
+                # The UUIDs of eight GPUs have 327 characters. A shorter limit would cut the last ones
+                # off.
                 limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
                 self.log.tag(f"software.{text_of(name)}", one, limit=limit)
 
@@ -939,10 +949,10 @@ class Events(LogParser):
     def on_target(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record a quality target that the log itself states.
+        """Record a quality target in the log.
 
-        ``{"value": 0.99, "at_most": false}`` is judged; a bare number (in NVIDIA's logs) does not
-        state which side is good and is only stored as a tag.
+        ``{"value": 0.99, "at_most": false}`` is judged. A plain number (in NVIDIA's logs) does not state
+        which side is good, so it is only stored as a tag.
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
         found = number(value.get("value") if isinstance(value, dict) else value)
@@ -961,7 +971,10 @@ class Events(LogParser):
     def on_gpu_sample(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record samples of GPUs and links during the run; samples of the start-up would only dilute them."""
+        """Record samples of GPUs and links during the run.
+
+        Samples of the start-up are left out, because they would distort the averages.
+        """
         if self.run_start is None or not isinstance(value, dict):
             return
         # A load that was interrupted and continued states seconds of its own, with the gaps.
@@ -996,7 +1009,7 @@ class Events(LogParser):
     def on_gpu_state(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Find other users of a GPU than the run; a state that contains all evidence becomes a tag."""
+        """Find other uses of the run's GPUs. A state with all evidence becomes a tag."""
         line, rank = self.place(position)
         state = read_gpu_state(value)
         if state is None:
@@ -1063,14 +1076,10 @@ class Events(LogParser):
                 self.log.find("spread_missing", message, Verdict.UNPROVEN, line=one.source.line)
 
     def _forgive_helpers(self) -> None:
-        """Turn srun's messages about a task that ended before the program logged anything into
-        remarks.
+        """Turn srun's messages about a task that ended before the program logged anything into remarks.
 
-        Such a task was not a rank of the training but a helper of the run script, for example one
-        that describes the system.
-
-        It was not a rank of the training, but a helper of the run script: for example one that describes the
-        system.
+        Such a task was not a rank of the training, but a helper of the run script, for example one that
+        describes the system.
         """
         marks = self.log.marks.get("task_failed")
         before = min(self.first_event_line, self.init_start_line)
@@ -1088,7 +1097,7 @@ class Events(LogParser):
             marks.kept = [Mark(marks.last_line, "", None)]
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
-        """Return whether the log proves a run that ended well; add ``time_to_train``."""
+        """Return whether the log proves a run that ended well, and add ``time_to_train``."""
         aborted = self._find_aborted()
         succeeded = self._stopped_well()
         self._find_missing_ends(has_status=succeeded or aborted)
@@ -1112,7 +1121,7 @@ class Events(LogParser):
         return True
 
     def _find_aborted(self) -> bool:
-        """Record the ranks that report a status other than success; return whether there are any."""
+        """Record the ranks that report a status other than success. Return whether there are any."""
         # An empty status proves neither success nor failure.
         bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
         for status, line in bad[:5]:
@@ -1165,7 +1174,7 @@ class Events(LogParser):
         for name, (value, line, rank) in self.evals.items():
             labels = {"metric": name} if name else {}
             measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
-        # A run that did not end successfully cannot pass anyway: its last evaluation proves no quality.
+        # A run that did not end successfully cannot pass, so its last evaluation does not matter.
         stopped = self._stopped_well()
         lost = self._lost_evaluations()
         if lost and stopped:
@@ -1197,7 +1206,7 @@ class Events(LogParser):
             tags[JUDGED_BY] = "measurements"
 
     def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Record evaluations outside the range of the metric or of any run: they prove no quality."""
+        """Record evaluations outside the range of the metric or of any run. They prove no quality."""
         least, highest = 0.0, min((target.highest for target in targets), default=inf)
         if not targets and self.benchmark in _FRACTIONS:
             highest = 1.0
@@ -1214,12 +1223,13 @@ class Events(LogParser):
     def _lost_evaluations(self) -> list[int]:
         """Return the lines of unreadable evaluations that do not come before the last readable one."""
         last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
-        # In the same line, one metric of an evaluation may be readable and another one damaged.
+        # One metric of an evaluation may be readable, and another one in the same line damaged.
         return [line for key, line in self.damaged_important if key == "eval_accuracy" and line >= last_line]
 
     def _valid_targets(self) -> tuple[QualityTarget, ...]:
-        """Return the benchmark's targets; the log's own target counts only if MLPerf has none or
-        requires it.
+        """Return the benchmark's targets.
+
+        The log's own target is used only if MLPerf has none or requires it.
         """
         benchmark, tags = self.benchmark, self.log.tags
         if benchmark in OWN_TARGET_AT_LEAST:
@@ -1264,10 +1274,9 @@ class Events(LogParser):
             self.log.find("no_final_newline", "the log ends in mid-line", line=self.log.lines + 1)
 
     def _remark_on_course(self) -> None:
-        """Record missing parts of the run's course; a run that did not end well lacks its rest
-        anyway.
+        """Record missing parts of the run's course. A run that did not end well lacks its rest anyway.
 
-        This applies only to MLPerf's benchmarks: other trainings may be evaluated in any way.
+        This applies only to MLPerf's benchmarks, because other trainings may be evaluated in any way.
         """
         if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
@@ -1303,9 +1312,7 @@ class Events(LogParser):
             yield SECOND_EVALUATION
 
     def _remark_on_checkpoint(self) -> None:
-        """Find a training that started from a trained model although its benchmark's rules do not
-        allow it.
-        """
+        """Find a training that started from a trained model against its benchmark's rules."""
         if (
             self.begun is not None
             and self.benchmark in self.targets
@@ -1319,7 +1326,7 @@ class Events(LogParser):
             self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_loss(self) -> None:
-        """Record a loss that no MLPerf benchmark has; other trainings may have any loss."""
+        """Record a loss that no MLPerf benchmark has. Other trainings may have any loss."""
         if self.largest_loss is not None and self.benchmark in self.targets:
             loss, line = self.largest_loss
             message = f"a training loss of {loss:g}: {self.benchmark} has none above {MOST_LOSS:g}"
@@ -1329,7 +1336,7 @@ class Events(LogParser):
         behind, key, line = self.course_backwards or (0.0, "", 0)
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
         if behind > CLOCK_SLACK_S and not offline:
-            # Two runs in one file, an adjusted clock or a moved run_stop: no duration can be trusted.
+            # If a file has two runs, an adjusted clock or a moved run_stop, no duration can be trusted.
             self.log.find(
                 "events_out_of_order",
                 f"{key} is {behind:.3f} s earlier than an event before it: the duration is unknown",
@@ -1366,7 +1373,8 @@ class Events(LogParser):
             message = f"{key} after run_stop: the log goes on with another run, or was put together"
             self.log.find("events_after_run_stop", message, Verdict.UNPROVEN, line=line)
         elif self.after_stop:
-            # An earlier event may have a later time: in Intel's dlrm 2.1 logs one event uses another clock.
+            # An earlier event may have a later time. In Intel's dlrm 2.1 logs, one event uses another
+            # clock.
             late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S) and not offline
             self.log.find(
                 "events_after_run_stop",
@@ -1386,7 +1394,7 @@ class Events(LogParser):
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_data(self) -> None:
-        """Find numbers of samples that do not match the data set; the open division may use other data."""
+        """Find numbers of samples that do not match the data set. The open division may use other data."""
         if self.log.tags.get("submission_division") == "open":
             return
         for (key, found), line in self.amounts.items():
@@ -1397,11 +1405,11 @@ class Events(LogParser):
                 self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_stated_target(self) -> None:
-        """Find a stated target below the benchmark's: reaching it does not meet the rules."""
+        """Find a stated target below the benchmark's. Reaching it does not meet the rules."""
         targets = self.targets.get(self.benchmark, ())
         if self.stated_target is None and targets and self.first_block is not None:
-            # All 827 published logs whose blocks state steps, as NVIDIA's code since 5.1 writes
-            # them, state a target.
+            # NVIDIA's code since 5.1 logs steps in blocks. All 827 published logs with such blocks state
+            # a target.
             message = "the log does not state its target, as the code that wrote it does: lines are missing"
             self.log.find("no_target", message, Verdict.UNPROVEN)
         if self.stated_target is None or len(targets) != 1:
@@ -1467,7 +1475,7 @@ class Events(LogParser):
             self.log.find("steps_contradict", message, Verdict.UNPROVEN)
 
     def _compare_with_gpus(self, measurements: list[Measurement]) -> None:
-        """Find a speed that is impossible for the GPUs that the log's own platform names."""
+        """Find a speed that the GPUs of the log's own platform cannot reach."""
         gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
         stated = next((one.value for one in measurements if one.name == "samples_per_second"), None)
         had = (self.run_stop or 0.0) - (self.run_start or inf)
@@ -1479,11 +1487,11 @@ class Events(LogParser):
             )
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:
-        """Add samples per second: as the log states them, else computed from the time of a step."""
+        """Add samples per second, from the log or else from the time of a step."""
         rates, steps = self.curves["samples_per_second"], self.curves["train_step_time"]
         name, unit = "samples_per_second", "samples/s"
         if rates.y:
-            # The first interval includes the warm-up; pauses for evaluations do not move the median.
+            # The first interval includes the warm-up. Pauses for evaluations do not move the median.
             value = statistics.median(rates.y[1:] or rates.y)
             measurements.append(self.measure(name, value, unit, HIGHER, self.stats[name][1]))
         elif steps.y and self.batch_size:

@@ -1,9 +1,9 @@
-"""Provide the shared part of all log parsers: read in blocks, collect within limits, clean hostile
-text.
+"""Provide the shared part of all log parsers.
 
-A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with
-the log. Failures that any format may show (out of memory, traceback, cancelled job) are searched in
-the whole block, because splitting every line would take longer than everything else.
+They read in blocks, collect within limits, and clean hostile text. A log is read once, in blocks of
+about 256 KiB that end at a line end, so memory does not grow with the log. Failures that any format may
+show (out of memory, traceback, cancelled job) are searched in the whole block, because splitting every
+line would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
 BLOCK = 1 << 18
-"""Bytes read at once: small enough to stay in a core's cache while the block is searched a dozen times."""
+"""Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
+dozen times."""
 LONGEST_LINE = 1 << 20
 """Length in bytes from which a line is cut in two."""
 MAX_LINE = 1 << 16
@@ -53,12 +54,13 @@ _NUMBER = re.compile(
 
 
 def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
-    """Return log text that is safe to show: no escape sequences, control or bidi characters;
-    limited length.
+    """Return log text of limited length that is safe to show.
+
+    It has no escape sequences, control or bidi characters.
     """
     text = raw[: limit * 8].decode("utf-8", "replace") if isinstance(raw, bytes) else raw[: limit * 8]
     if len(text) <= limit and text.isascii() and text.isprintable():
-        return text.strip()  # nearly all text; the patterns take twenty times as long
+        return text.strip()  # Nearly all text is like this. The patterns take twenty times as long.
     text = _CONTROL.sub("", _ANSI.sub("", text)).replace("\t", " ").strip()
     # Lone surrogates (from JSON escapes) cannot be encoded as UTF-8.
     text = text.encode("utf-8", "replace").decode("utf-8")
@@ -66,10 +68,10 @@ def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
 
 
 def text_of(value: object, limit: int = MAX_EXCERPT) -> str:
-    """Return a decoded JSON value as cleaned text; never raise, however deeply it is nested."""
+    """Return a decoded JSON value as cleaned text. Never raise an error, however deeply it is nested."""
     try:
         text = value if isinstance(value, str) else str(value)
-    except (RecursionError, ValueError):  # ValueError: integers with thousands of digits
+    except (RecursionError, ValueError):  # ValueError is for integers with thousands of digits.
         text = "…"
     return clean(text, limit)
 
@@ -105,7 +107,7 @@ def rank_of(prefix: bytes) -> int | None:
 
 
 class Curve:
-    """A series of at most ``MAX_POINTS`` points: whenever it is full, every other point is dropped.
+    """Hold at most ``MAX_POINTS`` points of a curve. When it is full, every other point is dropped.
 
     ``x`` is made non-decreasing, and points that are not finite are left out.
     """
@@ -114,7 +116,7 @@ class Curve:
         self.name, self.unit, self.x_unit = name, unit, x_unit
         self.labels: dict[str, str] = {}
         self.above, self.below = 0.0, math.inf
-        """Exclusive limits for the log's values; the parser judges values outside."""
+        """Exclusive limits for the log's values. The parser judges values outside."""
         self.last = math.nan
         self.position: int | None = None
         """Position of the last value in the current block."""
@@ -127,7 +129,7 @@ class Curve:
         self._stride = 1
 
     def add(self, x: float, y: float) -> None:
-        """Add one point; only every stride-th point is stored."""
+        """Add one point. Only every stride-th point is stored."""
         if self.skip:
             self.skip -= 1
             return
@@ -135,7 +137,7 @@ class Curve:
             self.keep(x, y)
 
     def keep(self, x: float, y: float) -> None:
-        """Store one point of finite numbers; the caller has already left points out if needed."""
+        """Store one point of finite numbers. The caller has already left points out if needed."""
         self.skip = self._stride - 1
         xs = self.x
         xs.append(x if not xs or x >= xs[-1] else xs[-1])
@@ -146,7 +148,10 @@ class Curve:
             self.skip = self._stride - 1
 
     def extend(self, x: list[float], y: list[float]) -> None:
-        """Take points, with the outcome of :meth:`add` for each; those of an empty curve are kept at once."""
+        """Add points with the result of :meth:`add` for each.
+
+        If the curve is empty, they are stored at once.
+        """
         in_order = all(map(le, x, islice(x, 1, None))) and all(map(isfinite, chain(x, y)))
         if self.x or len(y) >= MAX_POINTS or self.skip or not in_order:
             for one in zip(x, y, strict=True):
@@ -167,14 +172,14 @@ class Curve:
 
 
 class Steps:
-    """Follows a number that increases by equal steps from line to line: steps, batches, epochs.
+    """Follow a number that increases by equal steps from line to line, such as steps, batches or epochs.
 
-    The first step may be shorter or longer than the others because programs print their first line
+    The first step may be shorter or longer than the others, because programs print their first line
     early.
     """
 
     MOST = 1.75
-    """Size of a step, in usual steps, from which a line must be missing."""
+    """Size of a step, relative to the usual one, from which a line must be missing."""
 
     def __init__(self) -> None:
         self.last: float | None = None
@@ -202,10 +207,10 @@ class Steps:
         return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
 
     def problem(self, of: str) -> tuple[str, int] | None:
-        """Return a description of the fault in the numbers, and its line, or None if there is none.
+        """Return the fault in the numbers and its line, or None.
 
         Args:
-            of: The counted objects, as a plural noun.
+            of: The objects that are counted, as a plural noun.
         """
         if self.back is not None:
             return f"{of} go back, or are printed twice: two runs, or lines that were moved", self.back
@@ -244,7 +249,7 @@ class Mean:
 
 @dataclass(slots=True)
 class Mark:
-    """The place of a failure's text: line, excerpt and rank."""
+    """Describe the place of a failure's text with line, excerpt and rank."""
 
     line: int
     excerpt: str
@@ -261,10 +266,9 @@ class Marks:
 
 
 def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, bytes], list[int]]]:
-    """Return two functions that list the positions of bytes in other bytes: a fast one and a
-    portable one.
+    """Return a fast and a portable function that list the positions of bytes in other bytes.
 
-    The C library's ``memmem`` searches a block at 8 GB/s, ``bytes.find`` at 2 to 3 GB/s.
+    The C library's ``memmem`` searches a block at 8 GB/s, and ``bytes.find`` at 2 to 3 GB/s.
     """
 
     def portable(text: bytes, literal: bytes) -> list[int]:
@@ -307,7 +311,8 @@ _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
 
 TINY_LOSS_SCALE = 1e-4
-"""Smallest sound automatic loss scale; below it gradients overflow at any scale, and training is lost."""
+"""Smallest healthy automatic loss scale. Below it, gradients overflow at any scale, and the training is
+lost."""
 
 
 _LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
@@ -317,12 +322,11 @@ _WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 
 
 class KnownShapes:
-    """Shapes of lines that were already searched for failures: nearly every line of a log resembles
-    an earlier one.
+    """Store shapes of lines that were already searched for failures.
 
-    A shape is a line in lower case with each digit replaced by 0. If a line contains a text, its
-    shape contains the text's shape, so a harmless shape proves its lines harmless. The findings do
-    not depend on this cache.
+    Nearly every line of a log resembles an earlier one. A shape is a line in lower case with each digit
+    replaced by 0. If a line contains a text, its shape contains the text's shape, so a harmless shape
+    proves that its lines are harmless. The findings do not depend on this cache.
     """
 
     MOST_BYTES = 8 << 20
@@ -363,7 +367,7 @@ class KnownShapes:
 
     def _search(self, new: list[bytes]) -> list[bytes]:
         """Return the literals in shapes that are not yet known, and store these shapes."""
-        # Search all of them at once: most blocks have no new suspicious line.
+        # Search all of them at once, because most blocks have no new suspicious line.
         text = b"\n".join(new)
         found = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
         self._size += len(text) + self.BYTES_OF_SHAPE * len(new)
@@ -395,7 +399,10 @@ _KNOWN = KnownShapes(SEARCHED_IN_TEXT)
 
 
 def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
-    """Return position and text of everything that may belong to a failure, in order; and count line feeds."""
+    """Return position and text of everything that may belong to a failure, in order.
+
+    Also count line feeds.
+    """
     literals, newlines = _KNOWN.literals_in(text)
     if not literals:
         return [], newlines
@@ -418,7 +425,7 @@ _BRACE = ord("}")
 
 
 def _end_of_event(piece: bytes, end: int) -> int:
-    """Return the end of an event in its line; text of another rank after it does not belong to it."""
+    """Return the end of an event in its line. Text of another rank after it does not belong to it."""
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
@@ -430,7 +437,7 @@ def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
 
 
 class Log:
-    """The state of one log during reading: size, lines, findings, tags, marks of failure."""
+    """Hold the state of one log during reading, with size, lines, findings, tags and marks of failure."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -445,16 +452,16 @@ class Log:
         self.tags: dict[str, str] = {}
         self.marks: dict[str, Marks] = {}
         self.reads_line: Callable[[bytes], bool] | None = None
-        """Function that returns True if the parser judges a line by its own rules; failure texts in
-        it are ignored."""
+        """A function that returns True if the parser judges a line by its own rules. Failure texts in
+        such a line are ignored."""
         self.marks_are_judged = False
         self.smallest_scale = math.inf
         self.results: list[tuple[int, float, str]] = []
         """The first few ``RESULT`` lines, as (line, seconds, name)."""
         self.pieces: list[bytes] = []
-        """The current block, split at every event token; the first piece precedes all events."""
+        """The current block, split at every event token. The first piece is before all events."""
         self.ends: list[int] = []
-        """End of the event in each piece except the first: a line end or the next token."""
+        """The end of the event in each piece except the first, which is a line end or the next token."""
         self._block = b""
         self._newlines = 0
         self._counted_to = 0
@@ -471,7 +478,7 @@ class Log:
         self._line = self.lines + 1
 
     def end(self) -> None:
-        """Close the block: add its lines and bytes to the totals."""
+        """Close the block, and add its lines and bytes to the totals."""
         block = self._block
         self.lines += self._newlines
         self.size += len(block)
@@ -487,8 +494,8 @@ class Log:
     def line_at(self, position: int) -> int:
         """Return the line number (from 1) of a byte position in the current block.
 
-        Lines are counted from the nearest known position: the last request, or the start or end of
-        the block.
+        Lines are counted from the nearest known position, which is the last request, or the start or end
+        of the block.
         """
         block, known = self._block, self._counted_to
         if position >= known:
@@ -504,7 +511,7 @@ class Log:
         return self._line
 
     def line_text(self, position: int) -> tuple[bytes, bytes]:
-        """Return the line around a position: the text before it and the text after it, both bounded."""
+        """Return the text before and after a position in its line, both of limited length."""
         block = self._block
         start = block.rfind(b"\n", max(0, position - 4096), position) + 1 or max(0, position - 4096)
         end = block.find(b"\n", position, position + 4096)
@@ -522,7 +529,7 @@ class Log:
         rank: int | None = None,
         excerpt: bytes | str = "",
     ) -> None:
-        """Store a finding; only the first few of one code are stored, the rest are counted."""
+        """Store a finding. Only the first few of one code are stored, and the rest are counted."""
         self.counts[code] = self.counts.get(code, 0) + 1
         kept = self.findings.get(code)
         if kept is None:
@@ -544,7 +551,7 @@ class Log:
         )
 
     def tag(self, key: str, value: object, *, limit: int = MAX_EXCERPT) -> None:
-        """Store the first value of a tag; number and length of tags are limited."""
+        """Store the first value of a tag. The number and length of tags are limited."""
         key = clean(key, 100)
         if key and key not in self.tags and len(self.tags) < MAX_TAGS:
             self.tags[key] = text_of(value, limit)
@@ -554,7 +561,7 @@ class Log:
         return Source(file=self.name or None, line=line, rank=rank)
 
     def mark(self, code: str, position: int) -> None:
-        """Record the text of a failure; the parser decides at the end about its meaning."""
+        """Record the text of a failure. The parser decides at the end what it means."""
         marks = self.marks.get(code)
         if marks is None:
             marks = self.marks[code] = Marks()
@@ -568,7 +575,7 @@ class Log:
     def scan(self, block: bytes) -> None:
         """Search the current block for texts of failures that any format may show.
 
-        Events are skipped: they are a third of the bytes, and their parser reads them anyway.
+        Events are skipped. They are a third of the bytes, and their parser reads them anyway.
         """
         pieces = self.pieces
         ends = [
@@ -584,7 +591,7 @@ class Log:
         text_begins = [0, *accumulate(map(len, texts))]
         piece_begins = [0, *accumulate(map(len, pieces))]
         for at, literal in hits:
-            # Take the last piece that begins here: the others are empty.
+            # Use the last piece that begins here, because the others are empty.
             index = bisect_right(text_begins, at) - 1
             skipped = ends[index - 1] if index else 0
             position = piece_begins[index] + index * len(TOKEN) + skipped + at - text_begins[index]
@@ -593,7 +600,8 @@ class Log:
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
         """Check the line around a failure's text, from ``begin`` on, and record it if it is a failure."""
         if literal == _LOSS_SCALE:
-            # Do this before cutting out the line: a run with automatic loss scaling has tens of thousands.
+            # Do this before the line is cut out, because a run with automatic loss scaling has tens of
+            # thousands.
             self._loss_scale(position)
             return
         before, after = self.line_text(position)
@@ -621,7 +629,7 @@ class Log:
         found = _RESULT.match(after)
         if not found or len(self.results) >= 64:
             return
-        # Field positions vary by model; the seconds are the last plain number before the date.
+        # Field positions vary by model. The seconds are the last plain number before the date.
         numbers = [int(one) for one in found[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
         if numbers:
             self.results.append((self.line_at(position), float(numbers[-1]), clean(found[1], 80)))
@@ -632,9 +640,8 @@ class Log:
         """Turn marks into findings.
 
         Args:
-            ended_well_at: The line that proves a good end (a successful ``run_stop``, a printed
-                total), or ``None`` if there is none. Texts that are harmless in that case become
-                remarks.
+            ended_well_at: The line that proves a good end (a successful ``run_stop``, a printed total),
+                or ``None``. Texts that are harmless after a good end become remarks.
             forgiven: The codes that also become remarks if they occur before that line.
         """
         self.marks_are_judged = True
@@ -661,9 +668,10 @@ class Log:
         measurements: list[Measurement],
         curves: list[Curve] | None = None,
     ) -> ParsedLog:
-        """Return the record; its verdict is the worst of ``base`` and all findings."""
+        """Return the record. Its verdict is the worst of ``base`` and all findings."""
         if not self.marks_are_judged:
-            # This parser does not judge its end, so do it here: no format may ignore the text of a failure.
+            # This parser does not judge its end, so do it here. No format may ignore the text of a
+            # failure.
             self.marks_as_findings(self.line_after_last if base is Verdict.PASS else None)
         if self.size == 0:
             self.find("empty", "the log is empty", Verdict.UNPROVEN)
@@ -685,7 +693,7 @@ class Log:
         )
 
     def _counted_findings(self) -> list[Finding]:
-        """Return the findings; the last one of each code states how many more were found."""
+        """Return the findings. The last one of each code states how many more were found."""
         findings: list[Finding] = []
         for code, kept in self.findings.items():
             extra = self.counts[code] - len(kept)
@@ -697,9 +705,9 @@ class Log:
 
 
 class LogParser(ABC):
-    """The base class of parsers: it receives blocks of whole lines and then returns the record.
+    """Define the base of parsers. A parser receives blocks of whole lines, and then returns the record.
 
-    A block arrives after :meth:`Log.begin`, when it has already been searched for failures.
+    Each block comes after :meth:`Log.begin`, when it has already been searched for failures.
     """
 
     format: ClassVar[str]
@@ -719,7 +727,7 @@ class LogParser(ABC):
     def block(self, data: bytes) -> None:
         """Read one block of whole lines."""
         number_of = self.log.lines
-        # `splitlines` would also split at form feeds; bare carriage returns are from progress bars.
+        # `splitlines` would also split at form feeds. Bare carriage returns are from progress bars.
         for raw in data.split(b"\n"):
             number_of += 1
             if not raw:
@@ -775,8 +783,8 @@ class LineObserver(Protocol):
 
         Args:
             number: The line's number, from 1.
-            raw: The bytes of the line without the line feed; of a line longer than about 1 MiB,
-                only the beginning.
+            raw: The bytes of the line without the line feed. If the line is longer than about 1 MiB, it
+                is only the beginning.
         """
 
 
@@ -795,8 +803,8 @@ class LineFeed:
             lines.pop()  # the block ends at a line end
         for raw in lines:
             if self._in_line:
-                # This is the rest of a line that was too long for one block; its beginning was
-                # already passed on.
+                # This is the rest of a line that was too long for one block. Its beginning was already
+                # passed on.
                 self._in_line = False
                 continue
             self._number += 1

@@ -1,10 +1,11 @@
 """Find the lines of a log that report a fault of a GPU, a rank, a node or a file system. No I/O.
 
-Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
-so does the scoring of MLPerf. :mod:`rackproof.logs.kernel_events` reads the kernel's own lines.
+Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`),
+and the scoring of MLPerf does this too. :mod:`rackproof.logs.kernel_events` reads the kernel's own
+lines.
 
-A rule is tried only on lines that contain one of its *triggers*. Triggers are short because a block
-is searched for each of them in turn; one search by `re` with as many alternatives is slower.
+A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because a block is
+searched for each of them in turn. One search by `re` with as many alternatives is slower.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, verdict_of
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
-    # code: message, verdict if the log has no proven good end, verdict of a line before such an end
+    # Each code has a message, the verdict without a proven good end, and the verdict of a line before
+    # such an end.
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
     "traceback": ("a Python traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
@@ -30,7 +32,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
     "job_aborted": ("a program or its launcher aborted the whole job", Verdict.FAIL, Verdict.FAIL),
     "node_failed": ("Slurm lost a node of the job", Verdict.FAIL, Verdict.FAIL),
-    # Short jobs that end well sometimes log it, too: the daemons race (openpmix/prrte#2694).
+    # Short jobs that end well sometimes log this too, because the daemons race (openpmix/prrte#2694).
     "launcher_lost_node": ("the launcher lost a node of the job", Verdict.FAIL, Verdict.UNPROVEN),
     "pmix_error": ("the launcher's processes could not talk to each other", Verdict.FAIL, Verdict.UNPROVEN),
     "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
@@ -57,11 +59,11 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "kernel_fault_mild": ("the kernel reports an error it corrected", Verdict.DEGRADED, Verdict.DEGRADED),
 }
 FAULT_TEXTS = frozenset(MEANING)
-"""Codes of all faults that are found by their text, whatever their verdict."""
+"""Codes of all faults that are found by their text, whatever their verdict is."""
 OF_THE_MACHINE = frozenset(
     {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "xid_reset", "kernel_fault"}
 )
-"""Faults of hardware: their lines count even after a proven good end."""
+"""Faults of hardware. Their lines count even after a proven good end."""
 
 SLURM_CODES = (
     (b"TIME LIMIT", "time_limit"),
@@ -103,15 +105,16 @@ HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
 """Pattern and source of lines that contain the text of a fault but are harmless."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
 
-# TensorFlow's allocator announces retries with these words; the tf_cnn parser reads them itself.
+# TensorFlow's allocator announces retries with these words. The tf_cnn parser reads them itself.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
-# "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf"
+# Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan" and
+# "loss=inf".
 _NAN_WORD = re.compile(
     rb"(?i)loss\w{0,40}(?: function| is| became)?[\s:=(]{0,8}(?:[-+0-9.e]{1,30} ?\()?"
     rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])"
 )
 NO_NUMBERS = (b"nan", b"inf")
-"""Entries of :data:`SEARCHED` that also begin other words: they count only if no letter follows."""
+"""Entries of :data:`SEARCHED` that other words may begin with. They count only if no letter follows."""
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
 """Pattern of the text before a loss of inf that is only the start value of Keras or Lightning."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
@@ -119,7 +122,10 @@ _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|
 
 @dataclass(frozen=True)
 class _Rule:
-    """The lines of a fault: its code, texts of which such a line has one, and their pattern."""
+    """Describe the lines of a fault.
+
+    It has the code, texts of which such a line contains one, and the pattern.
+    """
 
     code: str
     triggers: tuple[bytes, ...]
@@ -194,8 +200,8 @@ _RULES = (
         rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
         rb"errors and row remapping failed",
     ),
-    # Only losses of peers and links. Other warnings are logged when connections close ("Could not
-    # receive type", "Accept failed": in 30 of 2,978 published logs of 4.1 and 5.1), or for features
+    # These are only losses of peers and links. Other warnings are logged when connections close ("Could
+    # not receive type", "Accept failed", in 30 of 2,978 published logs of 4.1 and 5.1), or for features
     # that a machine lacks ("Cannot enable MSCCL++").
     _rule(
         "nccl_peer_lost",
@@ -307,7 +313,7 @@ def _read_kernel(line: bytes) -> str | None:
     event = read_kernel_line(_text(line))
     if event is None or event.kind in _OWN_WORDS:
         return None
-    # Programs use the same words; only lines of the kernel also match this pattern.
+    # Programs use the same words. Only lines of the kernel also match this pattern.
     if event.kind in ("machine_check", "kernel_error", "memory_error") and not _OF_KERNEL.search(line):
         return None
     return _kernel_code(event)
@@ -326,7 +332,7 @@ _NO_FAULT = frozenset(
     b"success notready notsupported peeraccessalreadyenabled peeraccessnotenabled "
     b"hostmemoryalreadyregistered hostmemorynotregistered deinitialized cudartunloading string name".split()
 )
-"""Failed queries that programs survive, and names of library functions (``cudaErrorString``)."""
+"""Failed queries after which programs continue, and names of library functions (``cudaErrorString``)."""
 _NO_MEMORY = frozenset({b"outofmemory", b"memoryallocation"})
 _GPU_FAULTS = frozenset(
     b"illegaladdress launchfailed launchfailure launchtimeout eccuncorrectable eccnotcorrectable unknown "
@@ -410,7 +416,7 @@ def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
 
 _READERS_OF = _readers()
 SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
-"""The lower-case texts that a block is searched for: every line of a fault contains one of them."""
+"""The lower-case texts that a block is searched for. Every line of a fault contains one of them."""
 
 
 @lru_cache(maxsize=512)
@@ -425,7 +431,7 @@ def read_fault(found: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     Seven of ten of these texts in published logs are in lines that are repeated as they are.
     """
     line = before[-200:] + after[:400]
-    # If a line is an error of Slurm's own, no other rule is tried.
+    # If a line is an error from Slurm itself, no other rule is tried.
     slurm = _read_slurm(line) if b": error: " in line else None
     readers = {id(read): read for trigger, read in _READERS_OF[found] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]

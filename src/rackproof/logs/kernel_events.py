@@ -1,8 +1,7 @@
-"""Read lines of a kernel log that report faults: GPUs, switches, memory, processors, PCIe, disks,
-network.
+"""Read lines of a kernel log that report faults. No I/O.
 
-The actions for XIDs follow NVIDIA's catalog of XIDs, except where AWS, gpud, Azure and imbue
-disagree. No I/O.
+The faults are of GPUs, switches, memory, processors, PCIe, disks and network. The actions for XIDs
+follow NVIDIA's catalog of XIDs, except where AWS, gpud, Azure and imbue disagree.
 """
 
 from __future__ import annotations
@@ -44,20 +43,20 @@ ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((8, 46, 48, 62, 64, 95, 109, 110, 136, 140, 143), "reset"),
     **dict.fromkeys((155, 156, 157, 158, 161, 169, 171, 172), "reset"),
     **dict.fromkeys((74, *range(144, 151)), "nvlink"),
-    # XIDs for which NVIDIA's catalog recommends "restart the application" or "ignore".
+    # For these XIDs, NVIDIA's catalog recommends "restart the application" or "ignore".
     **dict.fromkeys((11, 13, 14, 25, 31, 32, *range(37, 42), 43, 44, 45, 60, 63), "watch"),
     **dict.fromkeys((*range(66, 73), 75, 76, 77, 80, *range(82, 87), 88, 89, *range(92, 95)), "watch"),
     **dict.fromkeys((*range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153), "watch"),
     **dict.fromkeys((159, 160, 162, 163, 164), "watch"),
 }
-"""Action for each XID. The sources list 79 under isolate and reboot; the reboot comes first."""
+"""Action for each XID. The sources list 79 under both isolate and reboot. The reboot comes first."""
 
 _RECOVERY_ACTION_CHANGED = 154
 _RECOVERY = {"none": "watch", "reboot": "reboot", "reset": "reset", "drain": "reset"}
-"""Action for each word in the recovery action that XID 154 announces; the first match counts."""
+"""Action for each word in the recovery action that XID 154 announces. The first match is used."""
 
 _ADDRESS = r"\((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: [^()\n]{1,60})?\)"
-"""Pattern of a bus address; for a divided GPU, the instances follow: ``PCI:0000:07:00 GPU-I:02``."""
+"""Pattern of a bus address. For a divided GPU, the instances follow, as in ``PCI:0000:07:00 GPU-I:02``."""
 _XID = re.compile(rf"NVRM: Xid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _SXID = re.compile(rf"SXid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
 _DETAIL = re.compile(r"Severity \d|Data \{")
@@ -96,13 +95,14 @@ _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
-    # The driver's messages about a GPU that does not answer or must be reset; the GPU survives others.
+    # These are the driver's messages about a GPU that does not answer or must be reset. The GPU survives
+    # others.
     (
         "gpu_driver_error",
         Verdict.FAIL,
         r"NVRM: .{0,200}NV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|ECC_ERROR|GPU_IN_FULLCHIP_RESET)|"
         r"NVRM: .{0,200}(?:GSP Timeout|Timeout (?:after|waiting) .{0,40}RPC)|NVRM: API mismatch|"
-        # Discovery of NVLinks that does not finish: nvidia-smi hangs from then on.
+        # The discovery of NVLinks does not finish. nvidia-smi hangs from then on.
         r"NVRM: knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
         r"NVRM: .{0,100}Memory Subsystem Error detected|"
         r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
@@ -121,7 +121,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
-    # AMD's driver: kernels of a program that hit a missing page, a ring that does not advance, memory.
+    # AMD's driver reports programs that hit a missing page, a ring that does not advance, or memory
+    # faults.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -132,7 +133,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
-    # A device that accessed memory that is not its own; a slot that is too narrow for a fast card.
+    # A device accessed memory that is not its own, or a slot is too narrow for a fast card.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
     (
         "pcie_error",
@@ -152,8 +153,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         "network_card_error",
         Verdict.UNPROVEN,
         r"mlx5_core .{0,160}(?:firmware internal error|leak of a command resource)|"
-        # A failed transfer: the program at its other end was killed, or a port, a cable or the card
-        # is faulty.
+        # A transfer failed. The program at its other end was killed, or a port, a cable or the card is
+        # faulty.
         r"\bmlx[45]_\w{1,10}\b.{0,160}(?:\bdump_cqe\b|\bCQ error on CQN|[Ee]rror [Cc][Qq][Ee]\b)|"
         r"\bdump error cqe\b|\bmlx[45]_\w{0,20}handle_error_cqe\b|"
         r"NETDEV WATCHDOG: .{0,100}timed out",
@@ -178,7 +179,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         # Disk controllers whose firmware has stopped.
         r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
     ),
-    # A server on another machine, which may have recovered: another check tests whether the mount works.
+    # The server is on another machine, and may have recovered. Another check tests whether the mount
+    # works.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
     ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),
     ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
@@ -192,7 +194,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ),
     ("kernel_error", Verdict.UNPROVEN, r"soft lockup - CPU|\brcu\w*:? .{0,60}detected .{0,20}stall"),
     ("task_hung", Verdict.DEGRADED, r"blocked for more than \d{1,9} seconds"),
-    # In its own control group, a program only harms itself: "Memory cgroup out of memory".
+    # In its own control group, a program only harms itself ("Memory cgroup out of memory").
     ("out_of_memory", Verdict.DEGRADED, r"\bOut of memory: Kill"),
     ("program_crashed", Verdict.UNPROVEN, r"\bnv-fabricmanag\w*\[\d{1,10}\]: segfault at"),
     (
@@ -203,7 +205,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("cpu_throttled", Verdict.UNPROVEN, r"critical temperature reached"),
     ("cpu_throttled", Verdict.DEGRADED, r"temperature(?:/speed)? above threshold, cpu clock throttled"),
 )
-"""Kind, verdict and pattern of lines without a number or part to read; the first match counts."""
+"""Kind, verdict and pattern of lines without a number or part to read. The first match is used."""
 _FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)
 _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
 
@@ -259,25 +261,25 @@ FAULT_WORDS = (
     "corrupt",
     "nv_mem",
 )
-"""Lower-case words, one of which is in every line that a reader below accepts, so that others are
-skipped quickly.
+"""Lower-case words, one of which is in every line that a reader below accepts. Other lines are skipped
+quickly.
 
-Searching them one after another takes a twelfth of the time of one pattern with all of them.
+Searching the words one after another takes a twelfth of the time of one pattern with all of them.
 """
 
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """The event that a line of a kernel log reports.
+    """Describe the event in a line of a kernel log.
 
     Attributes:
-        kind: The affected part; ``damaged_line`` means a damaged line about an XID.
-        verdict: The severity. A line that is only partly readable is unproven; a line that is
-            declared harmless has no verdict.
-        bus_id: The bus address as written in the line; empty without one.
-        code: The number of an XID or SXid, None for other kinds.
-        action: The action that an XID requires: watch, reset, reboot, isolate or unknown; empty for
-            other kinds.
+        kind: The affected part. ``damaged_line`` means a damaged line about an XID.
+        verdict: The severity. A partly readable line is unproven. A line that is declared harmless has
+            no verdict.
+        bus_id: The bus address as written in the line, or "".
+        code: The number of an XID or SXid, or None for other kinds.
+        action: The action that an XID requires, which is watch, reset, reboot, isolate or unknown. Empty
+            for other kinds.
         text: The message in the line.
     """
 
@@ -295,13 +297,12 @@ class KernelEvent:
 
 
 def requested_action(xid: int, text: str) -> str:
-    """Return the action that an XID requires: watch, reset, reboot or isolate; ``unknown`` if not known."""
+    """Return the action that an XID requires, which is watch, reset, reboot, isolate, or ``unknown``."""
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
     if xid == _RECOVERY_ACTION_CHANGED:
-        # The driver itself names the action: "... changed from 0x0 (None) to 0x1 (GPU Reset
-        # Required)".
+        # The driver itself states the action: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
         before, changed, changed_to = text.lower().rpartition(" to ")
         wanted = (action for word, action in _RECOVERY.items() if word in changed_to)
         return next(wanted, "unknown") if changed and before else "unknown"
@@ -309,8 +310,9 @@ def requested_action(xid: int, text: str) -> str:
 
 
 def verdict_of(xid: int, text: str) -> Verdict:
-    """Return the severity of an XID: reset or a stronger action fails, watch degrades, unknown is
-    unproven.
+    """Return the severity of an XID.
+
+    Reset or a stronger action fails, watch degrades, and an unknown action is unproven.
     """
     action = requested_action(xid, text)
     if action == "watch":
@@ -319,7 +321,7 @@ def verdict_of(xid: int, text: str) -> Verdict:
 
 
 def read_kernel_line(line: str) -> KernelEvent | None:
-    """Return the hardware fault that a line reports, or None if it reports none.
+    """Return the hardware fault in a line, or None.
 
     Args:
         line: One line of ``dmesg`` or ``journalctl``, with or without time and hostname.
@@ -335,7 +337,10 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether another line states its severity: an SXid's registers, the start of a memory error."""
+    """Return whether another line states its severity.
+
+    Examples are an SXid's registers, and the start of a memory error.
+    """
     found = _SXID.search(line)
     return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
 
@@ -343,12 +348,12 @@ def is_detail(line: str) -> bool:
 def read_unknown_line(
     line: str, level_is_error: bool | None, declared: DeclaredLines | None = None
 ) -> KernelEvent | None:
-    """Return the event of a line that no rule reads, if it is an error not known to be harmless.
+    """Return the event of a line that no rule reads, if it is an error that is not known to be harmless.
 
     Args:
         line: A line that :func:`read_kernel_line` does not recognize.
         level_is_error: Whether its level is error or worse, or None if levels are unknown.
-        declared: The operator's harmless lines.
+        declared: The lines that the operator declared harmless.
     """
     message = unknown_error(line, level_is_error)
     if message is None:
@@ -380,7 +385,8 @@ def _read_sxid(line: str) -> KernelEvent | None:
         return None
     text = sanitize(found[3] or "", 300)
     if _DETAIL.match(text):
-        # Registers of an event whose first line states its severity; alone they prove nothing.
+        # These registers belong to an event whose first line states its severity. Alone, they prove
+        # nothing.
         return KernelEvent("sxid", Verdict.UNPROVEN, found[1], int(found[2]), text=text)
     # Only "Non-fatal" at the start of the driver's message makes an SXid harmless.
     verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
@@ -447,7 +453,8 @@ def _read_pcie_error(line: str) -> KernelEvent | None:
 def _pcie_verdict(text: str) -> Verdict:
     if _PCIE_LOST.search(text):
         return Verdict.FAIL
-    # A transaction was lost and the link continues: a fault, or a request that the device does not support.
+    # A transaction was lost and the link continues. This is a fault, or a request that the device does
+    # not support.
     return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
 
 
@@ -463,7 +470,7 @@ def _read_other_fault(line: str) -> KernelEvent | None:
 _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_xid,
     _read_sxid,
-    # These follow the two readers of such lines: any other line is damaged.
+    # These come after the two readers of such lines, so any other line is damaged.
     _read_unreadable_xid,
     _read_lost_gpu,
     _read_failed_init,

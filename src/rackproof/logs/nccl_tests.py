@@ -1,12 +1,12 @@
-"""Read the output of nccl-tests: tables on standard output (old and new columns) and the JSON of
-``-J``.
+"""Read the output of nccl-tests.
 
-A ``#wrong`` other than 0 means corrupted data and fails, whatever the speed. ``N/A`` means that
-nothing was checked; then there is no ``wrong_values`` measurement. Before 2.13 the column was
-``error``, the largest deviation, which rounding makes slightly more than 0 (``5e-07``).
+It has tables on standard output (old and new columns), or the JSON of ``-J``. A ``#wrong`` other than 0
+means corrupted data and fails, whatever the speed is. ``N/A`` means that nothing was checked, and then
+there is no ``wrong_values`` measurement. Before 2.13, the column was ``error``, the largest deviation,
+which rounding makes slightly more than 0 (``5e-07``).
 
-A file may contain several tables, from several collectives, and from several processes whose lines
-a launcher has labelled.
+A file may contain several tables, from several collectives, and from several processes whose lines a
+launcher has labelled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLLECTIVES = (
 )
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _NOT_REDUCING = frozenset({"all_gather", "alltoall", "alltoallv", "broadcast", "gather", "scatter"})
-"""Collectives for which no version prints a reduction; for sendrecv and hypercube some versions do."""
+"""Collectives for which no version prints a reduction. For sendrecv and hypercube, some versions do."""
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _SHARED = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
 """Collectives for which busbw is algbw times (n - 1)/n."""
@@ -49,7 +49,7 @@ _WHOLE = frozenset({"broadcast", "reduce", "sendrecv"})
 """Collectives for which busbw equals algbw."""
 _PROGRAM = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(COLLECTIVES) + r")_perf")
 _STARTING = re.compile(r"^# Collective test starting: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
-# In file names, the name of a collective is written in many ways.
+# File names contain the name of a collective in many forms.
 _IN_NAME = re.compile(
     r"(?<![a-z0-9])(?:nccl[-_. ]?)?(?:"
     r"(?P<all_reduce>all[-_. ]?reduce)|(?P<all_gather>all[-_. ]?gather)|"
@@ -73,7 +73,7 @@ _DEVICE = re.compile(
 _LARGE = 1 << 20
 """Message size in bytes from which the bandwidth must be printed as more than 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
-"""Tolerance for the ratio of busbw to algbw: both are rounded to two digits."""
+"""Tolerance for the ratio of busbw to algbw. Both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
@@ -81,8 +81,8 @@ _VALIDATION = re.compile(r"\bvalidation: (\d{1,9})\b")
 _FASTEST_GB_S = 10_000.0
 """Upper limit for plausible bandwidths of any collective between any GPUs."""
 _LINK_SHARE = 1.5
-"""Upper limit for an all-reduce, as a share of its link's bandwidth: with switches that reduce
-(NVLS), up to 1.1 was observed."""
+"""Upper limit for an all-reduce, as a share of its link's bandwidth. With switches that reduce (NVLS),
+up to 1.1 was measured."""
 _BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16"), 2),
@@ -97,7 +97,7 @@ _MOST_RANKS_OF_NODE = 16
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-"""Deviation between two ranks that programs with a column ``error`` allow; integers may not deviate."""
+"""Deviation between two ranks that programs with a column ``error`` allow. Integers must not deviate."""
 _MANY_RANKS = 4096
 MAX_STREAMS = 4096
 _HEAD = re.compile(
@@ -109,7 +109,7 @@ _HEAD = re.compile(
 
 @dataclass(slots=True, eq=False)
 class BandwidthTable:
-    """Facts of one table, from which its collective is identified."""
+    """Hold the facts of one table that identify its collective."""
 
     program: str = ""
     """Collective that was stated for exactly this table."""
@@ -140,7 +140,7 @@ class BandwidthTable:
     figures: Figures = field(default_factory=Figures)
     checked: set[str] = field(default_factory=set)
     unchecked: set[str] = field(default_factory=set)
-    """Places (in and out of place) whose values were checked, and places whose values were not."""
+    """Places (in and out of place) whose values were not checked."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
         """Record the facts of one row that identify the collective."""
@@ -155,8 +155,9 @@ class BandwidthTable:
             self.ratios = min(lowest, busbw / algbw), max(highest, busbw / algbw)
 
     def contradicts(self, name: str) -> bool:
-        """Return whether the busbw of a row differs from the collective's value for its algbw; no
-        collective more than doubles it.
+        """Return whether the busbw of a row contradicts a collective for its algbw.
+
+        No collective more than doubles it.
         """
         factor = _factor(name, self.ranks)
         lowest, highest = self.ratios
@@ -174,8 +175,9 @@ class BandwidthTable:
         return not (factor and self.ratio) or math.isclose(self.ratio, factor, rel_tol=_RATIO_TOLERANCE)
 
     def collective(self, in_name: tuple[str, ...]) -> str:
-        """Return the collective's name: as stated, else from the file's name, else from columns and
-        busbw/algbw.
+        """Return the collective's name.
+
+        It is the stated one, or else from the file's name, or else from columns and busbw/algbw.
         """
         if self.program:
             return self.program
@@ -186,8 +188,8 @@ class BandwidthTable:
         return "collective"
 
     def _reductions(self) -> list[str]:
-        """Return the reductions that the columns allow; none where busbw/algbw identifies no collective."""
-        # Only for a reduction: each factor is shared by several of the other collectives.
+        """Return the reductions that the columns allow, or none if busbw/algbw identifies no collective."""
+        # This is only for a reduction. Other factors are shared by several collectives.
         if not (self.ranks > 1 and self.ratio and self.reduces):
             return []
         return sorted(_REDUCING if self.with_root else _REDUCING - {"reduce"})
@@ -206,7 +208,7 @@ def _factor(name: str, ranks: int) -> float:
 
 def collectives_in(name: str) -> tuple[str, ...]:
     """Return the collectives in a file's name, without its folders (``nccl_allreduce.log``)."""
-    # A capital letter starts a word: ncclAllReduce.
+    # A capital letter starts a word, as in ncclAllReduce.
     base = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", PurePosixPath(name).name[-255:]).lower()
     return tuple(dict.fromkeys(str(found.lastgroup) for found in _IN_NAME.finditer(base)))
 
@@ -224,9 +226,8 @@ class LabelledLines:
     open: int = 0
     """Number of tables that have started but not ended."""
     without_average: int = 0
-    """Number of tables that have ended without their average yet; only its line states that it was
-    too low.
-    """
+    """Number of ended tables without an average so far. Only the line of the average states that it was
+    too low."""
     least_bytes: int = 0
     most_bytes: int = 0
     """The smallest and the largest requested size."""
@@ -268,7 +269,7 @@ class NcclTestsParser(LogParser):
         self.started = False
         self.streams: dict[str, LabelledLines] = {}
         self.named: tuple[str, ...] = ()
-        """Collectives that a command outside of a table names."""
+        """Collectives in commands outside a table."""
         self.named_is_new = False
         self.named_after_table = False
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
@@ -280,7 +281,7 @@ class NcclTestsParser(LogParser):
         self.average_line = 0
         """Last line that states an average."""
         self.rank: int | None = None
-        """Rank whose line is being read, if a launcher labels the lines."""
+        """The rank of the current line, if a launcher labels the lines."""
 
     def block(self, data: bytes) -> None:
         """Read a table, or collect the document."""
@@ -319,7 +320,7 @@ class NcclTestsParser(LogParser):
         return self.streams.setdefault(label, LabelledLines())
 
     def _words(self, at: int, text: str, stream: LabelledLines) -> None:
-        """Read a line outside a table: a command or an error."""
+        """Read a line outside a table, which is a command or an error."""
         if not stream.open and (names := dict.fromkeys(_PROGRAM.findall(text))):
             self.named, self.named_is_new = tuple(names), True
             self.named_after_table = self.tables > 0
@@ -383,7 +384,7 @@ class NcclTestsParser(LogParser):
             )
 
     def _judge_last_size(self, at: int, stream: LabelledLines, table: BandwidthTable) -> None:
-        """Record a table that ends before the largest requested size; sizes are rounded down slightly."""
+        """Record a table that ends before the largest requested size. Sizes are rounded down slightly."""
         if stream.factor > 1 and 0 < table.largest * stream.factor <= 0.9 * stream.most_bytes:
             message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were requested"
             self.log.find("cut_off", message, Verdict.UNPROVEN, line=at)
@@ -437,7 +438,7 @@ class NcclTestsParser(LogParser):
         self.log.tag("device", device[7])
 
     def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
-        """Read a fact from a comment; return whether it states one."""
+        """Read a fact from a comment. Return whether it has one."""
         if average := _AVERAGE.match(text):
             self._take_average(at, text, stream, average)
         elif device := _DEVICE.match(text):
@@ -461,7 +462,10 @@ class NcclTestsParser(LogParser):
         self.log.find("below_minimum", message, Verdict.FAIL, line=at, excerpt=text)
 
     def row(self, at: int, text: str, table: BandwidthTable) -> None:
-        """Read one row: size, count, type, [redop], [root], then time, algbw, busbw, #wrong twice."""
+        """Read one row.
+
+        It has size, count, type, [redop], [root], and then time, algbw, busbw, #wrong twice.
+        """
         words = text.split()
         redop, root, figures = _split_row(words[3:], with_root=table.with_root)
         # With times per iteration, each place has four additional columns.
@@ -505,7 +509,7 @@ class NcclTestsParser(LogParser):
         self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
         (table.unchecked if wrong is None else table.checked).add(labels["place"])
         for name, value in (("busbw", busbw), ("algbw", algbw)):
-            # A large message whose bandwidth is printed as 0.00 was not moved.
+            # A bandwidth of 0.00 for a large message means that it was not moved.
             nothing = value == 0 and size.isdigit() and int(size) >= _LARGE
             if not math.isfinite(value) or value < 0 or nothing:
                 message = f"{name} is {value:.2f} at {size} bytes"
@@ -514,7 +518,7 @@ class NcclTestsParser(LogParser):
                 else:
                     self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
             if len(self.rows) < 8000:
-                # Renamed at the end, when the collective is known.
+                # It is renamed at the end, when the collective is known.
                 measurement = self.measure(name, value, "GB/s", Direction.HIGHER, at, self.rank, labels)
                 self.rows.append((table, measurement))
 
@@ -533,7 +537,7 @@ class NcclTestsParser(LogParser):
     # -- the document -----------------------------------------------------------------------------
 
     def read_document(self, document: bytearray) -> bool:
-        """Read the JSON of ``-J``; return whether it is complete."""
+        """Read the JSON of ``-J``. Return whether it is complete."""
         log = self.log
         if len(document) > MAX_JSON:
             log.find("too_large", "more JSON than nccl-tests writes", Verdict.UNPROVEN)
@@ -570,7 +574,7 @@ class NcclTestsParser(LogParser):
         return table
 
     def _take_config(self, config: dict[str, Any]) -> int:
-        """Read sizes and devices; return the number of ranks, or 0 if unknown."""
+        """Read sizes and devices. Return the number of ranks, or 0 if unknown."""
         for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
             self.log.tag(tag, config.get(key))
         devices = config.get("devices")
@@ -598,7 +602,7 @@ class NcclTestsParser(LogParser):
         self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:
-        """Judge errors and wrong values; return whether the JSON contains its last part."""
+        """Judge errors and wrong values. Return whether the JSON contains its last part."""
         log = self.log
         bounds = root.get("out_of_bounds")
         errors = root.get("errors")
@@ -631,7 +635,7 @@ class NcclTestsParser(LogParser):
     def _entry_place(
         self, entry: dict[str, Any], table: BandwidthTable, size: str, place: str, body: dict[str, Any]
     ) -> bool:
-        """Record the figures of one place; return whether they are readable."""
+        """Record the figures of one place. Return whether they are readable."""
         algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
         raw_wrong = body.get("nwrong")
         wrong = number(raw_wrong)
@@ -685,7 +689,7 @@ class NcclTestsParser(LogParser):
                 message = f"busbw is {lowest:.3g} to {highest:.3g} times algbw, which is not {name}'s{ranks}"
                 self.log.find("busbw_contradicts", message, Verdict.UNPROVEN)
         if self.unchecked:
-            # Some collectives are never checked in place; then no row is checked there.
+            # Some collectives are never checked in place. Then no row is checked there.
             partly = any(
                 table.checked & table.unchecked or (table.validates and PLACES[0] in table.unchecked)
                 for table in names
@@ -709,7 +713,7 @@ class NcclTestsParser(LogParser):
             self.log.find("not_checked", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
-        """Return whether there is a table and every table is complete; record missing parts."""
+        """Return whether there is a table and every table is complete. Record missing parts."""
         log, streams = self.log, self.streams.values()
         # An incomplete last line may lack the statement that the average was too low.
         half = log.ends_in_line and self.average_line == log.lines + 1
@@ -742,7 +746,7 @@ def _is_of_a_table(text: str) -> bool:
 
 
 def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str]]:
-    """Return reduction and root, each "" if absent, and the words from the first time on."""
+    """Return reduction and root (each "" if absent), and the words from the first time on."""
     redop = root = ""
     # A time may be "nan", which is not a reduction.
     if words and re.fullmatch(r"[a-z]+\w*", words[0]) and words[0] not in ("nan", "inf"):
@@ -757,15 +761,15 @@ def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
     if len(values) < 4:
         return None
     algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])
-    # "N/A" means that nothing was checked; any other word is damage.
+    # "N/A" means that nothing was checked. Any other word is damage.
     damaged = number(values[0]) is None or (wrong is None and values[3] != "N/A")
     return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
 
 
 def _is_beyond(deviation: float, kind: str, ranks: int) -> float:
-    """Return 1 for a deviation larger than rounding causes, else 0.
+    """Return 1 for a deviation that is larger than rounding causes, or else 0.
 
-    NaN counts as beyond: the programs compare with ``>`` and would count it as right.
+    NaN counts as beyond. The programs compare with ``>``, and would count it as right.
     """
     allowed = _DEVIATIONS.get(kind, 0.0) * max(1, (ranks or _MANY_RANKS) - 1)
     return 0.0 if 0 <= deviation <= allowed else 1.0

@@ -1,10 +1,9 @@
-"""nvbandwidth: matrices of each test case, as text or as the JSON of ``-j`` (since 0.5).
+"""Read the output of nvbandwidth, as text or as the JSON of ``-j`` (since 0.5).
 
-Before its JSON, 0.5 to 0.7 print the devices as text; 0.8 has them in it, those of the first process's node.
-
-A bidirectional test between GPUs has three matrices: both directions and their total. Their cells
-are named after the test and the part (``device_to_device_bidirectional_memcpy_read_ce_total``),
-like the tool's own sums.
+Each test case has matrices. Before its JSON, 0.5 to 0.7 print the devices as text. In 0.8, the JSON has
+the devices of the first process's node. A bidirectional test between GPUs has three matrices, which are
+both directions and their total. Their cells are named after the test and the part
+(``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
 _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
-"""Pattern of a row of the bisection between nodes, which names the sending and the receiving process."""
+"""Pattern of a row of the bisection between nodes, with the sending and the receiving process."""
 _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
@@ -74,7 +73,7 @@ class NvbandwidthParser(LogParser):
         self.cells: list[Measurement] = []
         self.open_line = 0
         self.part = ""
-        """Part that the description of the current matrix names."""
+        """The part in the description of the current matrix."""
         self.row_names: list[str] = []
         """Names of the rows of the current matrix."""
         self.matrix: list[Measurement] = []
@@ -115,7 +114,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
 
     def _take_line(self, at: int, text: str) -> bool:
-        """Read a line of nvbandwidth; return whether it is one."""
+        """Read a line of nvbandwidth. Return whether it is one."""
         if found := _RUNNING.match(text):
             self.close()
             self.test, self.open_line = found[1], at
@@ -147,7 +146,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def matrix_line(self, at: int, text: str) -> bool:
-        """Read a line of the current test's matrices; return whether it is one."""
+        """Read a line of the current test's matrices. Return whether it is one."""
         if total := _SUM.match(text):
             self.sum_line(at, text, total[1], number(total[2]))
         elif self.columns and (row := _ROW.match(text) or _LABELLED_ROW.match(text)):
@@ -186,11 +185,11 @@ class NvbandwidthParser(LogParser):
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_line)
 
     def _matrix_without_sum(self) -> bool:
-        """Drop a matrix without a sum; record it, and return whether there was one."""
+        """Drop a matrix without a sum and record it. Return whether there was one."""
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")
-        # Its cells are stored: the measurements are shown although they prove nothing.
+        # Its cells are stored, because the measurements are shown although they prove nothing.
         self._keep_matrix(self.part)
         return begun
 
@@ -218,7 +217,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("sum_mismatch", message, Verdict.UNPROVEN, line=line)
 
     def sum_line(self, at: int, text: str, name: str, value: float | None) -> None:
-        """End a matrix; its sum must match its cells."""
+        """End a matrix. Its sum must match its cells."""
         part = self._part_of(name)
         if part is None or part in self.parts or value is None or not _is_sum(value, self.total):
             self.log.find(
@@ -235,7 +234,7 @@ class NvbandwidthParser(LogParser):
         self._keep_matrix(part)
 
     def _judge_rows(self, at: int) -> None:
-        """Find a missing row or column: both are numbered, and between GPUs their numbers are equal."""
+        """Find a missing row or column. Both are numbered, and between GPUs their numbers are equal."""
         rows, columns = self.row_names, self.columns
         if self._is_by_device():
             self.widest = max(self.widest, len(columns))
@@ -301,7 +300,7 @@ class NvbandwidthParser(LogParser):
             )
 
     def read_documents(self, raw: bytearray) -> bool:
-        """Read the JSON of every process and the text after it; return whether all of it has an end."""
+        """Read the JSON of every process and the text after it. Return whether everything is complete."""
         if len(raw) > MAX_JSON:
             self.log.find("damaged_json", "the JSON cannot be read: too large", Verdict.UNPROVEN)
             return False
@@ -324,7 +323,7 @@ class NvbandwidthParser(LogParser):
         return ended
 
     def read_document(self, root: Any) -> bool:
-        """Read one document; return whether a test in it ended."""
+        """Read one document. Return whether a test in it ended."""
         try:
             top = root["nvbandwidth"]
             tests = top["testcases"]
@@ -367,7 +366,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("tool_error", "nvbandwidth reports an error", Verdict.FAIL, excerpt=excerpt)
 
     def test_case(self, test: dict[str, Any]) -> bool:
-        """Read one test case of the JSON; return whether it passed."""
+        """Read one test case of the JSON. Return whether it passed."""
         name = text_of(test.get("name"), 100)
         status = test.get("status")
         if status == "Waived":
@@ -391,18 +390,19 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _matrices(self, name: str, test: dict[str, Any], matrix: list[Any]) -> None:
-        """Read the rows of one test; the rows of the two directions and of the total follow each other."""
+        """Read the rows of one test. The rows of the two directions and of the total follow each other."""
         names = _matrix_names(name, text_of(test.get("bandwidth_description")))
         size, rest = divmod(len(matrix), len(names))
         columns = {len(row) for row in matrix if isinstance(row, list)}
-        # Between GPUs a matrix is square: otherwise a direction is missing.
+        # Between GPUs, a matrix is square. Otherwise, a direction is missing.
         square = len(names) > 1 or _BETWEEN_GPUS.search(name) is not None
         if rest or len(columns) > 1 or (square and columns != {size}):
             self.log.find("damaged_json", f"{name} has {len(matrix)} rows in its matrix", Verdict.UNPROVEN)
             return
         self.parts = {}
         for index, one in enumerate(names):
-            # No host has a thousand GPUs: more are damage, and would take time in proportion to their square.
+            # No host has a thousand GPUs. A larger number is damage, and would take time in proportion
+            # to its square.
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
             self.parts[one] = self.total
             last = self.total
@@ -424,7 +424,7 @@ class NvbandwidthParser(LogParser):
                 self.cell(self.document_line, name, str(row), str(column), text_of(cell, 60))
 
     def _text_is_whole(self) -> bool:
-        """Close the text; return whether it holds a result and its closing note."""
+        """Close the text. Return whether it has a result and its closing note."""
         self.close()
         if not self.noted:
             message = "the closing note is missing"
@@ -455,7 +455,10 @@ class NvbandwidthParser(LogParser):
 
 
 def _by_process(text: str) -> Iterator[str]:
-    """Yield each process's output, without a launcher's labels; the whole text if lines have no labels."""
+    """Yield each process's output without a launcher's labels.
+
+    If lines have no labels, yield the whole text.
+    """
     processes: dict[str, list[str]] = {}
     first = split_label(text.partition("\n")[0])[0]
     if not first:
@@ -472,12 +475,15 @@ def _by_process(text: str) -> Iterator[str]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 
 def _documents(text: str) -> Iterator[Any]:
-    """Yield the JSON objects of a text, and between them texts; last a ValueError if one cannot be read."""
+    """Yield the JSON objects of a text, and the texts between them.
+
+    If an object cannot be read, yield a ValueError at the end.
+    """
     decoder = json.JSONDecoder(object_pairs_hook=_distinct)
     at = 0
     while (begin := text.find("{", at)) >= 0:
@@ -502,7 +508,10 @@ def _is_sum(stated: float, total: float) -> bool:
 
 
 def _matrix_names(name: str, description: str) -> list[str]:
-    """Return the names of a test's matrices in order: one, or two directions and their total."""
+    """Return the names of a test's matrices in order.
+
+    There is one matrix, or two directions and their total.
+    """
     part = _PART_IN_WORDS.search(description)
     if part is None or part[1] != "Total":
         return [part[1].lower() if part else ""]

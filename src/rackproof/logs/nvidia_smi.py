@@ -139,7 +139,7 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts; drivers have moved the field three times."""
+    """Return a GPU's power limit in watts. Drivers have moved the field three times."""
     for path in (
         "gpu_power_readings/current_power_limit",
         "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
@@ -193,7 +193,7 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
     """Return the GPUs in the XML of ``nvidia-smi -q -x``, in the same order.
 
     Args:
-        data: The whole document. It may be hostile: entity declarations and excessive sizes are
+        data: The whole document. It may be hostile, so entity declarations and excessive sizes are
             refused.
 
     Raises:
@@ -203,11 +203,10 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
 
 
 def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[str, ...]], ...]:
-    """Return the GPUs as :func:`read_gpus` does, each with a function that returns the text at a
-    path, and its unknown values.
+    """Return the GPUs as :func:`read_gpus` does, with their texts and unknown values.
 
-    The function returns the cleaned text at a path of tags, or "" for a missing value or ``N/A``.
-    Unknown values are those of :func:`_unknown_values`.
+    Each GPU has a function that returns the cleaned text at a path of tags, or "" for a missing value or
+    ``N/A``. Unknown values are those of :func:`_unknown_values`.
 
     Args:
         data: The whole document.
@@ -225,8 +224,9 @@ RECOVERY_WORDS = ("reset", "reboot", "drain")
 
 
 def recovery_verdict(action: str) -> Verdict | None:
-    """Return the verdict for a GPU's recovery action, or None if it needs none; an unknown action
-    is unproven.
+    """Return the verdict for a GPU's recovery action, or None if it needs none.
+
+    An unknown action is unproven.
     """
     if action.lower() in ("", "none"):
         return None
@@ -257,7 +257,7 @@ WELL = frozenset(
         "Requested functionality has been deprecated",
     }
 )
-"""Words that mean that nothing is wrong; they are accepted in unknown readings."""
+"""Words that mean that nothing is wrong. They are accepted in unknown readings."""
 _SCANNED = (
     "ecc_errors",
     "remapped_rows",
@@ -295,7 +295,7 @@ def _unknown_words(gpu: _Element) -> Iterator[str]:
 
 def _unknown_sections(gpu: _Element) -> Iterator[str]:
     """Yield the values in sections about faults other than numbers and words for "no fault"."""
-    # A bad health summary has a finding of its own; its parts only add detail.
+    # Another finding reports a bad health summary. Its parts only add detail.
     has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
     for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
         for tag, text in _plain_children(gpu, section):
@@ -330,7 +330,7 @@ class _Whole(LogParser):
         self.data = bytearray()
 
     def block(self, data: bytes) -> None:
-        """Store the block; beyond the limit, record only that there was more."""
+        """Store the block. Beyond the limit, record only that there was more."""
         if len(self.data) <= MAX_XML:
             self.data += data
 
@@ -446,7 +446,7 @@ class NvidiaSmiXmlParser(_Whole):
         self._instances(gpu, element)
 
     def _slowdowns(self, gpu: Gpu, element: _Element) -> None:
-        """Find slowdowns that are longer than a day; the report does not state the start of the count."""
+        """Find slowdowns that are longer than a day. The report does not state the start of the count."""
         for reason, slowed_s in _slowdown_counters(element):
             if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
                 since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
@@ -454,7 +454,7 @@ class NvidiaSmiXmlParser(_Whole):
                 self.log.find("slowdown_unknown", message, Verdict.UNPROVEN, line=element.line)
 
     def _instances(self, gpu: Gpu, element: _Element) -> None:
-        """Judge the errors of MIG instances, each of which has its own counts."""
+        """Judge the errors of MIG instances, which have their own counts."""
         for number, instance in enumerate(_instances_of(element)):
             name = f"GPU {gpu.index} {gpu.uuid}: MIG instance {number}"
             counts = list(_error_counts(instance))
@@ -544,7 +544,10 @@ def _has_instances(element: _Element) -> bool:
 
 
 def _instances_of(element: _Element) -> Iterator[_Element]:
-    """Yield MIG instances: in the XML they are below one element, in the text beside the other values."""
+    """Yield MIG instances.
+
+    In the XML, they are in one element. In the text, they are beside the other values.
+    """
     found = element.find("mig_devices")
     for child in (*element.children, *(found.children if found else ())):
         if child.tag == "mig_device":
@@ -614,8 +617,8 @@ _POWER_DRAWS = tuple(
     for name in ("instant_power_draw", "average_power_draw", "power_draw")
 )
 _MOST_OVER_LIMIT = 1.3
-"""Largest plausible ratio of a GPU's power to its limit; a GPU exceeds the limit only for moments,
-and none of 31 descriptions of real GPUs shows more than it."""
+"""Largest plausible ratio of a GPU's power to its limit. A GPU exceeds the limit only briefly, and none
+of 31 real GPUs shows a higher ratio."""
 _ROUNDED_MIB, _MOST_RESERVED_SHARE = 4, 0.1
 """Rounding of sizes in MiB, and the largest plausible share of reserved memory; real GPUs reserve
 at most 1.3 %."""
@@ -693,7 +696,7 @@ _SLOWED = tuple(
     for section in ("clocks_event_reasons", "clocks_throttle_reasons")
     for reason in ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 )
-"""Places of the reasons for a GPU's low clocks: in the XML, old and new, and in the text."""
+"""Places of the reasons for a GPU's low clocks, in the XML (old and new) and in the text."""
 _XML_VALUES: tuple[tuple[str, str, Direction | None, tuple[str, ...]], ...] = (
     ("gpu_temperature", "C", _LOWER, ("temperature/gpu_temp",)),
     ("gpu_temperature_margin", "C", Direction.HIGHER, ("temperature/gpu_temp_tlimit",)),
@@ -760,7 +763,7 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
 _TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
 _TEXT_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _TEXT_TAGS: dict[str, dict[str, str]] = {
-    # parent's tag: name in the text, with underscores, and the tag in the XML if it differs
+    # The parent's tag has the names in the text, with underscores, and the tag in the XML if it differs.
     "gpu": {"serial_number": "serial", "gpu_uuid": "uuid"},
     "temperature": {
         "gpu_current_temp": "gpu_temp",
@@ -847,7 +850,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         return log.parsed(self.format, Verdict.PASS if reports else Verdict.UNPROVEN, measurements)
 
     def _reports(self) -> list[list[tuple[int, str]]]:
-        """Return the numbered lines of each report; record GPUs that do not answer."""
+        """Return the numbered lines of each report, and record GPUs that do not answer."""
         reports: list[list[tuple[int, str]]] = []
         for at, raw in enumerate(bytes(self.data).split(b"\n"), start=1):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")

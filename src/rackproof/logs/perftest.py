@@ -1,11 +1,10 @@
-"""Read the output of perftest (``ib_write_bw``, ``ib_write_lat`` and related programs): tables of
-message sizes.
+"""Read the output of perftest (``ib_write_bw``, ``ib_write_lat`` and related programs).
 
-The columns are those in the table's own header: ``-D`` measures no peak (0.00), ``--cpu_util`` and
-``--report-per-port`` add columns, ``--raw_qos`` inserts one in the middle. Client and server may
-print into the same file; the worst row of each size counts.
+It has tables of message sizes. The columns are those in the table's own header. ``-D`` measures no peak
+(0.00), ``--cpu_util`` and ``--report-per-port`` add columns, and ``--raw_qos`` inserts one in the
+middle. Client and server may print into the same file, and the worst row of each size counts.
 
-The file of ``--out_json`` has one result. It states no unit, so a bandwidth in it proves nothing.
+The file of ``--out_json`` has one result. It has no unit, so a bandwidth in it proves nothing.
 """
 
 from __future__ import annotations
@@ -63,20 +62,18 @@ _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The meaning of a table's column: the suffix of its name in a measurement, or None for sizes
-    and counts.
-    """
+    """Describe a table's column by the suffix of its name in a measurement, or None for sizes and counts."""
 
     suffix: str | None = None
     unit: str = ""
     factor: float = 1.0
     direction: Direction | None = None
     main: bool = False
-    """True for the main column of the test: the worst row is the one with its worst value."""
+    """True for the main column of the test. The worst row is the one with its worst value."""
     not_measured: bool = False
     """True if a value of 0 means that no measurement was made."""
     counts: bool = False
-    """True for the number of iterations: if it is 0, no measurement was made."""
+    """True for the number of iterations. If it is 0, no measurement was made."""
 
 
 _HIGHER, _LOWER = Direction.HIGHER, Direction.LOWER
@@ -149,7 +146,7 @@ class PerftestParser(LogParser):
         super().__init__(log)
         self.test = _Test()
         self.headers: dict[int, list[_Column]] = {}
-        """Columns of the open tables, by their number: the tables of two processes may differ."""
+        """Columns of the open tables, by their number. The tables of two processes may differ."""
         self.rows: dict[tuple[str, ...], _Row] = {}
         self.devices: set[str] = set()
         self.open = 0
@@ -157,13 +154,12 @@ class PerftestParser(LogParser):
         self.tables = 0
         self.titles = 0
         self.rows_open = 0
-        """Number of rows since no table was open: if two processes print tables, each needs a row
-        of its own."""
+        """Number of rows since no table was open. If two processes print tables, each needs its own row."""
         self.ends = 0
         """Number of tables that have ended since no table was open."""
         self.rows_since = 0
-        """Number of rows since the last header: the same rule is above it, and only below a row it
-        ends a table."""
+        """Number of rows since the last header. The same rule is above the header, and ends a table only
+        below a row."""
         self.longest = 0
         """Largest number of rows below one header."""
         self.rule_at = 0
@@ -180,7 +176,7 @@ class PerftestParser(LogParser):
             self.document += data
 
     def _read_document(self, document: bytearray) -> list[Measurement]:
-        """Return the latencies of a JSON; a bandwidth in it has no unit and proves nothing."""
+        """Return the latencies of a JSON. A bandwidth in it has no unit, and proves nothing."""
         try:
             root = orjson.loads(bytes(document))
             results, test = root["results"], str(root["test_info"]["test"])
@@ -224,7 +220,7 @@ class PerftestParser(LogParser):
             self.log.find("tool_error", "the test reports an error", verdict, line=at, excerpt=text)
 
     def _take(self, at: int, text: str) -> bool:
-        """Read a line of perftest; return whether it is one."""
+        """Read a line of perftest. Return whether it is one."""
         if _LINE.match(text):
             self._close()
             self.rule_at = at if self.open and self.rows_since and self.rows_open > self.ends else 0
@@ -246,7 +242,7 @@ class PerftestParser(LogParser):
             self.rule_at = 0
 
     def _take_heading(self, text: str) -> bool:
-        """Read title, header or a fact above the table; return whether the line is one of these."""
+        """Read title, header or a fact above the table. Return whether the line is one of these."""
         if title := _TITLE.match(text):
             self.titles += 1
             kind = "bw" if title[4] == "BW" else "lat"
@@ -301,8 +297,9 @@ class PerftestParser(LogParser):
     def _values_of_row(
         self, at: int, text: str, columns: list[_Column], words: list[str]
     ) -> list[tuple[_Column, float]] | None:
-        """Return the values that a row measures or, if one of its figures is impossible, None after
-        recording a finding.
+        """Return the values in a row.
+
+        If one of its figures is impossible, record a finding and return None.
         """
         values = []
         for column, word in zip(columns, words, strict=True):
@@ -348,7 +345,7 @@ class PerftestParser(LogParser):
         self.devices.add(self.test.device)
 
     def finish(self) -> ParsedLog:
-        """Return the figures of each size: bandwidths in Gbit/s, latencies in microseconds."""
+        """Return the figures of each size, which are bandwidths in Gbit/s and latencies in microseconds."""
         if self.document is not None:
             found = self._read_document(self.document)
             self.log.marks_as_findings(self.log.line_after_last if found else None)
@@ -365,7 +362,7 @@ class PerftestParser(LogParser):
         name, both, device, level, size = key
         row = self.rows[key]
         labels = {"size_bytes": size}
-        # Only if it distinguishes rows: references for one device name none.
+        # Add it only if it distinguishes rows, because references for one device contain none.
         labels |= {"device": device} if len(self.devices) > 1 and device else {}
         labels |= {"service_level": level} if level else {}
         labels |= {"bidirectional": both} if both else {}
@@ -375,13 +372,14 @@ class PerftestParser(LogParser):
             )
 
     def _judge_sizes(self) -> None:
-        """Find missing sizes: a table with several sizes comes from ``-a``, which doubles from 2 to
-        2^23 bytes.
+        """Find missing sizes.
+
+        A table with several sizes comes from ``-a``, which doubles from 2 to 2^23 bytes.
 
         Datagram tests end at the size of a packet.
         """
         if self.tables > 1 and self.longest < _FEWEST_ROWS:
-            return  # several runs of one size each, whose sizes were chosen
+            return  # These are several runs with one chosen size each.
         tests: dict[tuple[str, ...], list[int]] = {}
         for key in sorted(self.rows, key=_in_order):
             tests.setdefault(key[:4], []).append(int(key[4]))
@@ -397,7 +395,7 @@ class PerftestParser(LogParser):
                 self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
-        """Return whether there is a table and each one is complete; record missing parts."""
+        """Return whether there is a table and each one is complete. Record missing parts."""
         if self.tables > self.titles:
             message = "a table without the heading that names its test"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
@@ -410,10 +408,10 @@ class PerftestParser(LogParser):
 
 
 def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
-    """Return the impossible or contradictory value of a row, or "" if there is none.
+    """Return the impossible or contradictory value of a row, or "".
 
     Args:
-        figures: The values by the suffix of their names: Gbit/s or microseconds, and Mpps.
+        figures: The values by the suffix of their names, in Gbit/s or microseconds, and Mpps.
         size: The size of a message in bytes.
         test: The name of the test.
     """
@@ -438,5 +436,5 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
 
 
 def _in_order(key: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-    """Return the sort key of rows: test, direction, device and service level, then size."""
+    """Return the sort key of rows, which is test, direction, device and service level, and then size."""
     return key[:4], int(key[4])

@@ -1,10 +1,9 @@
-"""Read the parts of a Slurm job's output other than MLPerf events: its nodes, slow parts, and
-failures.
+"""Read the parts of a Slurm job's output that are not MLPerf events.
 
-The job's own run script prints markers with the time, the node list, the table of the NCCL
-preflight and the result of clearing the caches; workloads/slurm_run.py adds lines `:::RACKPROOF
-{JSON}`. All of it is text from nodes. :class:`RunSubReader` reads it in the same pass as the
-parser, and :func:`run_sub_findings` judges it.
+They show the job's nodes, slow parts and failures. The job's own run script prints markers with the
+time, the node list, the table of the NCCL preflight, and the result of clearing the caches.
+workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. All of it is text from nodes.
+:class:`RunSubReader` reads it in the same pass as the parser, and :func:`run_sub_findings` judges it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rackproof.logs import parse
 from rackproof.logs._reading import observe_path
 
 CLOCK_SLACK_S = 300.0
-"""Largest difference between the clocks of a cluster's nodes: munge refuses older messages."""
+"""Largest difference between the clocks of a cluster's nodes. munge refuses older messages."""
 ZONE_SLACK_S = 14 * 3600.0
 """Largest offset from UTC of a time without a time zone."""
 _SECONDS = re.compile(r"\d{9,11}")
@@ -57,13 +56,13 @@ _PREFLIGHT_DEVICE = re.compile(r"(?m)^#\s+Rank\s+\d{1,6} .*\bon (\S+) device\s+\
 _SCORE = re.compile(r"\d*\.?\d+")
 MAX_LINE_BYTES = 20_000
 MAX_KEPT = 20
-"""Largest number of stored lines of one kind: in a job of thousands of ranks, each may repeat an error."""
+"""Largest number of stored lines of one kind. In a job of thousands of ranks, each may repeat an error."""
 MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """Relative performance below which a node slows the others down: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""Slowdown of a repeat, compared with the median of earlier ones, from which it is degraded or
-remarked on."""
+"""Slowdown from which a repeat is degraded, and from which it has a remark. It is relative to the median
+of earlier ones."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
 """Markers that run.sub prints right before and after the training."""
@@ -108,7 +107,7 @@ class RunSubOutput(Record):
     """Mounts of the check's table that the run script did not name."""
     mpi_errors: tuple[str, ...] = ()
     samples: float | None = None
-    """Samples trained until the last evaluation; epochs for benchmarks that count epochs."""
+    """Samples trained until the last evaluation, or epochs for benchmarks that count epochs."""
     preflight_enabled: bool | None = None
     """True if the NCCL preflight was switched on, or None if the log does not show this."""
     preflight_text: str = ""
@@ -162,7 +161,7 @@ class RunSubReader:
         if text.startswith(MARK):
             self._take_launcher_report(text[len(MARK) :])
             return
-        # Use the plain search first: most lines have no marker, and a pattern takes ten times as long.
+        # Use the plain search first. Most lines have no marker, and a pattern takes ten times as long.
         if "_ST" in text and (marker := _MARKER.search(text)):
             self._take_marker(marker[1], int(marker[2]))
             return
@@ -231,7 +230,7 @@ class RunSubReader:
             self._preflight_lines.append(text)
 
     def _take_setup_line(self, text: str) -> bool:
-        """Read a line about the job's set-up or the page cache; return whether it is such a line."""
+        """Read a line about the job's set-up or the page cache. Return whether it is such a line."""
         if text.startswith("NCCL_TEST = "):
             self._preflight_enabled = text.endswith("= 1")
             return True
@@ -243,10 +242,10 @@ class RunSubReader:
         if START in self._times:
             return False
         if "Clearing cache on " in text:
-            # run.sub prints this with `echo -n`: messages of several nodes may share a line.
+            # run.sub prints this with `echo -n`, so messages of several nodes may share a line.
             self._cache_clearings += len(_CLEARING.findall(text))
             return True
-        # With `set -x` the shell prints the command itself, after a plus sign or on lines of its own.
+        # With `set -x`, the shell prints the command itself, after a plus sign or on separate lines.
         if "drop_caches" in text and not text.lstrip().startswith("+"):
             if cleared := _CLEARED.findall(text):
                 self._caches_cleared += len(cleared)
@@ -256,7 +255,7 @@ class RunSubReader:
         return False
 
     def _take_error_line(self, text: str) -> bool:
-        """Read an error message about mounts or MPI; return whether the line is one."""
+        """Read an error message about mounts or MPI. Return whether the line is one."""
         # The check of round 5.1 has other messages than those of earlier rounds.
         if text.startswith(_MOUNT_WARNING):
             kept = self._mounts_not_named if _MOUNT_NOT_NAMED in text else self._mount_errors
@@ -286,7 +285,7 @@ class RunSubReader:
 
 
 def _keep_distinct(kept: list[str], text: str) -> None:
-    """Store a message once: all nodes print the same message about a shared folder."""
+    """Store a message once. All nodes print the same message about a shared folder."""
     if text not in kept and len(kept) < MAX_KEPT:
         kept.append(text)
 
@@ -303,12 +302,12 @@ def read_run_sub(path: Path) -> RunSubOutput:
 
 
 class RunScript(NamedTuple):
-    """The known actions of a benchmark's run script; the default is those of round 5.1's run.sub."""
+    """Describe what a benchmark's run script does. The default is round 5.1's run.sub."""
 
     lacks: Collection[str] = ()
     """Outputs that the script omits by design, named as in ``lacks`` of a definition."""
     processes: str = "gpu"
-    """Unit that has one process each: ``gpu`` or ``node``; empty if either is possible."""
+    """The unit that has one process, ``gpu`` or ``node``, or "" if either is possible."""
     preflight_off: bool = False
     """True if the run was planned without the NCCL preflight."""
 
@@ -321,14 +320,15 @@ def run_sub_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return the findings from the output about a run; a missing required line is a row of a table.
+    """Return the findings from the output. Rows of a table report required lines that are missing.
 
     Args:
         output: The parsed output.
         nodes: The requested nodes.
         gpus: The number of GPUs of each node, or 0 if unknown.
-        run_id: The id of the run, after which its Slurm job is named; empty to skip the comparison.
-        script: The outputs of the script.
+        run_id: The id of the run, which is the name of its Slurm job. If it is empty, the names are not
+            compared.
+        script: What the run script prints.
     """
     refused = output.launcher_report.get("refused")
     if refused:
@@ -347,7 +347,8 @@ def run_sub_findings(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
         )
     for text in output.mounts_not_named:
-        # The table in the image is for several benchmarks: it does not show which folders this one reads.
+        # The table in the image is for several benchmarks, and does not show which folders this one
+        # reads.
         findings.append(_finding("mount_not_named", None, f"run.sub's check of the mounts: {text}"))
     for node, score in sorted(output.slow_nodes.items()):
         if score < SLOW_SCORE:
@@ -383,8 +384,8 @@ def _marker_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _end_findings(output: RunSubOutput) -> list[Finding]:
-    """Return the findings about an early end: failed tasks, lack of memory, a hang."""
-    # The first task that fails is the cause; the others lose their peer.
+    """Return the findings about an early end, such as failed tasks, lack of memory, or a hang."""
+    # The first task that fails is the cause. The others lose their peer.
     findings = [
         _finding("task_died", Verdict.FAIL, f"a task died: {text}") for text in output.task_deaths[:1]
     ]
@@ -408,7 +409,7 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def node_of_rank(output: RunSubOutput, rank: int) -> str:
-    """Return the node of a rank, or "" if unknown: ranks fill the nodes in order of their names."""
+    """Return the node of a rank, or "" if unknown. Ranks fill the nodes in order of their names."""
     nodes = output.node_list
     if not nodes or not output.ranks or output.ranks % len(nodes) or rank >= output.ranks:
         return ""
@@ -416,7 +417,10 @@ def node_of_rank(output: RunSubOutput, rank: int) -> str:
 
 
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
-    """Return the training step: the longest of the steps that started between run.sub's own markers."""
+    """Return the training step.
+
+    It is the longest of the steps that started between run.sub's own markers.
+    """
     first, last = output.times.get(START, 0), output.times.get(STOP, 0)
     steps = job_steps(output.end)
     candidates = []
@@ -424,7 +428,7 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
         start = step.get("start")
         if isinstance(start, int) and first <= start and (not last or start < last):
             candidates.append(step)
-    # If clocks differ, no start may be between the markers: then the longest step includes the training.
+    # If clocks differ, no start may be between the markers. The longest step then includes the training.
     return max(candidates or steps, key=_elapsed_s, default=None)
 
 
@@ -475,7 +479,7 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
 
 
 def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
-    """Judge the caches by the `sysctl` output of each node: an event `cache_clear: true` proves nothing."""
+    """Judge the caches by each node's `sysctl` output. An event `cache_clear: true` proves nothing."""
     is_shown = output.cache_clearings or output.caches_cleared or output.cache_errors
     if not is_shown or (output.caches_cleared >= len(nodes) and not output.cache_errors):
         return []
@@ -491,11 +495,11 @@ def preflight_findings(
     nodes: Sequence[str] = (),
     gpus: int = 0,
 ) -> list[Finding]:
-    """Return the findings of the NCCL preflight, whose failures the run script itself ignores.
+    """Return the findings of the NCCL preflight. The run script itself ignores its failures.
 
     Args:
         output: The parsed output.
-        script: The outputs of the script, and whether the preflight was planned.
+        script: What the run script prints, and whether the preflight was planned.
         nodes: The requested nodes.
         gpus: The number of GPUs of each node, or 0 if unknown.
     """
@@ -507,7 +511,7 @@ def preflight_findings(
         return [_finding("nccl_preflight", None, f"{message} NCCL preflight")] if skipped else []
     parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests", name="NCCL preflight")
     findings = _preflight_failures(parsed.findings)
-    # This also applies if it failed: without a result, the network between the nodes is untested.
+    # Do this even if it failed. Without a result, the network between the nodes is untested.
     if not any(measurement.name.endswith("busbw") for measurement in parsed.measurements):
         findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
     return findings + _placement_findings(_PREFLIGHT_DEVICE.findall(output.preflight_text), nodes, gpus)
@@ -519,11 +523,12 @@ def skips_preflight(output: RunSubOutput, script: RunScript) -> bool:
 
 
 def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -> list[Finding]:
-    """Compare the places of the preflight's ranks, which are also those of the training, with the
-    plan.
+    """Compare the places of the preflight's ranks with the plan.
+
+    The training's ranks have the same places.
 
     Args:
-        hosts: The hostname of each rank; empty if the preflight gives none.
+        hosts: The hostname of each rank, or none if the preflight has none.
         nodes: The requested nodes.
         gpus: The number of GPUs of each node, or 0 if unknown.
     """
@@ -534,7 +539,7 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
         return [_finding("nccl_preflight", Verdict.UNPROVEN, message)]
     ranks, asked = Counter(hosts), {node.partition(".")[0] for node in nodes}
     odd = [f"{sanitize(host, 100)} has {count} ranks" for host, count in ranks.items() if count != gpus]
-    # A host's own name may differ from Slurm's: then none of the names is one of Slurm's.
+    # A host's own name may differ from Slurm's. Then none of the names is one of Slurm's.
     if asked & ranks.keys():
         odd += [f"{sanitize(host, 100)} was not requested" for host in ranks if host not in asked]
         odd += [f"{sanitize(node, 100)} has none" for node in sorted(asked - ranks.keys())]
@@ -595,7 +600,7 @@ def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, str, float]]:
 
 
 def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> list[Finding]:
-    """Compare a repeat with earlier ones, and name the phase that was slow.
+    """Compare a repeat with earlier ones, and report the phase that was slow.
 
     Args:
         own: The measurements of the repeat.
@@ -603,7 +608,7 @@ def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measu
     """
     speed = _value(own, "samples_per_second")
     earlier_speeds = sorted(_values(earlier, "samples_per_second"))
-    # A single earlier repeat shows no spread: it might be the outlier itself.
+    # A single earlier repeat shows no spread, because it might be the outlier.
     if speed is None or len(earlier_speeds) < 2:
         return []
     usual = earlier_speeds[len(earlier_speeds) // 2]
@@ -632,7 +637,7 @@ def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measur
 def _value(
     measurements: Sequence[Measurement], name: str, labels: Mapping[str, str] | None = None
 ) -> float | None:
-    """Return the first value with the name whose labels include the given ones."""
+    """Return the first value that has the name and all given labels, or None."""
     wanted = (labels or {}).items()
     for measurement in measurements:
         if measurement.name == name and wanted <= measurement.labels.items():
@@ -652,9 +657,9 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
     return Finding(code=code, verdict=verdict, message=message[:4000])
 
 
-# -- Slurm's own record of a job ------------------------------------------------------------------------
-# A log's statements may be another run's, or cut off; Slurm has the place, the time and the end of the job.
-# Its report is text from a node, too: anything in it may be missing or of another type.
+# -- Slurm's own record of a job ----------------------------------------------------------------------
+# What a log states may be of another run, or cut off. Slurm has the place, the time and the end of the
+# job. Its report is text from a node too, so anything in it may be missing or of another type.
 
 
 class JobTimes(NamedTuple):
@@ -671,7 +676,8 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
     Args:
         end: The launcher's report on the end of the job.
         nodes: The requested nodes.
-        run_id: The id of the run, after which its job is named; empty to skip the comparison.
+        run_id: The id of the run, which is the name of its job. If it is empty, the names are not
+            compared.
     """
     findings = state_findings(end)
     name = end.get("name")
@@ -682,8 +688,7 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
 
 
 def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, float]]) -> list[Finding]:
-    """Return the times in a log that are before its job's start or after its end, according to
-    Slurm.
+    """Return a finding about times in a log that are before its job's start or after its end in Slurm.
 
     Args:
         end: The launcher's report on the end of the job.
@@ -776,8 +781,8 @@ def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
     """Return a finding if a run used other nodes than the requested ones.
 
     Args:
-        origin: The source of the names, as text.
-        used: The nodes that the source names.
+        origin: A text about the source of the names.
+        used: The nodes in the source.
         asked: The requested nodes.
     """
     words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - used)]

@@ -1,1 +1,4 @@
-"""Describe a node: its facts, its snapshot, its health checks. Nothing here contacts a node."""
+"""Read a node's answers, and judge them.
+
+These modules have facts, snapshots, health checks and packages. None of them contacts a node.
+"""

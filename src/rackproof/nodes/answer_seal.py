@@ -1,7 +1,8 @@
-"""Check the seal of ``rackproof_facts``' answers: it shows that an answer is complete and unchanged. No I/O.
+"""Check the seal on answers of ``rackproof_facts``. No I/O.
 
-A text that is empty and an entry that is not there look like a node without faults. The module seals its
-answer on the node; one that has lost its seal may have lost anything else.
+The module seals its answer on the node, which shows that the answer is complete and unchanged. This is
+needed because an empty text or a missing entry looks like a node without faults. An answer without its
+seal may lack anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node's clock: how far it is off, and whether something disciplines it. No I/O."""
+"""Read how far a node's clock is off, and whether it is synchronized. No I/O."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 
 
 def clock_offset(asked: float, answered: float, begin: object, end: object) -> float | None:
-    """Return how far a node's clock is off for certain, in seconds: 0 while its times fit between ours.
+    """Return how many seconds a node's clock is certainly off, or None if that is unknown.
 
-    The delay of a busy controller's query is not a fault of the node's clock.
+    It is 0 if the node's answer fits between the query and the answer on the controller's clock, because
+    the delay of a busy controller is not a fault of the node.
 
     Args:
         asked: The moment of the query, by the controller's clock.
         answered: The moment of the answer, by the controller's clock.
         begin: The beginning of the node's answer, by the node's clock.
-        end: The end of the node's answer; None is returned if one of the two is not a number, or if the
-            end is before the beginning.
+        end: The end of the node's answer, by the node's clock.
     """
     first, last = as_float(begin), as_float(end)
     if first is None or last is None or last < first:
@@ -28,11 +28,11 @@ def clock_offset(asked: float, answered: float, begin: object, end: object) -> f
 
 
 def read_synchronized(timedatectl: str, *, container: bool) -> bool | None:
-    """Return whether something disciplines a clock, or None if that is not known.
+    """Return whether a clock is synchronized, or None if that is unknown.
 
     Args:
         timedatectl: The output of ``timedatectl show --property=NTPSynchronized``.
-        container: Whether the node is a container, which has its host's clock.
+        container: Whether the node is a container, which uses its host's clock.
     """
     match = _SYNCHRONIZED.search(timedatectl)
     return None if match is None or container else match[1] == "yes"

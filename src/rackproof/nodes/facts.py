@@ -1,5 +1,6 @@
-"""Turn a node's raw facts (module ``rackproof_facts``, subset ``record``) into the record of a
-node. No I/O.
+"""Turn a node's raw facts into the record of a node. No I/O.
+
+The facts come from module ``rackproof_facts``, subset ``record``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
 def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
     """Return the record of a node.
 
-    Missing or damaged facts are empty in the record; :func:`findings_from_facts` reports them.
+    Missing and damaged facts are empty in the record. :func:`findings_from_facts` reports them.
 
     Args:
         name: The name of the node in the inventory.
@@ -61,14 +62,14 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def _machine_id(files: Mapping[str, Any]) -> str:
-    """Return the id of the installed system, or "" if it is not a valid id: an image has `uninitialized`."""
+    """Return the id of the installed system, or "" if it is invalid. An image has `uninitialized`."""
     text = text_at(files, "machine_id").strip()
     is_one = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
     return text if is_one else ""
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    # lscpu prints the names of Arm's cores; their /proc/cpuinfo has only numbers.
+    # lscpu prints the names of Arm's cores. On Arm, /proc/cpuinfo has only numbers.
     by_lscpu = _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")).get("model name")
     return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
@@ -85,9 +86,9 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 
 
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
-    """Return findings from the facts of a node: tools that hang or fail, a driver that does not answer.
+    """Return findings about tools that hang or fail, and about a driver that does not answer.
 
-    An absent ``nvidia-smi`` is not a finding if no GPUs are expected: not every node has them.
+    A missing ``nvidia-smi`` is not a finding if no GPUs are expected, because some nodes have none.
 
     Args:
         name: The name of the node.
@@ -115,14 +116,14 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 def sku_findings(
     name: str, gpus: Sequence[Gpu], *, sku: str, gpu_name: str = "", expected_gpus: int = 0
 ) -> tuple[Finding, ...]:
-    """Return evidence that a node does not match its SKU: other or more GPUs, or an incomplete SKU.
+    """Return findings about a node that does not match its SKU, or about an incomplete SKU.
 
     Args:
         name: The name of the node.
-        gpus: The GPUs of the node; without any, the model cannot be checked, which other findings
-            report.
-        sku: The SKU of the node in the inventory; without one, nothing is expected.
-        gpu_name: The text that its GPUs' product name must contain; empty for the SKU's own name.
+        gpus: The GPUs of the node. If there are none, the model cannot be checked; other findings report
+            that.
+        sku: The SKU of the node in the inventory. Without a SKU, nothing is expected.
+        gpu_name: The text that its GPUs' product name must contain. Empty means the SKU's own name.
         expected_gpus: The number of GPUs in the SKU, or 0 if unknown.
     """
     if not sku and not gpu_name:
@@ -161,13 +162,13 @@ def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
 
 
 def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[str, Any]) -> Finding | None:
-    """Return the finding from a tool's answer; only nvidia-smi affects the verdict."""
+    """Return the finding about a tool's answer, or None. Only nvidia-smi affects the verdict."""
     status = answer.get("status")
     label = sanitize(tool, 60).replace("_", "-")
     is_gpu = tool == "nvidia_smi_xml"
     code, text, verdict = "", "", Verdict.UNPROVEN
     if status == "hung":
-        # A driver that hangs is a fault of the node; other problems prove nothing, neither good nor bad.
+        # A hung driver is a fault of the node. Other problems prove neither health nor a fault.
         code, text, verdict = "tool_hung", f"{label} gave no answer in time", Verdict.FAIL
     elif status == "no_driver":
         code, text = "no_driver", f"{label} does not reach the driver or finds no GPU"
@@ -186,12 +187,12 @@ def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, sou
 
 
 def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and version of software; the version is empty if it is not installed."""
+    """Yield the name and version of each software. The version is empty if it is not installed."""
     tools = mapping_at(raw, "tools")
     yield from _system_software(raw, files)
     smi = stdout_of(tools, "nvidia_smi_xml")
     yield "driver", _tag(smi, "driver_version") or _first_version(text_at(files, "nvidia_driver"))
-    # These are two different versions: the newest that the driver supports, and the installed toolkit's.
+    # The first is the newest CUDA that the driver supports. The second is the installed toolkit.
     yield "cuda_driver", _tag(smi, "cuda_version")
     toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", stdout_of(tools, "nvcc"))
     yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
@@ -215,7 +216,7 @@ def _system_software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterat
 
 
 def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the versions of libraries, from the names of the files that their links point to."""
+    """Yield the versions of libraries, which are in the names of the files that their links point to."""
     for library, path in sorted(libraries.items()):
         version = _LIBRARY_VERSION.search(str(path))
         if version is None:
@@ -226,7 +227,7 @@ def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the contents of an interpreter's report: its version, its packages, and its torch build."""
+    """Yield the version, the packages and the torch build from an interpreter's report."""
     yield f"python.{name}", sanitize(report.get("version") or "", 40)
     for package, version in sorted(mapping_at(report, "packages").items()):
         yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
@@ -236,7 +237,7 @@ def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the tuning of the host: the requested profile, and the kernel's actual settings."""
+    """Yield the tuning of the host, as the requested profile and as the kernel's actual settings."""
     yield "tuning.profile", _tuning_profile(text_at(files, "tuning"))
     yield "tuning.governor", sanitize(text_at(files, "governor").strip(), 40)
     # The kernel lists every choice, with the active one in brackets: "always [madvise] never".
@@ -276,7 +277,10 @@ def _serial(dmi: Mapping[str, Any], key: str) -> str:
 
 
 def _colons(text: str) -> dict[str, str]:
-    """Return ``Key: value`` lines as a mapping with lower-case keys; the first of each key counts."""
+    """Return ``Key: value`` lines as a mapping with lower-case keys.
+
+    If a key is repeated, its first value is used.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines()[:500]:
         key, colon, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""Find the files of a node that differ from the wanted ones."""
+"""Find the files of a node that differ from the required ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ def lacking_files(
     checksums: Mapping[str, str | None],
     modes: Mapping[str, str] | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Return the wanted files that are absent, have other content, or another mode or owner. No I/O.
+    """Return the required files that are absent, or have another content, mode or owner. No I/O.
 
     Args:
-        wanted: Files of ``path`` and ``content``, with modes of ``mode`` too, as in ``0644``.
-        checksums: By path the SHA-256, as in ``rackproof_node.files``; None for an unreadable file.
-        modes: By path the mode and owner, as in ``rackproof_node.modes``; without it they are not compared.
+        wanted: Files with ``path`` and ``content``. If modes are compared, also ``mode``, such as
+            ``0644``.
+        checksums: The SHA-256 of each path, as in ``rackproof_node.files``. It is None for an unreadable
+            file.
+        modes: The mode and owner of each path, as in ``rackproof_node.modes``. Without it, they are not
+            compared.
     """
     return [
         file
@@ -31,5 +34,5 @@ def lacking_files(
 
 
 def _sha256(content: str) -> str:
-    # Ansible decodes files so; bytes that are not UTF-8 are hashed as they were.
+    # This is how Ansible decodes files. Bytes that are not UTF-8 are hashed unchanged.
     return sha256(content.encode(errors="surrogateescape")).hexdigest()

@@ -1,13 +1,12 @@
-"""Turn a node's snapshot into findings: the affected part, the fault, the next action and the
-confidence. No I/O.
+"""Turn a node's snapshot into findings. No I/O.
 
-To add a check, write a function that takes a :class:`NodeSubject`, a :class:`GpuSubject` or a
-:class:`PortSubject` and yields findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or
-``PORT_CHECKS`` at the end of this file. ``subject.finding(...)`` creates a finding on the right
-part.
+A finding has the affected part, the fault, the next action and the confidence. To add a check, write a
+function that takes a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields
+findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file.
+``subject.finding(...)`` creates a finding on the right part.
 
-If a tool did not answer a question, the result is unproven, never healthy. A finding remains until
-the next snapshot no longer shows it.
+If a tool did not answer, the result is unproven, never healthy. A finding remains until a snapshot no
+longer shows it.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ from rackproof.nodes.night_evidence import (
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
-"""Largest number of findings of a node that are listed; the worst come first."""
+"""Largest number of findings that are listed for a node. The worst are first."""
 REBOOTS_UNTIL_INSPECTION = 2
-"""Number of reboots for one XID of one GPU after which the hardware must be inspected."""
+"""Number of reboots after which an XID of a GPU calls for an inspection of the hardware."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
 """Components that are built for one driver version and refuse to work, or misbehave, with any other."""
@@ -74,11 +73,10 @@ _COUNTER_LIMITS: Mapping[str, int] = {
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
-    """Find GPUs that differ from the SKU's in model or number, and a SKU whose number or model is
-    unknown.
+    """Find GPUs that differ from the SKU in model or number, and a SKU without a number or model.
 
-    A node with more GPUs than its SKU belongs to another SKU, which may require more of each GPU: a
-    slice with one GPU needs no NVLink, but the whole machine needs all of them.
+    A node with more GPUs than its SKU belongs to another SKU, which may require more of each GPU. A
+    slice with one GPU needs no NVLink, for example, but the whole machine needs all of them.
     """
     node = NodeSubject(snapshot, None, expected, {}, Limits(), False)
     if expected.skeleton:
@@ -126,11 +124,11 @@ def check_node(
 
     Args:
         snapshot: The node's snapshot of tonight.
-        previous: The snapshot of last night, to find changes and the growth of counters.
+        previous: The snapshot of last night, to find changes and growing counters.
         expected: The requirements of the SKU.
         majority: The versions that most nodes of the SKU have (:func:`majority_versions`).
         limits: The limits that apply to every node.
-        idle: Whether no job runs; used GPU memory is then a leftover.
+        idle: Whether no job runs. If so, used GPU memory is a leftover.
     """
     node = NodeSubject(
         snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
@@ -151,7 +149,10 @@ def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[He
 
 
 def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
-    """Return, by SKU, each component's version that more than half of at least three nodes have."""
+    """Return the majority's version of each component, by SKU.
+
+    A majority is more than half of at least three nodes.
+    """
     counts: dict[str, dict[str, Counter[str]]] = {}
     for snapshot in snapshots:
         for name, version in snapshot.versions.items():
@@ -169,15 +170,15 @@ def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict
 def mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, *, share: float = 0.15, least: int = 3
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
-    """Return a fleet's findings, marked if they affect too many nodes, and remarks about them.
+    """Mark a fleet's findings that affect too many nodes, and return remarks about them.
 
-    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is treated as a fault
-    of the tool or the fabric until the opposite is proven: it is unproven, and it drains no node.
+    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is probably a fault of the
+    tool or the fabric. It becomes unproven, and drains no node.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
         nodes_by_code.setdefault(finding.code, set()).add(finding.node)
-    # With a share alone, two nodes of a small rack would count as the whole fleet.
+    # With only a share, two nodes of a small rack would count as the whole fleet.
     most = max(share * nodes, least - 1)
     fleetwide = {code: len(names) for code, names in nodes_by_code.items() if len(names) > most}
     marked = tuple(_as_fleetwide(finding) if finding.code in fleetwide else finding for finding in findings)
@@ -199,7 +200,7 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
     )
 
 
-# Tools: whether each answered, completely and in time.
+# Tools: check that each answered completely and in time.
 
 
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -217,9 +218,7 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
-    """Return evidence of the same code and verdict together: one finding for any number of missing
-    readings.
-    """
+    """Group missing evidence by code and verdict, so that each group becomes one finding."""
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
     for one in found:
         code = "tool_hung" if one.state is EvidenceState.HUNG else one.code
@@ -245,7 +244,7 @@ def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, 
 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find tools that hung although the night does not depend on them: other gatherers need more tools."""
+    """Find hung tools that the night itself does not need. Other gatherers need them."""
     asked = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
         if status != "hung" or tool in asked or tool.startswith("statfs "):
@@ -277,7 +276,7 @@ def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
-# Identity: whether this is the node that the inventory and earlier nights refer to.
+# Identity: check that this is the node of the inventory and of earlier nights.
 
 _ACCEPT = "-e validate_accept_identity=true accepts it"
 
@@ -306,14 +305,14 @@ def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
-    """Return the finding on a GPU that is new; it is unproven until an operator accepts the GPU."""
+    """Return the finding on a new GPU. It is unproven until an operator accepts the GPU."""
     subject = GpuSubject(node, gpu)
     if gpu.uuid in node.snapshot.identity_gpus:
         return subject.finding(code, Verdict.DEGRADED, "watch", evidence)
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs. If no GPU can be read, that is one finding, and no GPU counts as missing.
+# Presence of GPUs. If no GPU can be read, there is one finding, and no GPU counts as missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -340,7 +339,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     for gpu in changes.new:
         if gpu.uuid not in successors:
             yield _changed_gpu(node, gpu, "gpu_new", "was not there last night")
-    # A GPU whose identity was not accepted stays unknown, even if it was present last night.
+    # A GPU without an accepted identity stays unknown, even if it was present last night.
     identity, new = node.snapshot.identity_gpus, {gpu.uuid for gpu in changes.new}
     for uuid, gpu in gpus_by_uuid(node.snapshot.gpus).items():
         if identity and uuid not in identity and uuid not in new:
@@ -430,7 +429,7 @@ def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding(
             "ecc_sram_uncorrectable",
             Verdict.FAIL,
-            # SRAM cannot be remapped: above the vendor's threshold the GPU must be returned.
+            # SRAM cannot be remapped. Above the vendor's threshold, the GPU must be returned.
             "rma" if gpu.sram_threshold else "reset",
             f"{gpu.sram_uncorrectable or 0} uncorrectable errors in SRAM{exceeded}",
         )
@@ -520,7 +519,7 @@ def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     wanted = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
     if gpu.pcie_width is not None and wanted and gpu.pcie_width < wanted:
         evidence = f"PCIe x{gpu.pcie_width} of x{wanted}, generation {gpu.pcie_generation}"
-        # Report one finding per fault: a link that lost lanes is often slow, too.
+        # Report one finding per fault, because a link that lost lanes is often slow too.
         yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
         return
     yield from _pcie_generation(subject)
@@ -593,7 +592,7 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
         before_s = subject.before.slowdown_s.get(reason)
         if before_s is None:
             continue
-        # The counters restart when the driver is loaded: after a boot the whole value is new.
+        # The counters restart when the driver is loaded, so after a boot the whole value is new.
         is_same_count = now_s >= before_s and not _was_booted(subject.node)
         slowed_s = now_s - before_s if is_same_count else now_s
         if slowed_s > limit_s:
@@ -642,7 +641,10 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU outside the temperature range of all models, whatever margin its driver reports."""
+    """Find a GPU outside the temperature range of all models.
+
+    This does not depend on the margin that the driver reports.
+    """
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
@@ -699,7 +701,7 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find NVLinks that are down or missing; report one finding per fault."""
+    """Find NVLinks that are down or missing. Report only the first such fault."""
     checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
     found = (one for check in checks for one in check(subject))
     yield from islice(found, 1)
@@ -733,7 +735,8 @@ def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
     links, down = subject.gpu.links, _links_down(subject.gpu)
     if down and not subject.node.expected.nvlinks:
-        # Bridges leave links unused by design; unless the SKU gives the number, these look like broken links.
+        # Bridges leave some links unused by design. Without the SKU's number, these look like broken
+        # links.
         evidence = (
             f"NVLink {', '.join(down)} of {len(links)} inactive; `nvlinks` of validate_expect is not set"
         )
@@ -781,7 +784,10 @@ def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _lacks_of_domain(gpu: GpuSnapshot) -> str:
-    """Return the fields that show a GPU outside any NVLink domain; an unread field is missing evidence."""
+    """Return the fields that show that a GPU is in no NVLink domain.
+
+    A field that was not read is missing evidence, and not reported here.
+    """
     zeros = {"clique": gpu.fabric_clique, "cluster UUID": gpu.fabric_cluster}
     return ", ".join(f"its {name} is 0" for name, value in zeros.items() if value and not value.strip("0-"))
 
@@ -835,7 +841,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
         node=snapshot.node,
         code=f"xid_{event.xid}",
         part="gpu",
-        # The log names only the bus: which GPU was there is unknown if no night has recorded it.
+        # The log has only the bus address. If no night recorded the GPU, its UUID is unknown.
         name=event.uuid or f"PCI {event.bus_id}",
         place=next(places, event.bus_id),
         verdict=verdict,
@@ -875,7 +881,7 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "memory_error": "inspect",
     "pcie_error": "inspect",
 }
-"""The action after a failure, by its code; an SXid requires a reboot, and an unproven finding is watched."""
+"""The action after a failure, by code. An SXid requires a reboot. An unproven finding is watched."""
 
 
 _UNKNOWN_SHOWN = 5
@@ -896,7 +902,7 @@ def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:
     verdict, action = event.verdict, _hardware_action(event)
-    # A boot resets GPUs and switches; a fault that requires an inspection persists.
+    # A boot resets GPUs and switches. A fault that requires an inspection remains.
     if verdict is Verdict.FAIL and event.rebooted and action == "reboot":
         verdict, action = Verdict.DEGRADED, "watch"
     times = f"{event.times} times: " if event.times > 1 else ""
@@ -991,7 +997,8 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         now, before = subject.port.counters.get(name), subject.before.counters.get(name)
         if now is None or before is None:
             continue
-        # A counter that decreased was cleared or restarted at a boot: its whole value is new.
+        # A counter that is lower than before was cleared, or restarted at a boot. Its whole value is
+        # new.
         growth = now - before if now >= before else now
         if growth > limit * days:
             evidence = f"{name}: {growth} more in {days * 24:.1f} h"
@@ -999,7 +1006,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
-    """Return the days between two snapshots, at least an hour; one day if a time is unknown."""
+    """Return the days between two snapshots, at least an hour. Return one day if a time is unknown."""
     if previous and previous.epoch and snapshot.epoch and snapshot.epoch > previous.epoch:
         # For two snapshots in quick succession, a limit near 0 would turn any event into a failure.
         return max((snapshot.epoch - previous.epoch) / 86_400, 1 / 24)
@@ -1056,7 +1063,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
             yield node.finding(f"mismatch_{_snake(name)}", Verdict.FAIL, "configure", evidence)
 
 
-# The system: memory, limits, mounts, disks, clock, units.
+# System: check memory, limits, mounts, disks, clock and units.
 
 
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1065,7 +1072,7 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
     if limit is not None and 0 <= limit < wanted:
         evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
         if node.snapshot.asked_as_root is False:
-            # A user's limit in a login is not that of a job.
+            # The limit of a user's login is not the limit of a job.
             evidence += "; this is the limit of the user of the query, without root"
             yield node.finding("memlock", Verdict.UNPROVEN, "configure", evidence, "hint")
         else:
@@ -1081,7 +1088,7 @@ def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
     memory_bytes, wanted = node.snapshot.memory_bytes, node.expected.memory_bytes
-    # Firmware and kernel reserve a share for themselves.
+    # Firmware and kernel reserve some memory for themselves.
     if wanted and 0 < memory_bytes < node.limits.memory_share * wanted:
         evidence = f"{size(memory_bytes)} of {size(wanted)}: a module is missing?"
         yield node.finding("memory", Verdict.FAIL, "inspect", evidence, "likely")
@@ -1097,7 +1104,7 @@ def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
-    """Return the required mounts; an entry that gives only a path accepts any mount there."""
+    """Return the required mounts. An entry that is only a path accepts any mount there."""
     return tuple(ExpectedMount(one) if isinstance(one, str) else one for one in expected.mounts)
 
 
@@ -1286,7 +1293,8 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_name,
     _units,
 )
-"""Checks of a node; findings of one verdict are shown in this order, the most informative first."""
+"""Checks of a node. Findings with the same verdict are shown in this order, so the most informative
+check is first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
     _unknown_values,

@@ -1,4 +1,4 @@
-"""Define the checked parts of a node, the values to compare them with, and findings. No I/O."""
+"""Define the parts that are checked, the values to compare them with, and findings. No I/O."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _MOST_EVIDENCE = 1000
 
 
 class HealthFinding(Record):
-    """A fault of a part of a node.
+    """Describe a fault of a part of a node.
 
-    Unlike :class:`rackproof.core.records.Finding`, which is about a place in a log and may be a
-    remark, it always names a part and an action. It is stored in ``night.json`` with these keys.
+    Unlike :class:`rackproof.core.records.Finding`, which is about a place in a log and may be a remark,
+    it always has a part and an action. ``night.json`` stores it with these keys.
 
-    ``part`` is node, gpu, port or link. ``name`` is a GPU's UUID, a network card's ``DEVICE/PORT``
-    or a PCIe address, and empty for the node itself. ``place`` is the part's location.
-    ``confidence`` is the certainty that this part is at fault.
+    ``part`` is node, gpu, port or link. ``name`` is a GPU's UUID, a network card's ``DEVICE/PORT`` or a
+    PCIe address, and empty for the node itself. ``place`` is the part's location. ``confidence`` is the
+    certainty that this part is at fault.
     """
 
     node: str
@@ -87,10 +87,10 @@ def part_finding(
 
 @dataclass(frozen=True)
 class ExpectedMount:
-    """A mount that must exist at a path; an empty value matches any. It must be writable unless
-    ``options`` contain ``ro``.
+    """Describe a mount that must exist at a path.
 
-    ``fstype`` is the beginning of the type: ``nfs`` matches all versions of NFS.
+    An empty value matches anything. The mount must be writable unless ``options`` contain ``ro``.
+    ``fstype`` is the beginning of the type, so ``nfs`` matches all versions of NFS.
     """
 
     path: str
@@ -101,24 +101,24 @@ class ExpectedMount:
 
 @dataclass(frozen=True)
 class Expectation:
-    """The properties that a node must have; a value of 0, None or empty is not checked.
+    """Define the properties that a node must have. A property that is 0, None or empty is not checked.
 
     Attributes:
-        gpu_name: Text that each GPU's product name must contain; empty for the SKU's name.
-        hostname: The node's own name, without its domain; an address is not a name.
+        gpu_name: Text that each GPU's product name must contain. Empty means the SKU's name.
+        hostname: The node's own name without its domain. An address is not a name.
         versions: The required versions, named as in :attr:`NodeSnapshot.versions`.
         port_gbps: The rate of a port.
-        nvlinks: The number of a GPU's NVLinks that are up.
+        nvlinks: The number of NVLinks of a GPU that must be up.
         pcie_width: The lanes of a GPU's slot, if the slot has fewer than the GPU.
         card_pcie_width: The lanes of a network card's slot, if the slot has fewer than the card.
-        gpu_readings: The readings that each GPU's driver must report (:data:`GPU_READINGS`) if a
-            number of GPUs is expected; a missing one is unproven.
+        gpu_readings: The readings that each GPU's driver must report (:data:`GPU_READINGS`) if a number
+            of GPUs is expected. A missing reading is unproven.
         fabric: Whether the GPUs must be members of an NVLink fabric.
         nvlink_domain: Whether that fabric must span several nodes (NVL72).
         mig: Whether the GPUs may be divided (MIG).
-        slurm: Whether Slurm, if there is a cluster of it, must have the node.
-        services: The services that must run: ``a|b`` is either of the two, and ``a?`` must run only
-            if it is installed. A ``skeleton`` is a SKU that was not completed yet: no node of
+        slurm: Whether the node must be in Slurm, if there is a Slurm cluster.
+        services: The services that must run. ``a|b`` means one of the two, and ``a?`` means only if it
+            is installed. A ``skeleton`` is an incomplete SKU, of which no node passes.
     it passes.
     """
 
@@ -163,23 +163,23 @@ class Limits:
     shm_bytes: int = 8 * GIB
     """Least size of shared memory (`/dev/shm`), in bytes."""
     foreign_memory_bytes: int = 2 * GIB
-    """GPU memory in use, in bytes, from which an idle node fails."""
+    """A GPU's used memory in bytes from which an idle node fails."""
     disk_free: float = 0.05
     """Least share of a file system that must be free."""
     inodes_free: float = 0.02
     """Least share of a file system's inodes that must be free."""
     clock_s: float = 2
-    """Seconds by which a node's clock may be wrong."""
+    """Number of seconds by which a node's clock may be wrong."""
     margin_c: float = LEAST_MARGIN_C
-    """Distance to a GPU's slowdown temperature, in °C, up to which it is degraded; 0 fails."""
+    """A GPU is degraded if it is within this number of °C of its slowdown temperature. At 0, it fails."""
     gpu_c: float = HOTTEST_GPU_C
-    """Temperature of a GPU, in °C, from which it is reported."""
+    """A GPU's temperature in °C from which it is reported."""
     memory_c: float = HOTTEST_MEMORY_C
-    """Temperature of its memory, in °C, from which it is degraded; 10 °C above that it fails."""
+    """A GPU memory's temperature in °C from which it is degraded. At 10 °C more, it fails."""
     memory_share: float = 0.95
     """Least share of the expected memory that the node must have."""
     loaded_percent: float = 10
-    """Use of a GPU, in percent, from which its links have to run at full width and generation."""
+    """A GPU's use in percent from which its links must run at full width and generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED
     """Corrected SRAM errors that are allowed since the driver was loaded."""
     dram_correctable: int = MOST_DRAM_CORRECTED
@@ -191,7 +191,7 @@ class Limits:
 
 
 class Subject(ABC):
-    """The subject of a check: a node, or a part of it."""
+    """Define the subject of a check, which is a node or a part of it."""
 
     @abstractmethod
     def where(self) -> tuple[NodeSnapshot, Part]:
@@ -212,7 +212,7 @@ class Subject(ABC):
 
 @dataclass(frozen=True)
 class NodeSubject(Subject):
-    """A node to check: tonight's snapshot and the data for comparison."""
+    """Hold a node to check, with tonight's snapshot and the data for comparison."""
 
     snapshot: NodeSnapshot
     previous: NodeSnapshot | None
@@ -222,7 +222,7 @@ class NodeSubject(Subject):
     idle: bool
 
     def where(self) -> tuple[NodeSnapshot, Part]:
-        """Return the snapshot, and the node itself."""
+        """Return the snapshot, and the node itself as the part."""
         return self.snapshot, Part()
 
     @property
@@ -266,14 +266,17 @@ class PortSubject:
     before: PortSnapshot | None
 
     def finding(self, code: str, verdict: Verdict, evidence: str) -> HealthFinding:
-        """Return a finding on this port; its action is to inspect cable, cage and switch."""
+        """Return a finding on this port. Its action is to inspect cable, cage and switch."""
         part = Part("port", f"{self.port.device}/{self.port.port}")
         return part_finding(self.node.snapshot, code, verdict, "inspect", evidence, "likely", part)
 
 
 @dataclass(frozen=True)
 class GpuChanges:
-    """GPUs that came and went: ``replaced`` maps a removed GPU's UUID to the GPU in its place."""
+    """Hold the GPUs that were added and removed.
+
+    ``replaced`` maps a removed GPU's UUID to the GPU in its place.
+    """
 
     known: Mapping[str, GpuSnapshot]
     gone: tuple[GpuSnapshot, ...]
@@ -283,7 +286,7 @@ class GpuChanges:
 
 
 def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation) -> GpuChanges:
-    # Without an earlier night every GPU would be new.
+    # Without an earlier night, every GPU would be new.
     if previous is None:
         return GpuChanges({}, (), (), {}, frozenset())
     present, last_night = gpus_by_uuid(snapshot.gpus), frozenset(gpus_by_uuid(previous.gpus))
@@ -292,7 +295,7 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
     if expected.gpus and len(present) >= expected.gpus:
         # The node has all its GPUs, so one that is missing for more than a night was taken out.
         gone = [gpu for gpu in gone if gpu.uuid in last_night]
-    # If no earlier night could read a GPU, none of them counts as new.
+    # If no earlier night could read any GPU, none counts as new.
     new = [present[uuid] for uuid in present if uuid not in known] if known else []
     return GpuChanges(known, tuple(gone), tuple(new), _replacements(gone, new), last_night)
 
@@ -303,7 +306,7 @@ def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
 
 
 def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
-    """Map the UUID of each removed GPU to the new one on the same bus: an exchange, not a loss."""
+    """Map the UUID of each removed GPU to the new GPU on the same bus. Such a GPU was exchanged, not lost."""
     new_by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in new}
     replaced = {}
     for gpu in gone:

@@ -1,4 +1,7 @@
-"""The nodes of an NVLink domain, in the format of nvidia-imex: one file, the same on all of them."""
+"""Write the list of an NVLink domain's nodes for nvidia-imex.
+
+The file is the same on all of these nodes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 
 class ImexError(ValueError):
-    """The nodes of a domain cannot be listed; the text names one and what to do."""
+    """Report that the nodes of a domain cannot be listed. The text has a node and the remedy."""
 
 
 def resolve_address(name: str) -> str:
@@ -21,14 +24,14 @@ def resolve_address(name: str) -> str:
 
 
 def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], str] = resolve_address) -> str:
-    """Return the text of nodes_config.cfg: an address a line, which is all that nvidia-imex reads.
+    """Return the text of nodes_config.cfg, with one address per line, as nvidia-imex expects it.
 
     Args:
-        addresses: By node, its address or a name that leads to it, in the order of the inventory.
-        resolve: Returns the address of a name; empty if it has none.
+        addresses: The address of each node, or a name for it, in the order of the inventory.
+        resolve: A function that returns the address of a name, or "".
 
     Raises:
-        ImexError: A node has no address at which others could reach it, or two nodes have the same.
+        ImexError: A node has no address for the other nodes, or two nodes have the same one.
     """
     if not addresses:
         raise ImexError("the domain has no nodes: see imex_domains")

@@ -1,4 +1,7 @@
-"""Read the faults of a node's hardware from its kernel log: XIDs by GPU, and all other faults. No I/O."""
+"""Read hardware faults from a node's kernel log. No I/O.
+
+They are XIDs by GPU, and all other faults.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from rackproof.logs.known_kernel_lines import shape_of
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
 MOST_DECLARED_LINES = 50
-"""Limit for the data of a damaged or hostile node; a log that reaches one counts as truncated."""
+"""Limits for the data of a damaged or hostile node. A log that reaches one counts as truncated."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
@@ -36,11 +39,10 @@ class XidEvent(Record):
 
 
 class HardwareEvent(Record):
-    """Any other report of faulty hardware, with the part: a switch's SXid, a lost GPU, memory,
-    PCIe.
+    """Describe a report of faulty hardware that is not an XID.
 
-    ``code`` is the code of its finding; ``carried`` and ``rebooted`` have the same meaning as for
-    an XID.
+    Examples are an SXid, a lost GPU, memory and PCIe. ``code`` is the code of its finding. ``carried``
+    and ``rebooted`` are as for an XID.
     """
 
     code: str
@@ -65,8 +67,9 @@ class KernelLogReading:
 
 
 def normalize_bus_id(address: str) -> str:
-    """Return a bus address in one form (``0008:06:00``): the driver, the kernel and the log write
-    it differently.
+    """Return a bus address in one form (``0008:06:00``).
+
+    The driver, the kernel and the log write it differently.
     """
     parts = address.lower().split(".")[0].split(":")
     if len(parts) == 3:
@@ -82,20 +85,20 @@ def read_kernel_log(
     errors: str | None = None,
     declared: DeclaredLines | None = None,
 ) -> KernelLogReading:
-    """Return the events in a kernel log, one per part, code and requested action.
+    """Return the events in a kernel log. Each part, code and requested action gives one event.
 
     Args:
         log: The lines of the log.
         booted: The time of the boot, in seconds since 1970.
         uuids: The GPUs by bus id, in the form of :func:`normalize_bus_id`.
-        errors: The lines with the level error or worse, or None if levels are unknown: then the
+        errors: The lines of level error or worse, or None if levels are unknown. Without levels, the
             words of a line that no rule recognizes decide whether it is an error.
-        declared: The operator's harmless lines.
+        declared: The lines that the operator declared harmless.
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
-    # A line without the words by which a node filters its log is only among the errors.
+    # A node filters its log by words. A line without these words is only among the errors.
     for line in (*lines, *(line for line in bad if line not in in_log)):
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
@@ -160,7 +163,7 @@ class _Reader:
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
         bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
         verdict = event.verdict or Verdict.UNPROVEN
-        # Unknown lines count as different unless they differ only in their numbers.
+        # Two unknown lines are the same if they differ only in their numbers.
         part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
         key = (event.name, part, verdict)
         if known := self.hardware.get(key):
@@ -191,6 +194,6 @@ class _Reader:
 
 
 def _is_before_boot(line: str, booted: float) -> bool:
-    # In seconds since 1970; dmesg, which counts from the boot, has no lines of an earlier boot.
+    # The time is in seconds since 1970. dmesg counts from the boot, and has no lines of an earlier boot.
     stamp = _MOMENT.match(line)
     return stamp is not None and float(stamp[1]) < booted

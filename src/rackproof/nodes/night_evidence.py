@@ -1,10 +1,9 @@
-"""List, in tables, the evidence for judging a node's night: of the node, its GPUs, its ports and
-its tools.
+"""List the evidence for judging a node's night in tables. No I/O.
 
-``health_checks.check_node`` evaluates the tables before any check runs. A row is named after the
-field of the snapshot, or the tool of the gatherer, that it concerns; a test compares rows with
-fields and tools. Evidence that a machine legitimately lacks is not needed, or it is harmless for
-the reason in its row. No I/O.
+There is a table for the node, its GPUs, its ports and its tools. ``health_checks.check_node`` evaluates
+them before any check. A row has the name of a field of the snapshot, or of a tool of the gatherer; a
+test compares these. If a machine may lack some evidence, the row states when it is needed, or why its
+absence is harmless.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SYSFS_PORT = "/sys/class/infiniband"
 _ASK_AGAIN = "run it by hand, then validate the node again"
 
 DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
-"""Tools that query the driver: if one hangs in it, it cannot be killed, and only a reboot ends it."""
+"""Tools that query the driver. If one hangs in the driver, it cannot be killed, and only a reboot ends it."""
 
 GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "ecc": (
@@ -54,14 +53,14 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def _state(value: Any) -> EvidenceState:
-    """Return the state of a plain value; a negative number is not a value."""
+    """Return the state of a plain value. A negative number is damaged."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         return EvidenceState.DAMAGED
     return state_of_value(value)
 
 
 def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
-    """Return the state of several values, each of which must be a number."""
+    """Return the state of several values. Each must be a number."""
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
@@ -73,13 +72,16 @@ def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
 
 
 def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
-    """Return the state of a tool's answer; a truncated answer has a finding of its own (``truncated``)."""
+    """Return the state of a tool's answer. A truncated answer has a finding of its own (``truncated``)."""
     status = snapshot.tools.get(tool, "")
     return EvidenceState.NOT_ASKED if status == "not_asked" else state_of_tool(status)
 
 
 def is_driver_hung(snapshot: NodeSnapshot) -> bool:
-    """Return whether a tool hung in the driver: the other tools were then not called and need no findings."""
+    """Return whether a tool hung in the driver.
+
+    The other tools of the driver were then not called, and need no findings.
+    """
     return any(snapshot.tools.get(tool) == "hung" for tool in DRIVER_TOOLS)
 
 
@@ -92,17 +94,17 @@ def _has_gpus(node: NodeSubject) -> bool:
 
 
 def _is_judged(node: NodeSubject) -> bool:
-    """Return whether the node belongs to a SKU with GPUs, so that its system must be known as well."""
+    """Return whether the node's SKU has GPUs. Its system must then be known as well."""
     return bool(node.expected.gpus)
 
 
 def _is_host(node: NodeSubject) -> bool:
-    """Return whether the clock and services are the node's own; a container's may belong to its host."""
+    """Return whether clock and services are the node's own. Those of a container may belong to its host."""
     return _is_judged(node) and not node.snapshot.container
 
 
 def _has_systemd(node: NodeSubject) -> bool:
-    """Return whether systemd runs: a container that can show units can also show failed ones."""
+    """Return whether systemd runs. A container that can list units can also list failed ones."""
     tools = node.snapshot.tools
     runs = tools.get("units") == "ok" and tools.get("failed_units", "") not in ("", "absent")
     return _is_host(node) or (_is_judged(node) and runs)
@@ -113,7 +115,7 @@ def _always(node: NodeSubject) -> bool:
 
 
 def _smi_fails(node: NodeSubject) -> bool:
-    """Return whether nvidia-smi gave no answer; a check of its own covers an unreachable driver."""
+    """Return whether nvidia-smi gave no answer. Another check covers an unreachable driver."""
     return node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") != "no_driver"
 
 
@@ -123,7 +125,7 @@ def _smi_answers(node: NodeSubject) -> bool:
 
 def _has_links(node: NodeSubject) -> bool:
     known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
-    # A SKU without a number of links needs no query for them; a failed query is different.
+    # If the SKU has no number of links, they need not be queried. A failed query is different.
     unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
     return bool(node.expected.nvlinks) or known or (_is_judged(node) and not unasked)
 
@@ -133,7 +135,7 @@ def _has_links_up(node: NodeSubject) -> bool:
 
 
 def _unless_stuck(needed: Callable[[NodeSubject], bool]) -> Callable[[NodeSubject], bool]:
-    """Return whether a driver tool is needed: after one that hangs, the others are not called."""
+    """Return a function that is false if a driver tool hung, because the others were then not called."""
     return lambda node: needed(node) and not is_driver_hung(node.snapshot)
 
 
@@ -191,7 +193,7 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the driver's version is known, and all compared versions that were known before."""
+    """Return whether the driver's version is known, with all compared versions that were known before."""
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
@@ -230,7 +232,7 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the worst state of the answers of all paths whose file system was queried."""
+    """Return the worst state of the answers about file systems."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:
@@ -362,12 +364,12 @@ _COMPARED: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.DEGRADED,
     EvidenceState.HUNG: Verdict.DEGRADED,
 }
-"""Verdict for a missing version that is compared with other nodes: like a different one, it degrades."""
+"""Verdicts for a missing version that is compared with other nodes. Like a different version, it degrades."""
 _BOUND: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.UNPROVEN,
     EvidenceState.HUNG: Verdict.UNPROVEN,
 }
-"""Verdict for a missing version that must equal the driver's: like a different one, it fails."""
+"""Verdicts for a missing version that must equal the driver's."""
 _HUNG_FAILS: Mapping[EvidenceState, Verdict] = {EvidenceState.HUNG: Verdict.FAIL}
 
 
@@ -381,12 +383,13 @@ def _tool(
     verdicts: Mapping[EvidenceState, Verdict] | None = None,
     harmless: str = "",
 ) -> RequiredEvidence[NodeSubject]:
-    """Return a tool's row; if it is read into a single ``value``, that value proves that the tool
-    answered.
+    """Return the row of a tool.
+
+    If the tool gives a single ``value``, that value proves that the tool answered.
     """
 
     def is_needed(node: NodeSubject) -> bool:
-        # A tool that hangs is considered wherever it was called: something is wrong with the node.
+        # A hung tool counts even if it is not needed, because it shows a fault of the node.
         return needed(node) or node.snapshot.tools.get(name) == "hung"
 
     def state(node: NodeSubject) -> EvidenceState:
@@ -463,7 +466,7 @@ _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for fi
 
 
 def can_report(gpu: GpuSnapshot, reading: str) -> bool:
-    """Return whether a GPU's model is not known to lack a reading."""
+    """Return whether a GPU's model may have a reading. It is false if the model is known to lack it."""
     return reading != "row_remapping" or not is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS)
 
 
@@ -513,8 +516,9 @@ def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float
 
 
 def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU must report a field because of its SKU, its model, or its driver's other
-    readings.
+    """Return whether a GPU must report a field.
+
+    This depends on its SKU, its model, and its driver's other readings.
     """
     by_model = _is_of_model(subject, models, since_driver)
     return _is_asked_of_sku(subject, name) or by_model or _is_reported(subject, name)
@@ -549,12 +553,12 @@ def _gpu_row(
 
 
 def _known_state(value: Any) -> EvidenceState:
-    """Return the state of a list that may be empty; None means unknown."""
+    """Return the state of a list that may be empty. None means unknown."""
     return EvidenceState.ABSENT if value is None else EvidenceState.THERE
 
 
 def _warm_state(value: Any) -> EvidenceState:
-    """Return the state of a temperature: a sensor that shows 0 °C does not work."""
+    """Return the state of a temperature. A sensor that shows 0 °C does not work."""
     found = _state(value)
     return EvidenceState.DAMAGED if found is EvidenceState.THERE and value == 0 else found
 

@@ -13,13 +13,13 @@ def lacking_packages(
     hold: bool,
     exact: bool = False,
 ) -> list[str]:
-    """Return the names of packages that are absent, of another version, or not held. No I/O.
+    """Return the names of packages that are absent, not held, or of another version. No I/O.
 
     Args:
-        wanted: By name the version, a pattern as in ``3.1.0*``, or empty for any.
-        installed: The packages of the fact rackproof_node: by name ``version`` and ``held``.
-        hold: Whether they are to be held.
-        exact: Whether versions are taken literally: an empty one is not a version, and counts as missing.
+        wanted: The version of each package, as a pattern such as ``3.1.0*``. Empty means any version.
+        installed: The packages of the fact rackproof_node, with ``version`` and ``held`` of each.
+        hold: Whether they must be held.
+        exact: Whether versions are literal. An empty version then counts as missing.
     """
     return [
         name

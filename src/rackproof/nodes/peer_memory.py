@@ -1,9 +1,9 @@
-"""Choose how a GPU and a network card share memory, from one table of methods and their
-requirements.
+"""Choose how a GPU and a network card share memory.
 
-The conditions are NVIDIA's: "Common Prerequisites" in the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF:
-open kernel module, branch 535, kernel 5.12, any network driver; nvidia-peermem: branch 470, MLNX_OFED or
-DOCA-OFED), and the README of nv_peer_memory (its module moved into the driver with branch 470).
+One table has the methods and their conditions, which are NVIDIA's. They are in "Common Prerequisites" of
+the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF: open kernel module, branch 535, kernel 5.12, any
+network driver; nvidia-peermem: branch 470, MLNX_OFED or DOCA-OFED), and in the README of nv_peer_memory,
+whose module became part of the driver in branch 470.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METHODS = (
     TransferMethod("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
     TransferMethod("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
 )
-"""Methods in NVIDIA's order of preference: the first one whose needs are met is chosen."""
+"""Methods in NVIDIA's order of preference. The first one with all needs met is chosen."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PeerMemoryNode:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """The chosen method; ``unmet`` lists, by method, the needs that are not met."""
+    """Hold the chosen method. ``unmet`` has the unmet needs of each method."""
 
     method: str
     reason: str
@@ -61,14 +61,14 @@ class MethodChoice:
 
 
 OPEN_FROM = 560
-"""First branch for which NVIDIA's packages install the open kernel module by default."""
+"""First branch whose NVIDIA packages install the open kernel module by default."""
 
 DRIVER_PACKAGE = re.compile(
     r"(?:nvidia-(?:\d{3}|open|driver|dkms|kernel-dkms|kernel-open-dkms|open-kernel-dkms)"
     r"|nvidia-(?:driver|dkms|open|headless)-\d{3}|linux-modules-nvidia-\d{3})"
     r"(?:-server)?(?:-open)?(?:-\d+\.\d.*|-generic.*)?"
 )
-"""Pattern of the names of packages with the kernel module in Ubuntu, Debian and NVIDIA's repository."""
+"""Pattern for the names of packages with the kernel module in Ubuntu, Debian and NVIDIA's repository."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -78,14 +78,14 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
-    """Return the facts of a node that determine the method.
+    """Return the facts of a node that decide on the method.
 
     Args:
         facts: The value of the fact rackproof_node.
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    # The running driver has precedence over the installed one: they differ until the node is rebooted.
+    # The running driver has precedence. It differs from the installed one until the node is rebooted.
     versions = [facts["modules"].get("nvidia", "")]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
@@ -95,7 +95,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
     return PeerMemoryNode(
         kernel=facts["kernel"],
         driver=next((version for version in versions if version_numbers(version)), ""),
-        # The module's licence is reliable; not every vendor's package has it in its name.
+        # The licence of the module is reliable. The name of the package is not, for some vendors.
         open_module="MIT" in license_of_module if license_of_module else named_open,
         ofed=_installed_ofed(packages, _output_of(facts, "ofed_info")),
     )
@@ -116,7 +116,7 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
 
 
 def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
-    """Return a node as it will be with a driver; a node that already has one is returned unchanged."""
+    """Return a node as it will be with a driver. A node that already has a driver is unchanged."""
     if version_numbers(node.driver) or not driver:
         return node
     return replace(node, driver=driver, open_module=version_numbers(driver)[:1] >= (OPEN_FROM,))
@@ -134,7 +134,7 @@ def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]
 
 
 def _unmet_driver_needs(method: TransferMethod, node: PeerMemoryNode) -> list[str]:
-    # NVIDIA's conditions name branches: only the first number of a version is compared.
+    # NVIDIA's conditions are about branches, so only the first number of a version is compared.
     branch = version_numbers(node.driver)[:1]
     needs = []
     if method.driver_from is not None and branch < (method.driver_from,):
@@ -151,13 +151,13 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
     Args:
         node: The facts of the node.
-        method: The name of a requested method, whose needs are not checked; "auto" chooses the
-            first whose needs are met; "none" chooses none.
-        dmabuf_kernel: The first kernel for DMA-BUF, if the platform needs a newer one than the
-            method's own row.
+        method: A method to use without a check of its needs. "auto" chooses the first method whose needs
+            are met; "none" chooses none.
+        dmabuf_kernel: The first kernel for DMA-BUF, if the platform needs a newer one than the table
+            has.
 
     Returns:
-        The choice; its method is empty if there is no driver, or no method is possible.
+        The choice. Its method is "" if there is no driver, or if no method is possible.
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":
@@ -187,7 +187,7 @@ def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> No
 
 
 def _unmet_by_method(node: PeerMemoryNode, dmabuf_kernel: str) -> dict[str, tuple[str, ...]]:
-    """Return the needs that a node does not meet, by method; methods that it meets are left out."""
+    """Return the needs that a node does not meet, by method. Methods without unmet needs are left out."""
     unmet: dict[str, tuple[str, ...]] = {}
     for row in METHODS:
         if row.method == "dmabuf" and dmabuf_kernel:

@@ -1,4 +1,7 @@
-"""Check a node before it is changed: compare the fact ``rackproof_node`` with expectations. No I/O."""
+"""Check a node before it is changed. No I/O.
+
+The fact ``rackproof_node`` is compared with expectations.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _DRIVER_PACKAGE = re.compile(
 
 @dataclass(frozen=True)
 class Expected:
-    """The expectations of a node; an expectation that is 0 or empty is not checked."""
+    """Hold the expectations of a node. An expectation that is 0 or empty is not checked."""
 
     os: tuple[str, ...] = ()
     gpus: int = 0
@@ -54,7 +57,7 @@ class Remark:
 def preflight_remarks(
     node: Mapping[str, Any], expected: Expected, answered_at: float = 0
 ) -> tuple[Remark, ...]:
-    """Return all differences from the expectations, not only the first.
+    """Return all differences from the expectations.
 
     Args:
         node: The value of the fact ``rackproof_node``.
@@ -110,7 +113,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
-    # Read the bus, not the driver: a node that will be provisioned has no driver yet.
+    # Read the bus, because a node before provisioning has no driver.
     gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected and len(gpus) != expected:
         slots = ", ".join(sanitize(gpu["slot"]) for gpu in gpus)
@@ -181,7 +184,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    # None of these is fatal: provisioning corrects them.
+    # None of these is fatal, because provisioning corrects them.
     if expected.kernel and node["kernel"] != expected.kernel:
         yield Remark(
             "kernel",
@@ -220,7 +223,7 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
-    """Return the version of the installed NVIDIA driver, running or else from its packages, or ''."""
+    """Return the version of the running NVIDIA driver, or else of the installed packages, or ""."""
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:
         return loaded

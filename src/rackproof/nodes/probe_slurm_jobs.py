@@ -1,10 +1,10 @@
-"""Write the scripts of a night's measuring jobs, and run them through Slurm's host within limits.
+"""Write the scripts of a night's measuring jobs, and run them on Slurm's host within limits.
 
-Never more than the allowed share of a partition is used at once, and a job is started only if its
-maximum duration still fits into the night's GPU-minutes. A job contains its programs and needs no
-shared storage; Slurm allocates its nodes at once or refuses, ends it in time, and lists all jobs by
-one name, so an interrupted night leaves none behind. Requests to Slurm's host go through a
-function: this module does not use ssh.
+The jobs never use more than the allowed share of a partition. A job starts only if its maximum duration
+fits into the rest of the night's GPU-minutes. It contains its programs, so it needs no shared storage.
+Slurm allocates its nodes at once or refuses, and ends it in time. All jobs have the same name, so that
+an interrupted night leaves none behind. This module does not use ssh; a function sends the requests to
+Slurm's host.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of the night's jobs, by which the jobs of an interrupted night are found and ended."""
+"""Name of the night's jobs. It serves to find and end the jobs of an interrupted night."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
 """Seconds that Slurm may take to allocate nodes that were idle a moment ago."""
 _BEGIN_S = 20
-"""Seconds after which srun of a job has written something unless it was never started."""
+"""Seconds within which srun of a started job writes something."""
 _GRACE_S = 60.0
 _POLL_S = 3.0
 _LARGEST = 4 << 20
@@ -42,7 +42,7 @@ _LOST_POLLS = 20
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""Slurm refuses the nodes because others use them. Any other refusal is a mistake and proves nothing."""
+"""Slurm refuses the nodes because they are in use. Any other refusal is a mistake, and proves nothing."""
 OUT_OF_TIME = (None, 124, 137)
 """Exit statuses of a program that did not end or was ended."""
 
@@ -51,19 +51,18 @@ Shell = Callable[[str], tuple[int, str, str]]
 
 
 class ProbeError(RackproofError):
-    """A request that Slurm's host does not fulfil; the message gives the request and the remedy."""
+    """Report a request that Slurm's host did not fulfil. The message has the request and the remedy."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A program under workloads/, the benchmark whose rules apply to it, and its arguments by
-    device.
+    """Describe a program under workloads/, its benchmark, and its arguments for each device.
 
     Attributes:
-        files: Other files that the program needs there.
-        optional: Whether it runs only if it is named, on the nights that ``optional_tests`` of
+        files: Other files of workloads/ that the program needs.
+        optional: Whether it runs only if it is selected, in the nights that ``optional_tests`` of
             ``jobs.validate.fleet`` plans for a node.
-        adds_s: The number of seconds by which a job with it may take longer.
+        adds_s: The number of additional seconds that a job with it may take.
         takes_device: Whether it has the option ``--device``.
     """
 
@@ -109,7 +108,7 @@ PROBES = (
         optional=True,
         adds_s=180,
     ),
-    # As long as its benchmark: a shorter one would prove less under the same name.
+    # It runs as long as its benchmark. A shorter run would prove less under the same name.
     Probe(
         "soak", "probe_soak.py", "soak",
         ("--seconds", "600"),
@@ -118,7 +117,7 @@ PROBES = (
         optional=True,
         adds_s=900,
     ),
-    # Each GPU runs alone on the same data, so a deviating loss or a slow GPU can be attributed.
+    # Each GPU runs alone on the same data, so a deviating loss or a slow GPU can be assigned to it.
     Probe(
         "llm", "llm_torch.py", "llm",
         ("--gpus", "all", "--parallel", "replicas"),
@@ -129,11 +128,11 @@ PROBES = (
         takes_device=False,
     ),
 )  # fmt: skip
-"""The probes of a node, run one after another in one job. None means not available on such a
-device.
+"""The probes of a node. They run one after another in one job. None means that the probe cannot run on
+such a device.
 
-Only bf16 products: measured nine times on one H100, they repeat to 0.4 %, but fp8 products to 2 %
-with outliers of 4 %, which nights would take for drift.
+Only bf16 products are measured. Nine runs on one H100 differed by 0.4 % with bf16, but by 2 % with fp8,
+with outliers of 4 %, which nights would report as drift.
 """
 FABRIC_PROBE = Probe(
     FABRIC, "probe_all_reduce.py", "",
@@ -141,23 +140,23 @@ FABRIC_PROBE = Probe(
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
 DOMAIN_PROBE = replace(FABRIC_PROBE, gpu=(*(FABRIC_PROBE.gpu or ()), "--mnnvl"))
-"""The same probe for nodes of one NVLink domain: network cards alone are not enough for a pass."""
+"""The same probe for nodes of one NVLink domain. Network cards alone do not suffice for a pass."""
 
 SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """The plan of a night's measurements.
+    """Hold the plan of a night's measurements.
 
     Args:
-        minutes: The GPU-minutes that may be used; a node without a GPU counts as one GPU.
-        share: The largest share of a partition that is measured at once, but always at least one
-            node.
+        minutes: The GPU-minutes that may be used. A node without a GPU counts as one GPU.
+        share: The largest share of a partition to measure at once. At least one node may always be
+            measured.
         python: The interpreter on the nodes that provides PyTorch and mlperf-logging.
         workloads: The folder with the programs.
-        benchmarks: The folder with the definitions, whose rules define the judged metrics.
-        chosen: The names of :data:`PROBES` to run; the probes between nodes are ``fabric``.
+        benchmarks: The folder with the definitions. Their rules define which metrics are judged.
+        chosen: The names of :data:`PROBES` to run. ``fabric`` means the probes between nodes.
         node_limit_s: The number of seconds that a node's job may take.
         pair_limit_s: The number of seconds that a pair's job may take.
         srun: Additional options for srun, such as an account.
@@ -210,7 +209,11 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never started), left."""
+    """Describe how a job ended.
+
+    It is ok, failed, hung, busy (Slurm had no nodes for it), lost (it never started) or left (there was
+    no time).
+    """
 
     how: str
     text: str = ""
@@ -239,17 +242,17 @@ def pack_files(folder: Path, names: tuple[str, ...]) -> str:
 
 
 def probe_arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
-    """Return a program's arguments for a device, or None if it has nothing to measure there."""
+    """Return a program's arguments for a device, or None if it cannot measure such a device."""
     return probe.gpu if device == "gpu" else probe.cpu
 
 
 def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: int) -> str:
-    """Return the script that a job runs on each of its nodes through bash's standard input.
+    """Return the script of a job, which each of its nodes runs with bash.
 
     Args:
         plan: The plan of the measurement.
         probes: The programs, in the order in which they run.
-        nodes: The nodes of the job; with several nodes, the programs run on all of them together.
+        nodes: The nodes of the job. With several nodes, the programs run on all of them together.
         limit_s: The time limit of the job in seconds.
     """
     lines = [
@@ -268,7 +271,7 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
         rendezvous = f" --nodes {len(nodes)} --node-rank $rank --rendezvous {shlex.quote(nodes[0])}:{_PORT}"
     # A node without PyTorch appears in a section of its own, not as a failed probe.
     lines.append(f'[ $rank = 0 ] && echo "{MARK}begin python"')
-    # Standard input is this script: a program that reads it would consume the rest.
+    # Standard input is this script. A program that reads it would consume the rest.
     lines.append("\"$python\" -c 'import torch, mlperf_logging.mllog' </dev/null 2>&1; status=$?")
     lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"; [ $status = 0 ] || exit 98')
     if plan.device == "cpu":
@@ -291,7 +294,7 @@ def _rank_lines(nodes: Sequence[str]) -> list[str]:
 
 def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> list[str]:
     words = [*(probe_arguments(probe, device) or ()), *(["--device", device] if probe.takes_device else [])]
-    # A program that ends by itself has a result; one that timeout ends has none.
+    # A program that ends by itself gives a result. One that timeout ends gives none.
     words += ["--time-limit", str(max(10, limit_s - 20))]
     command = f'"$python" "$folder"/{probe.program} {shlex.join(words)}{rendezvous}'
     return [
@@ -302,13 +305,13 @@ def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> li
 
 
 def split_sections(text: str) -> tuple[Section, ...]:
-    """Return the output of each program of a job; program text that imitates the marks starts no section."""
+    """Return the output of each program of a job. Output that imitates the marks starts no section."""
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
         word, rest = _mark(line)
         if word == "begin":
-            # The previous section had no end: the job was ended during it.
+            # The previous section has no end, so the job was ended during it.
             if name:
                 sections.append(Section(name, None, "\n".join(lines)))
             name, lines = rest, []
@@ -333,7 +336,7 @@ def _mark(line: str) -> tuple[str, str]:
 
 @dataclass
 class JobRunner:
-    """A runner of jobs through Slurm's host, within the budget and the share; it counts the use of both."""
+    """Run jobs through Slurm's host within the budget and the share, and count the use of both."""
 
     shell: Shell
     plan: ProbePlan
@@ -359,7 +362,7 @@ class JobRunner:
             raise ProbeError("Slurm's host made no temporary folder")
 
     def end(self) -> None:
-        """End running jobs and remove the folder; if the host no longer answers, nothing is lost."""
+        """End running jobs and remove the folder. If the host no longer answers, nothing is lost."""
         for number, (job, _) in list(self._running.items()):
             self._cancel(job)
             del self._running[number]
@@ -367,7 +370,7 @@ class JobRunner:
             self.shell(f"rm -rf {shlex.quote(self._spool)}")
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """Run jobs in order as soon as there is room; return how each ended.
+        """Run jobs in order, each as soon as there is room. Return how each ended.
 
         Raises:
             ProbeError: Slurm's host no longer answers.
@@ -382,12 +385,12 @@ class JobRunner:
                 # No job runs, so no room will become free.
                 done.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
                 break
-            # Poll soon after a start, to find a job that fails at once; then less often.
+            # Poll soon after a start, to notice a job that fails at once. Later, poll less often.
             self.sleep(min(_POLL_S, 0.5 * 2**idle))
             try:
                 ended = self._ended(mine)
             except ProbeError:
-                # Jobs continue while the host does not answer: a single lost poll does no harm.
+                # Jobs continue while the host does not answer, so one lost poll does no harm.
                 lost += 1
                 if lost >= _LOST_POLLS:
                     raise
@@ -400,8 +403,8 @@ class JobRunner:
     def _start_waiting(
         self, waiting: list[tuple[int, Job]], mine: dict[str, int], done: dict[int, JobResult]
     ) -> None:
-        """Start the jobs for which there is room; those that cannot be started are done."""
-        # Iterate over a copy: started jobs are removed from the list.
+        """Start the jobs for which there is room. Jobs that cannot start are done."""
+        # Iterate over a copy, because started jobs are removed from the list.
         for index, job in list(waiting):
             if not self._room(job):
                 continue
@@ -418,9 +421,9 @@ class JobRunner:
         return out
 
     def _room(self, job: Job) -> bool:
-        """Return whether a job fits now: into the budget, onto its nodes, and into its partitions' shares."""
+        """Return whether a job fits into the budget, onto its nodes, and into its partitions' shares."""
         running = [other for other, _ in self._running.values()]
-        # Reserve each job's maximum: its real minutes are known only after it has ended.
+        # Reserve each job's maximum, because its real minutes are known only after its end.
         reserved = sum(other.minutes for other in running)
         # Rounding may make sums of fractions miss a limit that they should reach exactly.
         if self.spent + reserved + job.minutes > self.plan.minutes + 1e-9:
@@ -432,7 +435,7 @@ class JobRunner:
         return all(used[part] + count <= self._allowed(part) for part, count in asked.items())
 
     def _partition_counts(self, nodes: Iterable[str]) -> Counter[str]:
-        """Return the number of the nodes in each partition; a node may be in several."""
+        """Return the number of the nodes in each partition. A node may be in several."""
         return Counter(part for name in nodes for part in self.partitions.get(name, ()))
 
     def _allowed(self, partition: str) -> int:
@@ -458,7 +461,7 @@ class JobRunner:
         self._number += 1
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
-        # --immediate: if a user's job was faster, it runs and ours does not.
+        # With --immediate, a user's job that came first runs, and this job does not.
         words = [
             "srun", f"--job-name={JOB_NAME}", f"--nodelist={','.join(job.nodes)}", "--exclusive", "--mem=0",
             f"--nodes={len(job.nodes)}", f"--ntasks={len(job.nodes)}", "--ntasks-per-node=1",
@@ -471,16 +474,17 @@ class JobRunner:
         source = self._written(job.script)
         inner = f"{shlex.join(words)} < {source} > {place}.out 2>&1; echo $? > {place}.new"
         inner += f"; mv {place}.new {place}.rc"
-        # Ansible's ssh allocates a terminal; when it closes, it hangs up on processes that still use it.
+        # Ansible's ssh allocates a terminal. When the terminal closes, it hangs up on processes that
+        # still use it.
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
         self._running[number] = (job, begin)
         return number
 
     def _written(self, text: str) -> str:
-        """Return the path of a script on Slurm's host; nodes with the same measurements share one."""
+        """Return the path of a script on Slurm's host. Nodes with the same measurements share one."""
         if text not in self._scripts:
             place = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
-            # Written in pieces: one command argument is limited to 128 KiB.
+            # Write in pieces, because one command argument is limited to 128 KiB.
             for at in range(0, len(text), 60_000):
                 self._ask(f"printf %s {shlex.quote(text[at : at + 60_000])} >> {place}")
             self._scripts[text] = place
@@ -488,7 +492,7 @@ class JobRunner:
 
     def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
         place = shlex.quote(self._spool)
-        # One request for all jobs: each request needs a connection to Slurm's host.
+        # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
             f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
             'for one in *.out; do echo "$one"; done'
@@ -503,14 +507,14 @@ class JobRunner:
         return results
 
     def _result(self, number: str, status: str | None, begun: bool) -> JobResult | None:
-        """Return how a job ended, or None if it is running; a job beyond its time limit is ended here."""
+        """Return how a job ended, or None if it is running. A job beyond its time limit is ended here."""
         job, begin = self._running[number]
         took = self.clock() - begin
         if status is None:
             if not begun and took > _BEGIN_S:
                 del self._running[number]
                 return JobResult("lost", "its srun never began on Slurm's host")
-            # Slurm ends a job in time by itself: this is for the case that it does not.
+            # Slurm normally ends a job in time. This is the fallback.
             if took <= job.limit_s + _START_S + _GRACE_S:
                 return None
             self._cancel(job)
@@ -536,7 +540,7 @@ def classify_exit(output: str, status: str, minutes: float) -> JobResult:
         # Nothing ran, so no minutes were used.
         outcome = "busy" if _BUSY.search(output) else "lost"
         return JobResult(outcome, _end_of_output(output) or "srun printed nothing")
-    # This precedes "failed": a program that was ended does not set its own status.
+    # Check this before "failed", because a program that was ended does not set its own status.
     if any(section.status in OUT_OF_TIME for section in sections):
         return JobResult("hung", "did not end in time", sections, minutes)
     failed = next((section for section in sections if section.status), None)
@@ -556,6 +560,6 @@ def _end_of_output(text: str) -> str:
 def last_lines(text: str) -> str:
     """Return the end of a program's output without its measurements."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
-    # srun's line about a failed program adds nothing if the program printed the reason.
+    # If the program printed the reason, srun's line about it adds nothing.
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
     return sanitize(" | ".join((own or lines)[-2:]), 300)

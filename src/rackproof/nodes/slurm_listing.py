@@ -1,8 +1,9 @@
-"""Read the nodes of a Slurm cluster from slurm.conf or from the output of scontrol and sinfo. No I/O.
+"""Read the nodes of a Slurm cluster from slurm.conf, or from output of scontrol and sinfo. No I/O.
 
-All but sinfo's lines are statements that begin with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
-``SlurmctldHost``; ``scontrol show`` breaks one over several lines, slurm.conf by a backslash. Sources: the
-manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of 21.08 to 25.05.
+Except for lines of sinfo, a statement begins with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
+``SlurmctldHost``. ``scontrol show`` breaks a statement into several lines; in slurm.conf, a backslash
+continues a line. The sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and
+sinfo(1) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from rackproof.core.hostlist import expand_hostlist, hostlist_problem
 from rackproof.core.text import sanitize
 
 MOST_NODES = 10_000
-"""No inventory has more nodes; a longer list is a mistake, or hostile."""
+"""No inventory has more nodes. A longer list is a mistake, or hostile."""
 SINFO_FORMAT = "%N|%R|%G|%f"
-"""Node, partition, generic resources, features: the lines of ``sinfo --Node --noheader --format=…``."""
+"""Fields of a line of ``sinfo --Node --noheader --format=…``. They are node, partition, generic
+resources and features."""
 
 _BEGIN = re.compile(
     r"(NodeName|PartitionName|SwitchName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=", re.I
@@ -33,22 +35,23 @@ _DEFAULT = "default"
 
 
 class SlurmListingError(RackproofError):
-    """The text is not a list of Slurm's nodes; the message has the place and the problem."""
+    """Report a text that is not a list of Slurm's nodes. The message has the place and the problem."""
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node as Slurm describes it; unknown fields are empty.
+    """Describe a node as Slurm does. Unknown fields are empty.
 
     Args:
         name: NodeName.
-        address: NodeAddr, where it is not the name.
-        hostname: NodeHostname, where it is not the name.
-        gpus: GPUs by their type in Gres; the type is "" where Gres has none.
+        address: NodeAddr, if it differs from the name.
+        hostname: NodeHostname, if it differs from the name.
+        gpus: The number of GPUs by type in Gres. The type is "" if Gres has none.
         features: Its features.
         partitions: Its partitions.
-        switch: Its leaf switch of the topology.
-        sizes: CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB), as far as stated.
+        switch: Its leaf switch in the topology.
+        sizes: Those of CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB) that Slurm
+            states.
     """
 
     name: str
@@ -63,7 +66,7 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class SlurmListing:
-    """All nodes of a text, the host of slurmctld ("" is not known), and its unread lines."""
+    """Hold all nodes of a text, the host of slurmctld ("" if unknown), and the lines that were not read."""
 
     nodes: tuple[SlurmNode, ...]
     controller: str = ""
@@ -71,14 +74,14 @@ class SlurmListing:
 
 
 def read_slurm_listing(text: str, place: str) -> SlurmListing:
-    """Return the nodes that a text lists.
+    """Return the nodes in a text.
 
     Args:
-        text: Files or outputs, one after the other.
+        text: One or several files or outputs.
         place: Its name in messages.
 
     Raises:
-        SlurmListingError: It lists no node, too many, or has a host list that cannot be read.
+        SlurmListingError: The text has no node, too many nodes, or an invalid host list.
     """
     reader = _Reader(place)
     for statement in _statements(text):
@@ -89,7 +92,7 @@ def read_slurm_listing(text: str, place: str) -> SlurmListing:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Yield each statement in one line; lines that belong to none are passed over."""
+    """Yield each statement as one line. Lines that belong to no statement are skipped."""
     statement = ""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         # In scontrol's output, the sign in `OS=Linux 5.15.0 #104-Ubuntu` does not start a comment.
@@ -124,7 +127,7 @@ class _Reader:
         """Read a statement of slurm.conf or of scontrol."""
         pairs: dict[str, str] = {}
         for name, value in _PAIR.findall(re.sub(r"\s*=\s*", "=", statement, count=1)):
-            # The first counts: a reason or comment at the end may hold anything.
+            # The first value is used, because a reason or comment at the end may contain anything.
             pairs.setdefault(name.lower(), value.strip('"'))
         kind = statement.partition("=")[0].strip().lower().partition("[")[0]
         if kind in ("slurmctldhost", "controlmachine"):
@@ -145,7 +148,7 @@ class _Reader:
             self._partitions.setdefault(pairs[kind], []).extend(hosts)
             return
         names = self._hosts(pairs[kind])
-        # Addresses are a list as long as that of the names.
+        # The list of addresses is as long as the list of names.
         own = {key: self._hosts(pairs.get(key, "")) for key in ("nodeaddr", "nodehostname")}
         for at, name in enumerate(names):
             about = dict(pairs)
@@ -154,7 +157,7 @@ class _Reader:
             self._keep(name, about)
 
     def read_sinfo(self, line: str) -> None:
-        """Read a line of sinfo in :data:`SINFO_FORMAT`; each other line is passed over."""
+        """Read a line of sinfo in :data:`SINFO_FORMAT`. Skip any other line."""
         parts = [part.strip() for part in line.split("|")]
         if len(parts) == 4 and re.fullmatch(r"[\w.-]+", parts[0]) and not _BEGIN.match(line):
             node, partition, gres, features = parts
@@ -252,9 +255,10 @@ def _split(text: str) -> list[str]:
 
 
 def read_gres(text: str) -> dict[str, int]:
-    """Return the GPUs that a Gres or TRES names, by type: ``gpu:h100:8(S:0-1)`` is ``{"h100": 8}``.
+    """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
 
-    ``gpu:8`` has the type "". CfgTRES counts all GPUs and those of each type: the typed ones count. No I/O.
+    ``gpu:8`` has the type "". CfgTRES has the number of all GPUs in addition to those of each type; then
+    only the types are returned.
     """
     found: dict[str, int] = {}
     for kind, count in _GPUS.findall(re.sub(r"\([^)]*\)|:no_consume", "", text)):

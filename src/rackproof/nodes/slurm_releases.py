@@ -1,4 +1,4 @@
-"""Check by SchedMD's upgrade guide whether a Slurm of one release can join a controller of another.
+"""Check whether Slurm of one release works with a controller of another.
 
 Source: https://slurm.schedmd.com/upgrades.html, section "Compatibility Window".
 """
@@ -20,7 +20,10 @@ def parse_release(version: str) -> tuple[int, int] | None:
 
 
 def _ordinal(release: tuple[int, int]) -> int:
-    """Count releases from 20.02 on: until 24.05 there was one in nine months, then each May and November."""
+    """Return a release's number, counted from 20.02.
+
+    Until 24.05 there was a release every nine months. Since then, there is one each May and November.
+    """
     if release <= _NINE_MONTHLY[-1]:
         return sum(known <= release for known in _NINE_MONTHLY)
     year, month = release
@@ -28,14 +31,16 @@ def _ordinal(release: tuple[int, int]) -> int:
 
 
 def incompatibility(node: str, controller: str) -> str:
-    """Return why a slurmd, or the commands of a login host, cannot work with a slurmctld.
+    """Return why slurmd, or the commands of a login host, cannot work with a slurmctld, or "".
+
+    It is also "" if a version has no recognizable release.
 
     Args:
-        node: Version of the node's Slurm, or a pattern that begins with its release.
-        controller: The same of the controller's.
+        node: The version of the node's Slurm, or a pattern that begins with the release.
+        controller: The version of the controller's Slurm, in the same form.
 
     Returns:
-        The reason, in words; empty if they go together, or where a version has no release.
+        The reason.
     """
     ours, theirs = parse_release(node), parse_release(controller)
     if ours is None or theirs is None:

@@ -1,7 +1,7 @@
-"""Read Slurm's own state of a node, and the partitions as Slurm lists them. No I/O.
+"""Read a node's state from Slurm, and the partitions. No I/O.
 
-The texts are those of 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``,
-``IDLE+DRAIN+INVALID_REG``, and the symbols with which sinfo ends a state.
+The forms are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``,
+``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FAILED = {
     "INVAL": "it registered with other values than slurm.conf has",
     "INVALID_REG": "it registered with other values than slurm.conf has",
 }
-"""States in which Slurm considers a node broken, the most informative first."""
+"""States in which Slurm considers a node broken. The most informative is first."""
 _BASES = frozenset(
     (
         *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND"),
@@ -67,7 +67,7 @@ _REASONS_OF_SLURM = (
 )
 """Prefixes of reasons that Slurm or one of its checks writes, as opposed to a person."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
-"""Prefixes of drains by jobs that prove the node themselves before they end the drain."""
+"""Prefixes of the drains by jobs that prove the node before they resume it."""
 _OWNERS = {
     "rackproof-night:": "a night of Rackproof",
     "rackproof-reimage:": "reimage.yml",
@@ -94,8 +94,8 @@ def check_slurm_state(
 ) -> Iterator[HealthFinding]:
     """Find Slurm's objections to a node.
 
-    Each is only a hint: slurmd, the network and the controller may be at fault as well as the node.
-    Slurm gives the node no job anyway, so no night has to drain it.
+    Each is only a hint, because slurmd, the network or the controller may be at fault. Slurm gives the
+    node no job anyway, so no night has to drain it.
 
     Args:
         node: The name in the inventory.
@@ -135,7 +135,7 @@ def _state_findings(
 
 def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
     evidence, verdict = f"{shown}: {_FAILED[failed[0]]}", Verdict.FAIL
-    # After one lost answer Slurm waits for SlurmdTimeout; then the node is DOWN.
+    # After a lost answer, Slurm waits for SlurmdTimeout. Then the node is DOWN.
     if _NO_RESPONSE.issuperset(failed):
         evidence += "; Slurm still waits for it, and has it DOWN after SlurmdTimeout"
         verdict = Verdict.UNPROVEN
@@ -155,7 +155,7 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
 
 
 def missing_state(node: str, why: str) -> HealthFinding:
-    """Return the finding about a node whose state Slurm did not report."""
+    """Return the finding about a node without a state from Slurm."""
     evidence = f"its state in Slurm is not known: {why}"
     return _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", evidence)
 
@@ -167,8 +167,7 @@ def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: s
 
 
 def read_partitions(listed: str) -> dict[str, dict[str, str]]:
-    """Return, by partition, each node with the reason why it is out of service (``none`` if in
-    service).
+    """Return the nodes of each partition, with the reason why each is out of service, or ``none``.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.

@@ -1,32 +1,33 @@
-"""Turn the data gathered on a node into a snapshot: its state in one night, for comparison with the
-next. No I/O.
+"""Turn the data gathered on a node into a snapshot, which is its state in one night. No I/O.
 
-The gathered data is a mapping of three parts, each of which may be absent:
+Nights compare the snapshot with the next one. The gathered data is a mapping with three parts, each of
+which may be absent:
 
 ``facts``   the result of ``rackproof_facts``, subset ``record``;
 ``node``    ``container``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
 ``health``  facts that the modules above do not gather:
 
-    ``epoch``     seconds since 1970, when it was gathered; ``since`` the moment that the log begins at;
-    ``booted``    the same, when the system began (its first process: a container's kernel is older);
-    ``loaded``    whether a load ran on the GPUs meanwhile (PCIe links and clocks rest without one);
-    ``tools``     by name an answer as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
-                  _TRANSPORT=kernel --since=@LAST_SNAPSHOT``, earlier boots too; else ``dmesg``;
-                  ``errors`` are its lines of level error or worse, absent if it has no levels),
+    ``epoch``     the time of gathering, in seconds since 1970;
+    ``since``     the time at which the log begins;
+    ``booted``    the time of the boot (of its first process, because a container's kernel is older);
+    ``loaded``    whether a load ran on the GPUs meanwhile (without one, PCIe links and clocks are idle);
+    ``tools``     an answer by name, as in ``facts.tools``:
+                  ``kernel_log`` (``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT``
+                  with earlier boots, or else ``dmesg``; ``errors`` are its lines of level error or worse,
+                  absent if it has no levels),
                   ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
                   ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
                   (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``);
-    ``hca``       device to port to ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of /sys/class/
-                  infiniband/DEVICE/ports/PORT) and ``counters`` (name to number);
-    ``pci``       address to ``current_link_speed``, ``max_link_speed``, ``current_link_width``,
-                  ``max_link_width`` of /sys/bus/pci/devices/ADDRESS, of network cards;
-    ``disk``      path to ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes``, ``read_only``.
+    ``hca``       for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of
+                  /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name);
+    ``pci``       for each address of a network card, ``current_link_speed``, ``max_link_speed``,
+                  ``current_link_width`` and ``max_link_width`` of /sys/bus/pci/devices/ADDRESS;
+    ``disk``      for each path, ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes`` and
+                  ``read_only``.
 
-Subset ``health`` gathers all of this in one call; the mounts are in ``mountinfo`` among
-``facts.files``.
+Subset ``health`` gathers all of this in one call. The mounts are in ``mountinfo`` of ``facts.files``.
 
-Text from a node is hostile until it is sanitized; an absent value is empty or None, never a good
-value.
+Text from a node is hostile until it is sanitized. An absent value is empty or None, never a good value.
 """
 
 from __future__ import annotations
@@ -81,24 +82,25 @@ _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 MOST_CARDS = 64
 MOST_GONE = 64
 MOST_LINKS = 64
-"""Largest number of NVLinks of a GPU that are read; no GPU has more than a third of it."""
+"""Largest number of NVLinks of a GPU to read. Real GPUs have at most a third of it."""
 MOST_UNLISTED = 8
-"""Largest number of unlisted GPUs that are shown; more would add no information."""
+"""Largest number of unlisted GPUs to show."""
 MOST_LINES = 100_000
 """Limit for the data of a damaged or hostile node."""
 
 
 class GpuSnapshot(Record):
-    """A GPU; a number is None and a text is empty if ``nvidia-smi`` has no value.
+    """Describe a GPU.
 
-    Temperatures are in °C, power in W, clocks in MHz, memory in bytes.
+    If ``nvidia-smi`` has no value, a number is None and a text is empty. Temperatures are in °C, power
+    in W, clocks in MHz, memory in bytes.
 
     Attributes:
         margin_c: The distance to the temperature at which the GPU slows down, in degrees.
-        throttled: The active reasons for throttling other than idling, or None if they are unknown.
-        links: The NVLinks: number to whether the link is up.
-        link_errors: The sum of all error counters of the links, or None if the counters of an
-            active link cannot be read.
+        throttled: The active reasons for throttling, without idling, or None if unknown.
+        links: Whether each NVLink is up, by its number.
+        link_errors: The sum of all error counters of the links, or None if the counters of an active
+            link cannot be read.
     """
 
     uuid: str
@@ -155,13 +157,13 @@ class GpuSnapshot(Record):
     """Speed of each active NVLink, in GB/s per direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """Error texts that the driver gives in place of a value: neither a value nor "N/A"."""
+    """Error texts of the driver in place of a value. They are neither a value nor "N/A"."""
     unknown_values: tuple[str, ...] = ()
     """Textual values that no check recognizes, as ``path: words``."""
 
     @property
     def place(self) -> str:
-        """Return the GPU's place: index, bus and module."""
+        """Return the GPU's index, bus and module."""
         module = f", module {self.module}" if self.module else ""
         return f"GPU {self.index}, {self.bus_id}{module}"
 
@@ -183,12 +185,11 @@ class PortSnapshot(Record):
 
 
 class NodeSnapshot(Record):
-    """The state of a node in one night. ``answered`` names the tools that answered; the others have
-    a status.
+    """Describe the state of a node in one night.
 
-    ``reboots`` counts, by ``GPU/XID``, the reboots that were meant to resolve that XID.
-    ``gone_gpus`` and ``gone_ports`` were present in an earlier night; a part stays missing until it
-    is back.
+    ``answered`` lists the tools that answered. The others have a status. ``reboots`` counts the reboots
+    because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an earlier night.
+    A part stays missing until it is back.
     """
 
     node: str
@@ -198,11 +199,12 @@ class NodeSnapshot(Record):
     serial: str = ""
     identity_serial: str = ""
     identity_gpus: tuple[str, ...] = ()
-    """Identity of the node: the serial number and the GPUs' UUIDs, from its first night or as accepted."""
+    """The node's identity, which is its serial number and the UUIDs of its GPUs. They are from its first
+    night, or as accepted."""
     identity_accepted: bool = False
     foreign_parts: tuple[str, ...] = ()
-    """Serial numbers and UUIDs that the node reported but that identify another node; no other
-    field has them."""
+    """Serial numbers and UUIDs that the node reported although they identify another node. No other
+    field contains them."""
     epoch: float | None = None
     booted: float | None = None
     boot_id: str = ""
@@ -210,20 +212,19 @@ class NodeSnapshot(Record):
     asked_as_root: bool | None = None
     """False if the query ran as another user, who may not see the kernel's log and serial numbers."""
     container: bool = False
-    """True if the node is a container: its clock and services may belong to its host."""
+    """True if the node is a container. Its clock and services may belong to its host."""
     gpus: tuple[GpuSnapshot, ...] = ()
     attached_gpus: int | None = None
     """Number of GPUs that the driver counts, independently of their list."""
     unlisted_gpus: tuple[str, ...] = ()
     """UUIDs that other nvidia-smi calls report but its list lacks."""
     smi_remarks: tuple[str, ...] = ()
-    """Lines that nvidia-smi printed in addition to its answers: it prints warnings there and still
-    succeeds."""
+    """Lines that nvidia-smi printed beside its answers. They are warnings with which it still succeeds."""
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()
     links: dict[str, dict[str, str]] = Field(default={})
-    """PCIe links of network cards: address to current and maximum speed and width."""
+    """PCIe links of network cards, with current and maximum speed and width, by address."""
     xids: tuple[XidEvent, ...] = ()
     hardware_events: tuple[HardwareEvent, ...] = ()
     declared_lines: tuple[str, ...] = ()
@@ -238,11 +239,12 @@ class NodeSnapshot(Record):
     idle_units: tuple[str, ...] = ()
     """Units that are enabled but not running."""
     services: dict[str, str] | None = None
-    """State of each unit (active, inactive, masked, not-found, …); condition means that it need not run."""
+    """State of each unit (active, inactive, masked, not-found, …). The state "condition" means that the
+    unit need not run."""
     reaches_slurm: bool | None = None
     """True if a Slurm controller answers the node, or None if unknown."""
     slurm_name: str | None = None
-    """The name under which the node's slurmd answers Slurm, or None if that is not known."""
+    """The name of the node in its slurmd, or None if unknown."""
     mount_table: dict[str, dict[str, str]] = Field(default={})
     """Source, type and options of each mount, and super_options of its file system, by path."""
     disk: dict[str, dict[str, float]] = Field(default={})
@@ -268,13 +270,12 @@ def build_snapshot(
 
     Args:
         name: The node's name in the inventory.
-        gathered: The gathered data, in the shape that the module's docstring describes.
+        gathered: The gathered data, in the form that the module's docstring describes.
         sku: The model that the inventory expects.
-        previous: The last snapshot; XIDs without action stay open, and the counts of reboots
+        previous: The last snapshot. Its XIDs without action stay open, and its counts of reboots
             continue.
-        about: The node's record if it has already been read: reading it is most of a snapshot's
-            cost.
-        whole: Whether the answer is complete: an incomplete one proves nothing.
+        about: The node's record, if it has already been read. Reading it is most of a snapshot's cost.
+        whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity.
         declared: The kernel log lines that an operator declared harmless.
     """
@@ -400,16 +401,14 @@ def _truncated_tools(tools: Mapping[str, Any], overflowed: set[str]) -> tuple[st
 
 
 def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """Return all GPUs that can be identified by their bus, including GPUs missing for any number of
-    nights.
-    """
+    """Return all GPUs that can be identified by their bus, even if they have been missing for some nights."""
     present = {normalize_bus_id(gpu.bus_id) for gpu in gpus}
     before = (*previous.gone_gpus, *previous.gpus) if previous else ()
     return (*gpus, *(gpu for gpu in before if normalize_bus_id(gpu.bus_id) not in present))
 
 
 def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """Return GPUs of earlier nights whose place is empty; if no GPU can be read, return all of them."""
+    """Return the GPUs of earlier nights whose place is empty. If no GPU can be read, return all of them."""
     if previous is None:
         return ()
     present = {gpu.uuid for gpu in gpus}
@@ -464,7 +463,7 @@ def _read_gpus(
 
 def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple[str, ...]:
     listed = {gpu.uuid for gpu in gpus}
-    # Without a list nothing can be compared; that is a finding of its own.
+    # Without a list, nothing can be compared. Another finding reports that.
     return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
 
 
@@ -472,12 +471,13 @@ _INFOROM_STATUS = 14
 """Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
 _END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
-"""Prefixes of the names of tools that call nvidia-smi."""
+"""Prefixes of tools that call nvidia-smi."""
 
 
 def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tools' answers; mark one with status ok but without text as failed: it would read
-    as no faults.
+    """Mark tools with status ok but without text as failed.
+
+    An empty text would mean that there are no faults.
     """
     return {
         name: {**mapping_at(tools, name), "status": "failed"}
@@ -488,7 +488,7 @@ def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tools' answers; mark nvidia-smi's as successful if it only warned."""
+    """Mark nvidia-smi's answer as successful if it only warned."""
     answer = mapping_at(tools, "nvidia_smi_xml")
     warned = answer.get("status") == "failed" and answer.get("rc") == _INFOROM_STATUS
     if not warned or _END_OF_XML not in text_at(answer, "stdout"):
@@ -524,8 +524,9 @@ def _attached_gpus(xml: str) -> int | None:
 
 
 def _lost_journals(tools: Mapping[str, Any]) -> bool:
-    """Return whether journalctl skipped a journal file; it reports that only on stderr, with exit
-    status 0.
+    """Return whether journalctl skipped a journal file.
+
+    It reports that only on stderr, with exit status 0.
     """
     stderr = mapping_at(tools, "kernel_log").get("stderr")
     return isinstance(stderr, str) and _JOURNAL_LOST.search(stderr) is not None
@@ -534,7 +535,7 @@ def _lost_journals(tools: Mapping[str, Any]) -> bool:
 def _read_gpu(
     gpu: Gpu, text: Callable[[str], str], link_speeds: dict[str, float], link_errors: dict[str, int]
 ) -> GpuSnapshot:
-    """Return a GPU; ``text`` returns the value of ``nvidia-smi -q -x`` at a path, or "" if there is none."""
+    """Return a GPU. ``text`` returns the value at a path of ``nvidia-smi -q -x``, or ""."""
     pcie = "pci/pci_gpu_link_info/"
     used_mib, total_mib = (_whole_sum(text, f"fb_memory_usage/{part}") for part in ("used", "total"))
     return GpuSnapshot(
@@ -546,7 +547,7 @@ def _read_gpu(
         name=gpu.name,
         vbios=gpu.vbios,
         gsp=text("gsp_firmware_version"),
-        # Drivers name these values differently; an absent value adds nothing.
+        # Drivers have different names for these values. A value that is absent adds nothing.
         sram_uncorrectable=_whole_sum(
             text,
             "ecc_errors/volatile/sram_uncorrectable",
@@ -597,7 +598,7 @@ def _read_gpu(
 
 
 def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return the repairs that are waiting for a reset; drivers before 575 do not report them."""
+    """Return the repairs that wait for a reset, or None if unknown. Drivers before 575 do not report them."""
     parts = ("channel", "tpc")
     pending = {part: _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No") for part in parts}
     waiting = tuple(part for part, state in pending.items() if state)
@@ -615,21 +616,21 @@ def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
 def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | None:
     """Return whether the word at a path is ``yes``, or None if it is neither ``yes`` nor ``no``."""
     value = text(path)
-    # An error text in place of a value ("Unknown Error") is not an answer, and certainly not a good one.
+    # An error text in place of a value ("Unknown Error") is not an answer.
     return value == yes if value in (yes, no) else None
 
 
 def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return the reasons why clocks are held down now, or None if the driver does not report them."""
+    """Return why clocks are reduced now, or None if the driver does not report it."""
     known = {reason: _throttle_state(text, reason) for reason in _THROTTLES}
-    # Driver versions list different reasons; all versions list these two.
+    # Each version of the driver lists other reasons. All versions list these two.
     if known["hw_slowdown"] is None or known["sw_power_cap"] is None:
         return None
     return tuple(reason for reason, active in known.items() if active)
 
 
 def _throttle_state(text: Callable[[str], str], reason: str) -> bool | None:
-    # Before driver 535 the field was called "throttle"; later versions call it "event".
+    # Before driver 535, the field was called "throttle". Now it is called "event".
     for word in ("event", "throttle"):
         state = _flag(text, f"clocks_{word}_reasons/clocks_{word}_reason_{reason}", "Active", "Not Active")
         if state is not None:
@@ -638,8 +639,9 @@ def _throttle_state(text: Callable[[str], str], reason: str) -> bool | None:
 
 
 def _slowdown_seconds(text: Callable[[str], str]) -> dict[str, float]:
-    """Return the seconds for which the driver slowed the GPU down, by reason; drivers before 570 do
-    not count them.
+    """Return the seconds for which the driver slowed the GPU down, by reason.
+
+    Drivers before 570 do not count them.
     """
     seconds = {}
     for reason in _SLOWDOWNS:
@@ -670,7 +672,7 @@ _ERROR_PATHS = (
     "gpu_power_readings/current_power_limit",
     "performance_state",
 )
-"""Paths whose value a faulty GPU replaces with an error text."""
+"""Paths at which a faulty GPU shows an error text."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
 
 _THROTTLES = (
@@ -705,10 +707,9 @@ def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
 
 
 def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
-    """Return the errors that each NVLink has counted, from ``nvidia-smi nvlink -e``, by UUID of the
-    GPU.
+    """Return the errors that each NVLink has counted, by the GPU's UUID.
 
-    A link with an unreadable counter is omitted.
+    They are from ``nvidia-smi nvlink -e``.
     """
     errors_by_gpu: dict[str, dict[str, int]] = {}
     unread: set[tuple[str, str]] = set()
@@ -739,15 +740,15 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs whose required action has not been taken; they are repeated until it is."""
+    """Return last night's XIDs that still need their action. They are repeated each night."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
-    # A reset leaves no other trace.
+    # A reset leaves no other trace than this.
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
     carried = []
     for event in previous.xids:
-        # If the log contains the XID again, it is reported from there; otherwise there would be two findings.
+        # If the log has the XID again, its event comes from there. Two events would give two findings.
         is_repeated = (event.bus_id, event.xid) in repeated
         if not is_repeated and _awaits_action(event, recovered):
             carried.append(event.model_copy(update={"carried": True}))
@@ -757,7 +758,7 @@ def _open_xids(
 def _open_hardware_events(
     new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[HardwareEvent]:
-    """Return last night's failures if there was no boot since: nothing else shows that they are fixed."""
+    """Return last night's failures if there was no boot since. Nothing else shows that they are fixed."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.code, event.bus_id) for event in new}
@@ -787,15 +788,16 @@ def _count_reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapsh
     resolved = [event for event in new if resolved_by_boot(event)]
     if _has_rebooted(boot_id, previous):
         resolved += [event for event in previous.xids if not resolved_by_boot(event)]
-    # Use a set: several events of one XID are one reason for one reboot.
+    # Use a set, because several events of one XID give one reason for one reboot.
     for key in {reboot_counter_key(event) for event in resolved if event.action == "reboot"}:
         counts[key] = counts.get(key, 0) + 1
     return counts
 
 
 def reboot_counter_key(event: XidEvent) -> str:
-    """Return the key under which reboots for an XID are counted: the GPU, independent of its slot,
-    and the XID.
+    """Return the key for counting reboots.
+
+    It has the GPU (independent of its slot) and the XID.
     """
     return f"{event.uuid or event.bus_id}/{event.xid}"
 
@@ -805,7 +807,7 @@ def _versions(
 ) -> dict[str, str]:
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
-    # The GPUs of a node may differ: then the version combines all of them and differs from other nodes'.
+    # If a node's GPUs have several versions, the text combines them, and differs from other nodes.
     for name, values in (("vbios", {gpu.vbios for gpu in gpus}), ("gsp", {gpu.gsp for gpu in gpus})):
         if any(values):
             versions[name] = " ".join(sorted(filter(None, values)))
@@ -813,7 +815,7 @@ def _versions(
 
 
 def _module_versions(modules: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of the loaded modules; after an upgrade they differ from the installed versions."""
+    """Return the versions of the loaded modules. After an upgrade, they differ from the installed ones."""
     loaded = [module for module in ("nvidia_peermem", "nvidia") if module in modules]
     return {f"module.{module}": sanitize(modules[module] or "", 60) for module in loaded}
 
@@ -835,7 +837,7 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return a failed tool's status for each path that has no file system: it is not a healthy disk."""
+    """Return status "failed" for each path without a file system. It is not a healthy disk."""
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 
@@ -861,7 +863,7 @@ _PORT_TEXTS = ("state", "phys_state", "rate", "link_layer")
 
 def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapshot:
     counters = mapping_at(values, "counters")
-    # An answer of another type shows that the port was not read as /sys has it: its state is unknown.
+    # A value that is not text shows that the port was not read from /sys. Its state is unknown.
     is_text = all(isinstance(values.get(name), str | None) for name in _PORT_TEXTS)
     return PortSnapshot(
         device=sanitize(device, 60),
@@ -885,7 +887,7 @@ def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return the file systems of paths; a path in ``whole`` needs every value, or it is unknown."""
+    """Return the file systems of paths. A path in ``whole`` is unknown unless all its values are present."""
     disks = {}
     for path in sorted(paths)[:100]:
         values = mapping_at(paths, path)
@@ -927,12 +929,7 @@ _START_S = 10.0
 
 
 def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
-    """Return whether the kernel's ring buffer has lost messages since the last snapshot or the
-    boot.
-
-    ``dmesg`` starts with the kernel's first message until newer messages overwrite it or it is
-    cleared.
-    """
+    """Return whether the kernel's ring buffer has lost messages since the last snapshot or the boot."""
     first = _first_moment(log)
     if first is None or not (stamp := _DMESG.match(first)):
         return False  # a journal's line, or no line, which is not a log
@@ -946,8 +943,9 @@ _JOURNAL_REMARK = re.compile(r"-- .* --\s*$")
 
 
 def _lacks_moments(log: str) -> bool:
-    """Return whether no message states its time: then it is unknown which messages are missing."""
-    # "-- No entries --" and similar lines are journalctl's own remarks: in a quiet night nothing is missing.
+    """Return whether no message has a time. It is then unknown which messages are missing."""
+    # "-- No entries --" and similar lines are remarks of journalctl. In a quiet night, nothing is
+    # missing.
     messages = (line for line in log.splitlines() if line.strip() and not _JOURNAL_REMARK.match(line))
     return any(messages) and _first_moment(log) is None
 
@@ -960,7 +958,7 @@ def _first_moment(log: str) -> str | None:
 def _identity(
     serial: str, gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None, accepted: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the serial number and UUIDs that identify the node; a night without readings changes neither."""
+    """Return the serial number and UUIDs that identify the node. A night without readings changes neither."""
     present = tuple(dict.fromkeys(gpu.uuid for gpu in gpus))
     if previous is None:
         return serial, present
@@ -968,7 +966,7 @@ def _identity(
     known_serial = previous.identity_serial or previous.serial
     if accepted:
         return serial or known_serial, present or known
-    # A GPU in addition to the known ones fills an empty slot; a GPU in place of a known one is foreign.
+    # An additional GPU fills an empty slot. A GPU in place of a known one is foreign.
     return known_serial or serial, present if set(known) <= set(present) else known
 
 
@@ -1010,12 +1008,12 @@ _TABLE_LEAVES_OUT = frozenset(
         ),
     )
 )
-"""Mounts that the kernel makes itself; a node with containers has thousands of them."""
+"""File systems that the kernel mounts. A node with containers has thousands of such mounts."""
 MOST_MOUNTS = 2000
 
 
 def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
-    """Return the mounts by path; if there are several on one path, the last one is on top."""
+    """Return the mounts by path. If a path has several mounts, the last one is visible."""
     table: dict[str, dict[str, str]] = {}
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -1039,7 +1037,7 @@ def _unescape(path: str) -> str:
 
 
 def _read_services(tools: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the states of the queried units, by each of their names, or None if unknown."""
+    """Return the states of the queried units by each of their names, or None if unknown."""
     if mapping_at(tools, "units").get("status") != "ok":
         return None
     services = {}
@@ -1065,7 +1063,7 @@ _SLURMD_NAME = re.compile(r"^Hostname[ \t]{1,60}= (\S{1,100})$", re.MULTILINE)
 
 
 def _slurm_name(tools: Mapping[str, Any]) -> str | None:
-    """Return the name under which slurmd answers Slurm (``scontrol show slurmd``), or None if unknown."""
+    """Return the node's name in slurmd (``scontrol show slurmd``), or None if unknown."""
     found = _SLURMD_NAME.search(text_at(mapping_at(tools, "slurmd_status"), "stdout"))
     return sanitize(found[1], 100) if found else None
 
@@ -1076,7 +1074,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
         return active
     if loaded != "loaded":
         return sanitize(loaded or "unknown", 20)
-    # A unit that was started and whose condition does not hold has nothing to do on this node.
+    # This unit was started, but its condition is false. It has nothing to do on this node.
     if unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0"):
         return "condition"
     restarts = active == "activating" and unit.get("SubState") == "auto-restart"

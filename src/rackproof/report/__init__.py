@@ -1,4 +1,4 @@
-"""Write reports: HTML pages, Markdown, JUnit XML, JSON, and the table for a terminal.
+"""Write reports as HTML pages, Markdown, JUnit XML, JSON, and tables for a terminal.
 
 Matplotlib and Jinja2 are imported only when a page is written.
 """
@@ -41,13 +41,13 @@ def render(
     link: Callable[[Run], str] | None = None,
     folder: Path | None = None,
 ) -> bytes:
-    """Return a report on one run (its own page) or on several (the plan's).
+    """Return a report on one run (its own page) or on several runs (the plan's page).
 
     Args:
         runs: One or more runs.
         form: One of :data:`FORMATS`.
         title: The heading of a plan's report.
-        link: Returns the relative link from a plan's page to a run's.
+        link: A function that returns the relative link from a plan's page to a run's.
         folder: The folder of a single run, from which its page takes the end of the log.
 
     Raises:
@@ -76,7 +76,10 @@ def render(
 
 
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
-    """Return the cleaned last lines of the log of a run that did not pass; nothing for a pass or a night."""
+    """Return the last lines of the log of a run that did not pass, sanitized.
+
+    Return nothing for a pass or a night.
+    """
     if (
         run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN)
         or not run.logs
@@ -85,7 +88,7 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
         return ()
     path = folder / run.logs[0].path
     try:
-        # A record may give any path; only files stored with the run are shown.
+        # A record may contain any path. Only files stored with the run are shown.
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
             return ()
     except OSError:
@@ -116,16 +119,15 @@ def write_plan_reports(
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Write the reports on several runs: overall verdict, all runs, sweep table and curves.
+    """Write the reports on several runs, with overall verdict, all runs, sweep table and curves.
 
     Args:
         runs: The runs in the plan's order; there may be one or none.
         folder: The folder, which is created if it does not exist.
         title: The heading.
-        link: Returns the relative link from this page to a run's own.
-        missing: Texts about requested runs that the plan did not get, which make the whole
-            unproven.
-        left_out: Texts about benchmarks that its nodes cannot run, which is not a fault.
+        link: A function that returns the relative link from this page to a run's own.
+        missing: Texts about requested runs that the plan lacks. They make the whole unproven.
+        left_out: Texts about benchmarks that the nodes cannot run, which is not a fault.
 
     Returns:
         The paths of the files by form: ``html``, ``md``, ``junit``.
@@ -148,7 +150,8 @@ def write_plan_reports(
 
 def _write(path: Path, content: bytes) -> Path:
     """Write a file completely or not at all."""
-    # The name contains the process id: two commands that write the same page must not share a draft.
+    # The name contains the process id, because two commands that write the same page must not share a
+    # draft.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The page of a certificate, without its JSON and its signature, which are put in afterwards."""
+"""Write the page of a certificate without its JSON and its signature, which are added later."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
 
 
 def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:
-    """Return the requirements of which Rackproof measures nothing."""
+    """Return the requirements that Rackproof does not measure at all."""
     return [one for one in certificate.catalogue.requirements if not one.is_measured]
 
 
@@ -84,7 +84,7 @@ def _answer_table(certificate: Certificate) -> Table:
 
 
 def _unmeasured_tables(certificate: Certificate) -> list[Table]:
-    """Return a table for each area with the requirements of which Rackproof measures nothing."""
+    """Return a table of such requirements for each area."""
     areas: dict[str, list[Requirement]] = {}
     for one in unmeasured_requirements(certificate):
         areas.setdefault(sanitize(one.area, 100) or "Other requirements", []).append(one)

@@ -1,7 +1,7 @@
-"""Draw charts as inline SVG: a run's curves, its sweeps over message size, and a plan's matrix.
+"""Draw charts as inline SVG, of a run's curves, its sweeps over message size, and a plan's matrix.
 
-Matplotlib draws, and its output is then adapted to a page: colours become style sheet variables (so
-that dark mode and print follow the page), ids become unique, and a title and description are added.
+Matplotlib draws, and its output is then adapted to a page. Colours become variables of the style sheet,
+so that dark mode and print follow the page. Ids become unique, and a title and description are added.
 The same input gives the same bytes.
 """
 
@@ -28,12 +28,12 @@ from rackproof.report.view import label_text, value_of, words
 MAX_CHARTS = 12
 # The style sheet has this many colours (--c0 to --c7), and DASHES this many patterns.
 MAX_LINES = 8
-# A figure is 5.2 inches (374 points) wide: more vertices would only make the page larger.
+# A figure is 5.2 inches (374 points) wide, so more vertices would only make the page larger.
 MAX_POINTS = 400
-# Beyond this a float cannot be placed on an axis (margins overflow); such a value counts as NaN.
+# A larger float cannot be placed on an axis, because margins overflow. Such a value counts as NaN.
 _LARGEST = 1e300
 
-# Colours that no theme uses: each is replaced by the style sheet variable with its number.
+# No theme uses these colours. Each is replaced by the style sheet's variable with its number.
 _INK, _GRID, _MUTED = "#01fe01", "#01fe02", "#01fe03"
 _LINES = tuple(f"#01fe1{digit}" for digit in range(MAX_LINES))
 _VARIABLES = {
@@ -42,19 +42,19 @@ _VARIABLES = {
     _MUTED: "var(--muted)",
     **{colour: f"var(--c{index})" for index, colour in enumerate(_LINES)},
 }
-# Colour is never the only distinction: each line has its own dashes, and points have their own marker.
+# Lines differ in more than their colour. Each has its own dashes, and points have their own marker.
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "12 4", "4 2", "9 3 2 3 2 3", "1 3")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-# The keys are matplotlib's own; with a hash salt and without a date, the bytes are reproducible.
+# The keys are matplotlib's own. With a hash salt and without a date, the bytes are reproducible.
 _SETTINGS: dict[Any, Any] = {
-    # Text remains text: it can be searched and selected, and uses the page's font.
+    # Text remains text. It can be searched and selected, and uses the page's font.
     "svg.fonttype": "none",
     "svg.hashsalt": "rackproof",
     # A "$" in a label or a file name would start a formula.
     "text.parse_math": False,
     "text.usetex": False,
     "font.size": 9,
-    # Curves are thinned earlier, by their extremes; matplotlib would thin by screen resolution.
+    # Curves are thinned before, with their extremes. matplotlib would thin by screen resolution.
     "path.simplify": False,
     "axes.unicode_minus": True,
 }
@@ -64,7 +64,10 @@ _XLINK = "http://www.w3.org/1999/xlink"
 
 @dataclass(frozen=True)
 class Line:
-    """One curve. ``x`` and ``y`` have the same length; a ``y`` that is not finite is a gap."""
+    """Describe one curve.
+
+    ``x`` and ``y`` have the same length. A ``y`` that is not finite is a gap.
+    """
 
     label: str
     x: tuple[float, ...]
@@ -73,7 +76,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """The data of a chart. ``level`` is a horizontal line: a target or reference."""
+    """Hold the data of a chart. ``level`` is a horizontal line for a target or reference."""
 
     title: str
     x_label: str
@@ -107,7 +110,7 @@ class Ratios:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart in the form in which a page shows it."""
+    """Hold a chart in the form for a page."""
 
     title: str
     svg: Markup
@@ -122,7 +125,7 @@ def _number(value: float) -> bool:
 
 
 def thin(line: Line, points: int = MAX_POINTS) -> Line:
-    """Thin a curve to at most about ``points`` points; the extremes of each section remain.
+    """Thin a curve to about ``points`` points. The extremes of each section remain.
 
     A mean would hide a single slow step.
     """
@@ -149,10 +152,10 @@ def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
 
 
 def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Limit the lines to MAX_LINES; describe omitted lines and values that cannot be drawn."""
+    """Limit the lines to MAX_LINES. Describe omitted lines, and values that cannot be drawn."""
     notes = []
     if len(lines) > MAX_LINES:
-        notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; all stand in run.json.")
+        notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; run.json has all of them.")
     kept = tuple(thin(line) for line in lines[:MAX_LINES])
     lost = sum(not _number(value) for line in lines for value in line.y)
     if lost:
@@ -190,7 +193,8 @@ def _single_bound(reference: Reference) -> tuple[float | None, str]:
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
-    # Relative to the absolute value, as in view.bounds_text: chart and table must show the same bound.
+    # Relate it to the absolute value, as in view.bounds_text, so that chart and table show the same
+    # bound.
     bound = reference.value + abs(reference.value) * fraction
     return bound, "at least" if reference.low is not None else "at most"
 
@@ -200,7 +204,7 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
     groups = _curves(run)
     keys = sorted(groups, key=lambda key: (_order(key[0]), key))
     charts = [_curve_chart(run, *key, groups[key]) for key in keys]
-    # Cut only after sorting: a run with dozens of curves still shows its throughput.
+    # Cut the list only after sorting, so that a run with dozens of curves still shows its throughput.
     return (*charts, *_size_charts(run))[:MAX_CHARTS]
 
 
@@ -209,8 +213,8 @@ def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for one in run.series:
         if one.name == "gpu_throttle":
-            continue  # a set of bits: findings describe it as text
-        # A record does not guarantee equal lengths; a value without a partner is not a point.
+            continue  # These values are sets of bits. Findings describe them as text.
+        # A record does not guarantee equal lengths. A value without a partner is not a point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
         # One point is not a curve, and it is already among the measurements.
@@ -238,7 +242,7 @@ def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[L
 
 
 def _capitalized(title: str) -> str:
-    """Return a title with a capital first letter; unlike ``capitalize``, leave the rest (GPU) unchanged."""
+    """Return a title with a capital first letter. Unlike ``capitalize``, leave the rest (GPU) unchanged."""
     return title[:1].upper() + title[1:]
 
 
@@ -266,7 +270,10 @@ def _size_charts(run: Run) -> list[Chart]:
 
 
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
-    """Return values by size and label, by name and unit; of several values at one size, the first."""
+    """Return values by size and label, for each name and unit.
+
+    If one size has several values, use the first.
+    """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:
         size_bytes = _message_size(measured.labels)
@@ -281,7 +288,7 @@ def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, flo
 def _message_size(labels: Mapping[str, str]) -> float | None:
     """Return the message size among labels; 0 cannot be shown on a logarithmic axis."""
     text = labels.get(SIZE_LABEL, "")
-    # isdigit() alone accepts digits of other scripts and superscripts, which int() may refuse.
+    # isdigit() alone accepts superscripts and digits of other scripts, which int() may refuse.
     if not (text.isascii() and text.isdigit() and len(text) < 18):
         return None
     return float(int(text)) if int(text) > 0 else None
@@ -293,16 +300,16 @@ def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
 
 
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """Return the curves of a sweep: throughput and accuracy over batch size, one line per GPU count.
+    """Return the curves of a sweep.
 
-    Repeats of one point are averaged. Runs that did not measure the metric leave a gap, not a zero
-    value.
+    They show throughput and accuracy over batch size, with one line per number of GPUs. Repeats of one
+    point are averaged. A run without the metric leaves a gap, not a zero.
     """
     charts: list[Chart] = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
         own = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
-        # Colours depend on position: sorted, the legend is in ascending order of GPUs for any order
-        # of the plan.
+        # Colours depend on the position. Sort, so that the legend is in ascending order of GPUs for any
+        # order of the plan.
         charts += _sweep_charts_of(benchmark, sorted(own, key=_gpus))
     return tuple(charts[:MAX_CHARTS])
 
@@ -344,7 +351,7 @@ def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line
         if measured is None or batch is None or not _number(measured.value):
             continue
         unit = unit or measured.unit
-        # One axis has one unit: a run with another unit is left out.
+        # One axis has one unit, so a run with another unit is left out.
         if measured.unit == unit:
             by_batch = repeats.setdefault(_line_label(run, varying), {})
             by_batch.setdefault(batch, []).append(measured.value)
@@ -367,7 +374,7 @@ def _batch(run: Run) -> float | None:
 
 
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
-    """Return the parameters that distinguish lines: those that differ between runs."""
+    """Return the parameters that differ between runs. They distinguish the lines."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
     # Compare by repr: True, 1 and 1.0 are equal in Python but different settings of a workload.
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
@@ -405,11 +412,12 @@ def draw(chart: Chart, ident: str) -> Drawn:
     """Draw a chart as inline SVG.
 
     Args:
-        chart: The chart; its texts are clean but are still escaped here.
-        ident: The prefix of every id in the SVG, unique in the page.
+        chart: The chart. Its texts are sanitized, and are escaped here.
+        ident: The prefix of every id in the SVG. It must be unique in the page.
     """
     with _drawing():
-        # Matplotlib is slow to import: do it only for a page with charts, and after it was silenced.
+        # Matplotlib is slow to import. Do it only for a page with charts, and after its output is
+        # silenced.
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         figure, axes = _empty_figure(2.75, (0.125, 0.175, 0.85, 0.715), grid="y")
@@ -420,7 +428,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
-        # The unit is above its axis and upright: readable without turning the head, and no space is lost.
+        # The unit is above its axis and upright, so that it is easy to read and needs no space.
         axes.text(-0.13, 1.06, chart.y_label, transform=axes.transAxes, color=_MUTED, parse_math=False)
         raw = _svg_bytes(figure)
     description = describe(chart)
@@ -429,7 +437,10 @@ def draw(chart: Chart, ident: str) -> Drawn:
 
 
 def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
-    """Return number and label of each line; if there are several, one without a label is the total."""
+    """Return the number and label of each line.
+
+    If there are several lines, one without a label is the total.
+    """
     if len(chart.lines) > 1:
         return tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
     return tuple((index, line.label) for index, line in enumerate(chart.lines) if line.label)
@@ -442,7 +453,7 @@ def _drawing() -> Iterator[None]:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
 
-    # If the measuring font lacks a glyph, only the layout is approximate; the browser has the glyph.
+    # If the font for measuring lacks a glyph, only the layout is approximate. The browser has the glyph.
     with rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -455,7 +466,7 @@ def _empty_figure(
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    # Avoid pyplot: it retains every figure, and chooses a backend by the display.
+    # Avoid pyplot, which retains every figure and chooses a backend by the display.
     figure = Figure(figsize=(5.2, height))
     # The page's own background remains visible, dark or light.
     figure.patch.set_alpha(0)
@@ -479,7 +490,7 @@ def _svg_bytes(figure: Any) -> bytes:
 
 def _plot_lines(axes: Any, chart: Chart) -> None:
     for index, line in enumerate(chart.lines):
-        # NaN breaks a line, so that a gap is visible; infinity would stretch the axis.
+        # NaN breaks a line, so that a gap is visible. Infinity would stretch the axis.
         heights = [value if _number(value) else math.nan for value in line.y]
         dashes = [float(part) for part in DASHES[index].split()]
         axes.plot(
@@ -504,7 +515,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
         return
-    # Sizes of messages, batches and clusters double from point to point: base 2 spaces them evenly.
+    # Sizes of messages, batches and clusters double from point to point, so base 2 spaces them evenly.
     axes.set_xscale("log", base=2)
     positions = sorted({x for line in chart.lines for x in line.x})
     # With a tick for every size, the labels would overlap.
@@ -533,8 +544,8 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
     """Draw ratios with their intervals as inline SVG, with a dotted line at 1.
 
     Args:
-        chart: The lines; at most MAX_LINES are drawn.
-        ident: The prefix of every id in the SVG, unique in the page.
+        chart: The lines. At most MAX_LINES are drawn.
+        ident: The prefix of every id in the SVG. It must be unique in the page.
     """
     lines, rows = chart.lines[:MAX_LINES], len(chart.labels)
     with _drawing():
@@ -547,7 +558,7 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
             shift = (index - (len(lines) - 1) / 2) * 0.6 / max(len(lines), 1)
             _plot_ratios(axes, index, points, shift)
         axes.axvline(1, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
-        # Inverted, so that the first row is at the top, as in the table beside the chart.
+        # Invert the axis, so that the first row is at the top, as in the table beside the chart.
         axes.set_ylim(rows - 0.5, -0.5)
         axes.yaxis.set_major_locator(FixedLocator(range(rows)))
         shown = [sanitize(label, 26) for label in chart.labels]
@@ -577,7 +588,7 @@ def _plot_ratios(axes: Any, index: int, points: Iterable[RatioPoint], shift: flo
 
 def _tick(value: float) -> str:
     """Format the number at a tick briefly: 1.2M, 40k, 0.991."""
-    # Four digits are easy to read: thousands are shortened only from 10,000.
+    # Four digits are easy to read, so thousands are shortened only from 10,000.
     for factor, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if factor <= abs(value) < 1e15:
             scaled = value / (1e3 if suffix == "k" else factor)
@@ -605,10 +616,10 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     # With only a viewBox, the drawing fills the width of its column, on a phone and on paper.
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    # The SVG is one picture with a text: without a role, screen readers would read every tick.
+    # The SVG is one picture with a text. Without a role, screen readers would read every tick.
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
-    # Screen readers read these instead of the drawing; they have to come first.
+    # Screen readers read these instead of the drawing. They must come first.
     for place, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
@@ -633,5 +644,5 @@ def _fit_attributes(element: ElementTree.Element, ident: str) -> None:
 def _style(style: str, ident: str) -> str:
     style = re.sub(r"#01fe[01][0-9a-f]", lambda match: _VARIABLES.get(match[0], match[0]), style)
     style = style.replace("url(#", f"url(#{ident}-")
-    # Matplotlib names the font that it used for measuring; the reader need not have it.
+    # Matplotlib names the font that it used for measuring. The reader may not have it.
     return re.sub(r"'DejaVu Sans'[^;]*", "system-ui, sans-serif", style)

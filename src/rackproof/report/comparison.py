@@ -1,5 +1,6 @@
-"""Write a comparison of systems as HTML page, Markdown and terminal text, with the same tables in
-every form.
+"""Write a comparison of systems as HTML page, Markdown and terminal text.
+
+All forms have the same tables.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
 
 
 def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
-    """Return one table: a column per system and, for each except the first, ratio, interval and
-    conclusion.
+    """Return a table with a column for each system.
+
+    Each system except the first also has ratio, interval and conclusion.
     """
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
@@ -122,7 +124,7 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
         if row.kind != kind:
             continue
         cells = [_benchmark(row)]
-        # The number of epochs depends on a run's seed: minutes without it would be misleading.
+        # The number of epochs depends on a run's seed, so minutes without it would be misleading.
         if kind == "minutes":
             cells += _values_with_epochs(row, epochs.get((row.benchmark, row.point)))
         else:
@@ -138,9 +140,9 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
 
 
 def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
-    """Return a row's cells, each value but the first with its ratio, interval and conclusion below it.
+    """Return a row's cells. Each value but the first has its ratio, interval and conclusion below it.
 
-    Columns of their own would make the table of six systems three times as wide as a window.
+    With separate columns, the table of six systems would be three times as wide as a window.
     """
     each = (len(cells) - 1) // (len(ratios) + 1)
     made = list(cells)
@@ -279,8 +281,9 @@ def sections(
 
     Args:
         comparison: The comparison of the systems.
-        runs: That of two single runs.
-        several: That of more single runs; it has all that means over one run each would repeat.
+        runs: The comparison of two single runs.
+        several: The comparison of more than two single runs. It contains everything that means over one
+            run each would repeat.
     """
     made = [*several_runs.tables_of_runs(several)] if several else []
     if several is None:
@@ -295,7 +298,10 @@ def sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return one chart per table: the ratio of every benchmark to the first system, with its interval."""
+    """Return one chart per table.
+
+    It shows each benchmark's ratio to the first system, with its interval.
+    """
     base = sanitize(comparison.systems[0], 40)
     made = []
     for kind, heading in _HEADINGS:
@@ -318,7 +324,7 @@ def _has_ratio(row: ComparedMetric) -> bool:
 
 
 def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
-    """Return a line for each system except the first: its ratios to the first, with their bounds."""
+    """Return a line for each system except the first. It has the ratios to the first, with their bounds."""
     lines = []
     for place, name in enumerate(systems):
         ratios = [row.ratios[place] for row in rows]
@@ -348,8 +354,10 @@ def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
 def comparison_page(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
-    """Return the HTML page; ``runs`` adds the other differences of two single runs, ``several`` every
-    measurement of more than two.
+    """Return the HTML page.
+
+    ``runs`` adds the other differences of two single runs, and ``several`` every measurement of more
+    than two.
     """
     # Importing Jinja2 takes a tenth of a second, and a terminal does not need it.
     from rackproof.report.html import environment, style
@@ -384,7 +392,7 @@ def comparison_markdown(
     parts = [f"# {escape(title(comparison))}", escape(lead(comparison))]
     parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
     for _, heading, tables in sections(comparison, runs, several):
-        # Elsewhere, column heads are our own words; here they contain the systems' names.
+        # Elsewhere, column heads are Rackproof's own words. Here they contain the systems' names.
         safe = (replace(one, columns=tuple(map(escape, one.columns))) for one in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
     parts.append(f"{escape(comparison.method)}.")
@@ -399,8 +407,8 @@ def comparison_terminal(
     if several:
         lines = [f"{len(several.runs)} runs", lead(comparison)]
     for ident, heading, tables in sections(comparison, several=several):
-        # Columns for which only a page has room, such as single runs and their places of
-        # publication; --json has them, too.
+        # Only a page has room for some columns, such as single runs and their publications. --json has
+        # them too.
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
@@ -415,7 +423,7 @@ _PAGE_COLUMNS = ("Published in", "Run")
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
-    """Format a table for a terminal, without the columns for which only a page has room."""
+    """Format a table for a terminal, without the columns that only a page has room for."""
     kept = [place for place, name in enumerate(shown.columns) if name not in left_out]
     rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
     names = [shown.columns[place] for place in kept]

@@ -1,6 +1,6 @@
-"""Write self-contained HTML pages: on one run, and on a plan of several runs.
+"""Write self-contained HTML pages on one run, or on a plan of several runs.
 
-A page makes no request and runs no script; its Content-Security-Policy would block both.
+A page makes no request and runs no script. Its Content-Security-Policy would block both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rackproof.report.next_step import step_after_plan, step_after_run
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja environment of the templates; it escapes all values."""
+    """Return the Jinja environment of the templates. It escapes all values."""
     made = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
@@ -41,7 +41,7 @@ def style() -> Markup:
 
 
 def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
-    # Inline SVGs share the page's ids, which their clip paths use: each needs its own prefix.
+    # Inline SVGs share the ids of the page, which their clip paths use, so each needs its own prefix.
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 
@@ -50,7 +50,7 @@ def run_page(run: Run, log_end: Sequence[str] = ()) -> str:
 
     Args:
         run: The run to show.
-        log_end: The cleaned last lines of its log, if they explain a failure.
+        log_end: The sanitized last lines of its log, if they explain a failure.
     """
     return (
         environment()
@@ -90,7 +90,7 @@ def plan_page(
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
 ) -> str:
-    """Return the HTML page of several runs: overall verdict, runs, omissions, tables and curves."""
+    """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves."""
     verdict = view.overall(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
@@ -98,7 +98,7 @@ def plan_page(
         .get_template("plan.html.j2")
         .render(
             kind="Plan report",
-            # Sorted as text: records may have times with and without a time zone.
+            # Sort as text, because records may have times with and without a time zone.
             when=max((moment(end) for end in ends), default=""),
             style=style(),
             title=sanitize(title, 200),

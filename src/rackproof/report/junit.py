@@ -1,8 +1,8 @@
-"""JUnit XML, so that a CI system shows verdicts: one suite per run, one case per judgement.
+"""Write JUnit XML, so that a CI system shows verdicts.
 
-``fail`` is a failure and ``unproven`` an error. A case that does not gate and would fail or be unproven is
-skipped; a degraded one passes with a note. Each run ends with a case for its own verdict: a cut-off log has
-no judgement that could fail.
+There is one suite per run and one case per judgement. ``fail`` is a failure, and ``unproven`` an error.
+A case that does not gate is skipped instead. A degraded case passes with a note. Each run ends with a
+case for its own verdict, because a log that was cut off has no judgement that could fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _TOTALS = ("tests", "failures", "errors", "skipped")
 
 @dataclass(frozen=True)
 class Case:
-    """One judged case. ``output`` is text beside a case that neither fails nor is skipped."""
+    """Describe one judged case.
+
+    ``output`` is text beside a case that neither fails nor is skipped.
+    """
 
     name: str
     verdict: Verdict
@@ -40,14 +43,15 @@ def junit_suite(
 ) -> ElementTree.Element:
     """Return a suite with its cases counted. All texts must be clean."""
     suite = ElementTree.Element("testsuite", {"name": name, **({"id": ident} if ident else {})})
-    # JUnit's schema has the properties before the cases; readers that validate refuse another order.
+    # In JUnit's schema, the properties come before the cases. Readers that validate refuse another
+    # order.
     if properties is not None:
         parent = ElementTree.SubElement(suite, "properties")
         for key, value in properties:
             ElementTree.SubElement(parent, "property", name=key, value=value)
     totals = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
     for case in cases:
-        # A judgement takes no time of its own; the suite has the run's.
+        # A judgement itself takes no time. The suite has the time of the run.
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=case.name, time="0")
         total = _add_outcome(element, case)
         if total:
@@ -70,7 +74,7 @@ def junit_document(name: str, suites: Sequence[ElementTree.Element]) -> bytes:
 
 
 def _add_outcome(element: ElementTree.Element, case: Case) -> str:
-    """Add the outcome of a case to its element; return the total that it raises, empty for a pass."""
+    """Add the outcome of a case to its element. Return the total that it adds to, or "" for a pass."""
     if case.verdict in (Verdict.PASS, Verdict.DEGRADED):
         if case.output:
             ElementTree.SubElement(element, "system-out").text = case.output
@@ -120,7 +124,7 @@ def _run_suite(run: Run) -> ElementTree.Element:
 
 
 def _case(name: str, verdict: Verdict, reason: str, details: str, *, gating: bool = True) -> Case:
-    # JUnit has nothing between pass and failure: a degraded case passes, with the reason beside it.
+    # JUnit has nothing between pass and failure, so a degraded case passes with the reason beside it.
     output = f"degraded: {reason}" if verdict is Verdict.DEGRADED else ""
     return Case(name, verdict, reason, details, gating, output)
 
@@ -133,9 +137,9 @@ def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
 
 
 def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
-    """Return JUnit XML (UTF-8) of one or several runs; a missing run is an error."""
+    """Return JUnit XML (UTF-8) of one or several runs. A missing run is an error."""
     suites = [_run_suite(run) for run in runs]
-    # A file without cases has no failure that a CI system could show: that nothing ran is an error in it.
+    # A file without cases has no failure that a CI system could show, so add an error if nothing ran.
     if missing or not runs:
         suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))
     return junit_document(sanitize(title, 200), suites)

@@ -20,7 +20,7 @@ def escape(text: str) -> str:
     # "<" as an entity, for renderers that pass raw HTML even after a backslash.
     parts = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
     parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
-    # Mentions and bare links work without any markup: break them where they start.
+    # Mentions and bare links work without markup, so break them at their beginning.
     parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
     # At the start of a line, "1." and "-" make a list, and "=" turns the line above into a heading.
     return re.sub(r"^(\d+)\.(?=\s|$)", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
@@ -28,7 +28,8 @@ def escape(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can end."""
-    # A code span has no escapes: backticks must be replaced. GitHub's tables resolve "\|" before that.
+    # A code span has no escapes, so backticks must be replaced. GitHub's tables resolve "\|" before
+    # that.
     shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
@@ -41,7 +42,7 @@ def cell_text(cell: Cell) -> str:
         text = code(cell.text)
     else:
         text = escape(cell.text)
-    # A bracket or a blank in a link would end it early: such a cell gets no link.
+    # A bracket or a blank in a link would end it early, so such a cell gets no link.
     if cell.href and re.fullmatch(r"[A-Za-z0-9._~/%-]+", cell.href):
         text = f"[{text}]({cell.href})"
     if cell.note:
@@ -50,7 +51,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def table_text(table: Table) -> str:
-    """Return a table as Markdown, with its caption above, or "" for a table without rows."""
+    """Return a table as Markdown with its caption above. Return "" if it has no rows."""
     if not table.rows:
         return ""
     lines = [f"{escape(table.caption)}", ""]
@@ -60,7 +61,7 @@ def table_text(table: Table) -> str:
     )
     lines += ["| " + " | ".join(cell_text(cell) for cell in row) + " |" for row in table.rows]
     if table.omitted:
-        lines += ["", f"{table.omitted} more rows stand in run.json."]
+        lines += ["", f"{table.omitted} more rows are in run.json."]
     return "\n".join(lines)
 
 
@@ -92,7 +93,7 @@ def run_markdown(run: Run, level: int = 1) -> str:
 
 
 def _step(step: tuple[str, str]) -> str:
-    """Return the next step in words and code, or "" if there is none."""
+    """Return the next step in words and code, or ""."""
     words, command = step
     return f"{escape(words)} {code(command)}" if command else ""
 
@@ -109,7 +110,10 @@ def plan_markdown(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
 ) -> str:
-    """Return the report on several runs: overall verdict, all runs, the sweep table, a study's tables."""
+    """Return the report on several runs.
+
+    It has the overall verdict, all runs, the sweep table, and the tables of a study.
+    """
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",

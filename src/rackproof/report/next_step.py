@@ -1,4 +1,4 @@
-"""Name the next step after a run or a plan of benchmarks: one command to type. No I/O."""
+"""Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LONGEST = 1000
 
 
 def step_after_run(run: Run) -> tuple[str, str]:
-    """Return words and the command to type after a run; both "" after a pass, and for a run that was not made
-    here.
+    """Return words and the command to type after a run.
 
-    The command repeats the run's point: other runs of its plan may be good.
+    Both are "" after a pass, and for a run that was not made here. The command repeats the run's point,
+    because other runs of its plan may be good.
     """
     if not _can_be_repeated(run) or not run.verdict.gates:
         return "", ""
@@ -52,7 +52,7 @@ def _can_be_repeated(run: Run) -> bool:
 
 
 def _lacks_a_reference_alone(run: Run) -> bool:
-    """Return whether nothing is wrong with a run but that a speed of it has no reference."""
+    """Return whether a run has no fault except that some of its speeds have no reference."""
     found = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
     open_ones = [one for one in run.judgements if one.verdict is not Verdict.PASS]
     waiting = [one for one in open_ones if one.reason.startswith(NO_REFERENCE) and one.value is not None]

@@ -1,4 +1,4 @@
-"""The tables of a comparison of more than two single runs."""
+"""Write the tables that compare more than two single runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _BETTER = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
 
 
 def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
-    """Return the tables as (id, heading, table): which run is which, and every measurement."""
+    """Return the tables as (id, heading, table).
+
+    The first identifies the runs, and the second has every measurement.
+    """
     return (
         ("s-runs", "Runs", runs_table(compared)),
         ("s-measurements", "Measurements", measurements_table(compared)),
@@ -61,7 +64,7 @@ def _row(one: MeasurementOfRuns) -> Iterator[Cell]:
 
 
 def _difference(value: float, base: float | None) -> str:
-    """Return the share by which a value differs from the first, or "" if that has no meaning."""
+    """Return by which share a value differs from the first, or "" if that is undefined."""
     if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
         return ""
     return percent((value - base) / abs(base))

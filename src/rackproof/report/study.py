@@ -1,4 +1,7 @@
-"""Build the tables and charts of a scaling study: results, environment, experiments, causes."""
+"""Build the tables and charts of a scaling study.
+
+They show results, environment, experiments and causes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from rackproof.report.view import Cell, Table, table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
-# The rows that the environment table always has, in order: the title, and the software in the row.
+# The rows that the environment table always has. Each is a title, and the software in the row.
 _STACK = (
     ("Firmware", ()),
     ("OS", ("os",)),
@@ -37,7 +40,10 @@ def is_study(runs: Sequence[Run]) -> bool:
 
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return the tables of results, one per benchmark: rate, efficiency, accuracy, logs, notes."""
+    """Return the tables of results, one per benchmark.
+
+    They have rate, efficiency, accuracy, logs and notes.
+    """
     every = studies(runs)
     tables = []
     for benchmark in dict.fromkeys(study.benchmark for study in every):
@@ -91,7 +97,8 @@ def _row(
 def _devices_text(row: StudyRow) -> str:
     """Return the number of devices of a row, and of their nodes."""
     parameters = row.runs[0].parameters
-    # Only an empty parameter means no GPU: a run without the parameter may have used any number.
+    # Only an empty parameter means that there is no GPU. A run without the parameter may have used any
+    # number.
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
     one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
     devices = f"{row.devices} {one if row.devices == 1 else many}"
@@ -140,7 +147,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
     if point is None:
         return Cell(NOTHING, "number", note="no valid rate")
     repeats = f"{point.repeats} run{'' if point.repeats == 1 else 's'}"
-    # The base is 1 by definition: an interval would suggest a measurement.
+    # The base is 1 by definition. An interval would suggest a measurement.
     if point.devices == point.base:
         return Cell(f"{point.efficiency:.3f}", "number", note=f"the base, {repeats}")
     base = f"of {point.base}"
@@ -151,7 +158,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """Return the software stack of the runs, each version once; a missing part is "not known"."""
+    """Return the software stack of the runs, each version once. A missing part is "not known"."""
     rows = []
     for title, shown in _stack_versions(runs):
         text = "; ".join(dict.fromkeys(shown)) or "not known"
@@ -168,7 +175,7 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
         if title == "Firmware":
             yield title, _firmware(runs)
             continue
-        # Several frameworks share the row: without names, their versions would be ambiguous.
+        # Several frameworks share this row. Without names, their versions would be ambiguous.
         mark = "{name} {version}" if title == "Framework" else "{version}"
         shown = [mark.format(name=name, version=one) for name in names for one in versions.get(name, ())]
         yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
@@ -179,7 +186,7 @@ def _launched_with(runs: Sequence[Run]) -> list[str]:
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
-    """Return the versions of each piece of software, in the order in which they were found.
+    """Return the versions of each software, in the order in which they were found.
 
     The workload's own libraries are marked, because a container has other versions than its node.
     """
@@ -231,7 +238,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
 
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
     servers = str(len(run.nodes) or len(run.asked_nodes) or NOTHING)
-    # The network that was measured takes precedence over the one that was requested.
+    # The measured network has precedence over the requested one.
     network = run.network or str(run.parameters.get("network", ""))
     return (
         view.verdict_cell(run.verdict),
@@ -298,7 +305,7 @@ def _memory(amount: int) -> str:
 
 
 def _varying(own: Sequence[Study]) -> set[str]:
-    """Return the names of the parameters in which studies differ."""
+    """Return the names of the parameters that differ between studies."""
     names = {name for one in own for name in one.point}
     return {name for name in names if len({one.point.get(name) for one in own}) > 1}
 

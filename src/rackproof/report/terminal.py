@@ -1,4 +1,4 @@
-"""The table that a playbook run or a command prints at its end."""
+"""Format the table that a playbook or a command prints at its end."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ def wrap(text: str, cells: int) -> list[str]:
 
 
 def _break_word(line: str, word: str, cells: int) -> tuple[list[str], str, str]:
-    """Break a word that no line has room for; return full lines, the open line, and the rest of the word."""
+    """Break a word that is longer than a line.
+
+    Return the full lines, the open line, and the rest of the word.
+    """
     full: list[str] = []
     while width(word) > cells:
         room = cells - (width(line) + 1 if line else 0)
-        # A few letters at the end of a line would only tear the word: it begins on the next one.
+        # If only a few letters fit at the end of a line, the word begins on the next line.
         cut = _fit(word, room) if room > 4 or not line else 0
         if cut:
             line = _joined(line, word[:cut])
@@ -73,10 +76,10 @@ def text_table(
 
     Args:
         columns: Headings.
-        rows: Clean texts.
-        total: Width of the terminal in cells.
-        flexible: Indices of the columns that give way when there is not room for all.
-        notes: A text for each row, which is shown below it, indented; an empty one is not shown.
+        rows: The sanitized texts.
+        total: The width of the terminal in cells.
+        flexible: The indices of the columns that may become narrower if there is not enough room.
+        notes: A text for each row. The table shows it, indented, below the row if it is not empty.
     """
     widths = _column_widths(columns, rows, total, flexible)
     lines = [*_row_lines(columns, widths), _GAP.join("─" * size for size in widths)]
@@ -92,7 +95,8 @@ def _column_widths(
     widths = [max([width(name), *(width(row[index]) for row in rows)]) for index, name in enumerate(columns)]
     spare = total - len(_GAP) * (len(columns) - 1)
     while sum(widths) > spare:
-        # The widest gives way; down to a floor, below which a narrow terminal wraps by itself.
+        # The widest column becomes narrower, down to a limit, below which a narrow terminal wraps the
+        # lines.
         wide = max(flexible, key=lambda index: widths[index])
         if widths[wide] <= 12:
             break
@@ -109,11 +113,11 @@ def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -> str:
-    """Return the table of runs: verdict, benchmark, point, main measurements, reason.
+    """Return the table of runs, with verdict, benchmark, point, main measurements and reason.
 
     Args:
         runs: The runs, in their order.
-        width: Width of the terminal in cells; below 60 it is taken as 60.
+        width: The width of the terminal in cells. A width below 60 counts as 60.
         color: Colour the verdicts (ANSI).
     """
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
@@ -127,7 +131,8 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
     else:
         lines = text_table(columns, rows, total, flexible)
     if color:
-        # After the layout: escape codes have no width, and would be counted as cells.
+        # Colour the lines after the layout, because escape codes have no width but would be counted as
+        # cells.
         lines = [_coloured(line) for line in lines]
     overall = view.overall(runs)
     lines += ["", f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)} → {overall.value}"]

@@ -1,7 +1,7 @@
-"""Prepare the content of a report as tables of clean text, the same for HTML and Markdown.
+"""Prepare the content of a report as tables of sanitized text, for both HTML and Markdown.
 
-All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly
-once; the forms only escape it.
+All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly once. The
+modules of the forms only escape it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""Largest number of rows of one table; further rows are in run.json and are counted below the table."""
+"""Largest number of rows in a table. The table states how many more rows run.json has."""
 
 _MAX_REASONS = 12
 
@@ -79,7 +79,10 @@ _PRINCIPAL = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: text, style, link target, and, for a bullet chart, the position of the value."""
+    """Describe one cell.
+
+    It has text, style, link target and, for a bullet chart, the position of the value.
+    """
 
     text: str = ""
     kind: str = "text"  # text | number | code | verdict
@@ -111,7 +114,7 @@ class Table:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Build a table with a limited number of rows; a column of numeric cells is formatted as numeric."""
+    """Build a table with a limited number of rows. A column with a numeric cell is formatted as numeric."""
     every = [tuple(row) for row in rows]
     kept = tuple(every[:MAX_ROWS])
     numeric = frozenset(
@@ -136,7 +139,7 @@ def _number(text: str) -> Cell:
 
 
 def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
-    """Return the cell of a verdict: the word itself; the form adds the symbol."""
+    """Return the cell of a verdict. It has only the word; the HTML or Markdown adds the symbol."""
     return Cell(verdict.value, "verdict", verdict, note=note)
 
 
@@ -146,7 +149,7 @@ def words(name: str) -> str:
 
 
 def label_text(labels: dict[str, str], limit: int = 160) -> str:
-    """Format labels on one line; a size in bytes is shown with its unit."""
+    """Format labels on one line. A size in bytes has its unit."""
     parts = []
     for key, value in labels.items():
         shown = sanitize(value, 80)
@@ -163,7 +166,7 @@ def point_text(run: Run, limit: int = 160) -> str:
 
 
 def deviation(judgement: Judgement) -> float | None:
-    """Return the relative distance of a judged value from its reference, or None if there is none."""
+    """Return the relative distance of a value from its reference, or None."""
     reference = judgement.reference
     # A relative distance from a reference of 0 is undefined.
     if judgement.value is None or reference is None or not reference.value:
@@ -175,7 +178,8 @@ def deviation(judgement: Judgement) -> float | None:
 
 def bounds_text(reference: Reference) -> str:
     """Format the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
-    # A fraction is relative to the absolute value: low is below the reference even if it is negative.
+    # A fraction is of the absolute value. The lower bound is below the reference even if that is
+    # negative.
     low = None if reference.low is None else reference.value + abs(reference.value) * reference.low
     high = None if reference.high is None else reference.value + abs(reference.value) * reference.high
     if low is not None and low == high:
@@ -208,8 +212,8 @@ def gauge(judgement: Judgement) -> Gauge | None:
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
-    """Return both bounds as fractions of the reference; an open bound extends as far as the value needs."""
-    # An open side has no limit to draw to: choose it far enough that the value is not at the edge.
+    """Return both bounds as fractions of the reference. An open bound is as far away as the value needs."""
+    # An open side has no bound. Choose one far enough away that the value is not at the edge.
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
     high = reference.high if reference.high is not None else (reference.low or 0.0) + room
@@ -237,7 +241,7 @@ def _sort_key(one: Judgement) -> tuple[int, int]:
 
 
 def judgement_table(run: Run) -> Table:
-    """Return the table of judgements: measurement, reference, verdict and its reason."""
+    """Return the table of judgements, with measurement, reference, verdict and reason."""
     rows = []
     for one in sorted(run.judgements, key=_sort_key):
         reference = one.reference
@@ -285,7 +289,7 @@ def measurement_table(run: Run) -> Table:
 
 
 def finding_table(run: Run) -> Table:
-    """Return the table of findings from logs and nodes; those that rule out a pass come first."""
+    """Return the table of findings from logs and nodes. Those that exclude a pass come first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
 
     def weight(one: Finding) -> str:
@@ -310,7 +314,7 @@ def finding_table(run: Run) -> Table:
 
 
 def _node_name(node: Node) -> str:
-    """Return a node's name, and its own hostname if that differs: localhost may be any machine."""
+    """Return a node's name, with its own hostname if that differs. localhost may be any machine."""
     other = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
     return f"{node.name} ({node.hostname})" if other else node.name
 
@@ -360,14 +364,14 @@ def gpu_table(run: Run) -> Table:
 
 
 def software_table(run: Run) -> Table:
-    """Return the table of software and firmware versions; if nodes differ, each version with its nodes."""
+    """Return the table of software and firmware versions. If nodes differ, each version has its nodes."""
     rows = [
         (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
         for name, version in sorted(run.software.items())
         if version
     ]
     for (kind, name), versions in sorted(_nodes_by_version(run.nodes).items()):
-        # The most common value comes first; the exceptions follow.
+        # The most common value comes first, and then the exceptions.
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
             where = _where_text(nodes, len(run.nodes))
             rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
@@ -393,7 +397,7 @@ def _where_text(nodes: Sequence[str], total: int) -> str:
 def log_href(path: str) -> str:
     """Return a link to a raw log beside the report, or "" if the path points elsewhere."""
     parts = PurePosixPath(path).parts
-    # The path is from a record, which may come from anywhere: it must not leave the folder.
+    # The path is from a record, which may be from anywhere. It must not lead out of the folder.
     if not parts or path.startswith(("/", "\\")) or ".." in parts or sanitize(path, 1000) != path:
         return ""
     return "./" + quote(path)
@@ -421,7 +425,7 @@ def _environment_text(run: Run) -> str:
 
 
 def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
-    """Return a run's non-empty facts as names and values."""
+    """Return the names and values of a run's facts that are not empty."""
     pairs = (
         ("Description", _text(run.description, 1000)),
         ("Benchmark", _text(run.benchmark)),
@@ -478,7 +482,7 @@ def _data_pairs(dataset: Dataset | None) -> tuple[tuple[str, Cell], ...]:
 
 
 def data_amount(dataset: Dataset) -> list[str]:
-    """Return the number of objects and of bytes of a dataset, as far as known."""
+    """Return the known ones of a dataset's number of objects and number of bytes."""
     amount = []
     if dataset.objects is not None:
         amount.append(f"{dataset.objects:,} objects")
@@ -495,7 +499,7 @@ def container_text(run: Run) -> str:
 
 
 def reasons(run: Run) -> tuple[str, ...]:
-    """Return the reasons for the verdict as text, most important first; never empty."""
+    """Return the reasons for the verdict as text, the most important first. It is never empty."""
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
         return stated
@@ -517,22 +521,21 @@ def meaning(run: Run) -> str:
 
 
 def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
-    """Describe the meaning of a verdict over several runs in one sentence; a pass without judged
-    speeds says so.
+    """Describe the meaning of a verdict over several runs in one sentence.
+
+    For a pass, the sentence mentions speeds that were not judged.
 
     Args:
         runs: The runs that the verdict covers.
         verdict: The verdict that is shown.
-        name: The run or plan, as `rackproof accept` accepts it.
+        name: The run or plan, as `rackproof accept` takes it.
     """
     open_speeds = speeds_not_judged(runs, name)
     return f"Correct; {open_speeds}" if verdict is Verdict.PASS and open_speeds else WORDS[verdict]
 
 
 def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
-    """Describe how many speeds were not judged, the reason and the remedy, or return "" if all
-    were. No I/O.
-    """
+    """Describe how many speeds were not judged, why, and the remedy, or return "". No I/O."""
     waiting, other = 0, 0
     for run in runs:
         for one in run.judgements:
@@ -591,10 +594,9 @@ def _headline(
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
-    """Return the few numbers that represent a run: judged ones first, then in a fixed order of
-    names.
+    """Return the few numbers that represent a run. Judged ones come first, in a fixed order of names.
 
-    Several numbers of one name are represented by one: the lowest GPU, at the largest message size.
+    If several numbers have one name, the lowest GPU at the largest message size represents them.
     """
     judged = _judged_headlines(run)
     others = _other_headlines(run, judged.keys())
@@ -636,7 +638,7 @@ def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
 
 
 def hardware_text(run: Run) -> str:
-    """Describe briefly the hardware of a run: its nodes by SKU with their GPUs, or the CPU."""
+    """Describe a run's hardware briefly, as its nodes by SKU with their GPUs, or its CPU."""
     kinds = Counter(_node_kind(node) for node in run.nodes)
     shown = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
     return sanitize(", ".join(shown), 200)
@@ -674,12 +676,11 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 
 
 def value_of(run: Run, *names: str) -> Measurement | None:
-    """Return a run's first measurement with one of the names; unlabelled ones are preferred."""
+    """Return a run's first measurement with one of the names. Unlabelled ones have precedence."""
     for name in names:
         found = [one for one in run.measurements if one.name == name]
         if found:
-            # A measurement without labels is for the whole run; labels name a part, such as one
-            # GPU.
+            # A measurement without labels is for the whole run. Labels mean a part, such as one GPU.
             return next((one for one in found if not one.labels), found[0])
     return None
 
@@ -705,16 +706,15 @@ def is_training_sweep(runs: Sequence[Run]) -> bool:
 
 
 def _natural(value: object) -> tuple[int, float, str]:
-    if isinstance(value, int | float) and abs(value) <= 1e300:  # an int may be too large for a float
+    if isinstance(value, int | float) and abs(value) <= 1e300:  # An int may be too large for a float.
         return (0, float(value), "")
     return (1, 0.0, str(value))
 
 
 def sweep_table(runs: Sequence[Run]) -> Table:
-    """Return the table of a training sweep: one row per model, batch size and number of GPUs.
+    """Return the table of a training sweep, with one row per model, batch size and number of GPUs.
 
-    Its columns are those of published MNIST comparisons; times with and without start-up are
-    separate.
+    The columns are those of published MNIST comparisons. Times with and without start-up are separate.
     """
     points = [run for run in runs if "batch_size" in run.parameters]
     columns = (
@@ -753,8 +753,9 @@ def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
 
 
 def _cpu_key(run: Run) -> object:
-    """Return the key that a run shares with its CPU counterpart: nodes, benchmark, and all
-    parameters except the devices.
+    """Return the key that a run shares with its CPU counterpart.
+
+    It has the nodes, the benchmark, and all parameters except the devices.
     """
     apart = ("gpus", "kvstore", "seed")
     shared = frozenset((key, str(value)) for key, value in run.parameters.items() if key not in apart)
@@ -767,7 +768,7 @@ def _counted_rate(run: Run) -> float | None:
 
 
 def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
-    """Return the ratio of a run's rate to the CPU's; several CPU runs are averaged."""
+    """Return the ratio of a run's rate to the CPU's. Several CPU runs are averaged."""
     own, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
     return _number(f"{own / fmean(base):.1f}" if own and base else NOTHING)
 
@@ -801,7 +802,8 @@ def _value_cell(run: Run, *names: str) -> Cell:
 
 
 _BEFORE_TIMES_CPU = 4
-# In the order of the columns; for each, the first name that a run has is used, as workloads differ.
+# This is the order of the columns. For each, use the first name that a run has, because workloads
+# differ.
 _SWEEP_MEASUREMENTS = (
     ("eval_accuracy", "best_accuracy"),
     ("epochs",),
@@ -827,7 +829,10 @@ def summary_line(runs: Sequence[Run]) -> str:
 
 
 def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
-    """Return the worst verdict of several runs; without runs, or if one is missing, at best ``unproven``."""
+    """Return the worst verdict of several runs.
+
+    Without runs, or if one is missing, it is at best ``unproven``.
+    """
     return worst([run.verdict for run in runs] + [Verdict.UNPROVEN] * bool(missing))
 
 
@@ -836,7 +841,7 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
-    # These come first: no table of the report contains the missing runs.
+    # These come first, because no table of the report contains the missing runs.
     lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]

@@ -1,7 +1,7 @@
-"""Log who made a run a reference or withdrew it, and when, in ``results/acceptances.jsonl``, which
-only grows.
+"""Log who accepted or withdrew a run as a reference, and when.
 
-The log is separate from the database, so that it outlives one that is recreated from the records.
+``results/acceptances.jsonl`` only grows. It is separate from the database, so that it outlives a
+database that is made again from the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOG_NAME = "acceptances.jsonl"
 
 
 class Acceptance(Record):
-    """One act: a run's numbers became references, or are no longer references."""
+    """Describe one act, which makes a run's numbers references or withdraws them."""
 
     moment: datetime
     act: Literal["accept", "withdraw"]
@@ -69,11 +69,10 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
 
 
 def bounding_acceptances(results: Path) -> dict[str, datetime]:
-    """Return the runs whose numbers limit later acceptances, with the time of their own acceptance.
+    """Return the runs that limit later acceptances, with the time when each was accepted.
 
-    A run that was withdrawn with a reason no longer limits them: in this way an operator reports
-    changed hardware. Without a reason, withdrawing runs and accepting slower ones could continue
-    forever.
+    A run that was withdrawn with a reason no longer limits them. With such a reason, an operator reports
+    changed hardware. Without it, slower and slower runs could be accepted in turn.
 
     Raises:
         ResultsError: The log exists but cannot be read.

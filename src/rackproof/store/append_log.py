@@ -1,5 +1,6 @@
-"""Write logs of acts that only grow: one line of JSON for each act, beside the records of a results
-folder.
+"""Write logs of acts, which only grow.
+
+Each act is one line of JSON. The logs are beside the records of a results folder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Act = TypeVar("Act", bound=Record)
 
 
 def acting_user() -> str:
-    """Return the current user or, with sudo, the user that entered the command."""
+    """Return the current user or, under sudo, the user who called sudo."""
     try:
         return sanitize(os.environ.get("SUDO_USER") or getpass.getuser(), 60)
     except (KeyError, OSError):
@@ -31,11 +32,11 @@ def acting_user() -> str:
 def append_text(path: Path, text: str) -> None:
     """Add lines to a log.
 
-    The text is added in one write with O_APPEND, so that the lines of two operators never mix.
+    They are written at once with O_APPEND, so that the lines of two operators never mix.
 
     Args:
         path: The path of the log, which is created if it is missing.
-        text: The complete lines, each with its line feed.
+        text: The complete lines, each with a line feed.
 
     Raises:
         OSError: The lines cannot be written completely.
@@ -58,12 +59,12 @@ def _ends_a_line(log: RawIOBase) -> bool:
 
 
 def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act], int]:
-    """Return the acts of a log, oldest first, and the number of its damaged lines.
+    """Return the acts of a log, oldest first, and the number of damaged lines.
 
     Args:
         path: The path of the log, or None.
         kind: The record type of a line.
-        lost: The facts that are unknown without the log, for the message.
+        lost: What is unknown without the log, for the message.
 
     Raises:
         ResultsError: The log exists but cannot be read.

@@ -1,7 +1,7 @@
-"""Log all acts on nodes, with author and reason, in ``results/audit.jsonl``, which only grows, and
-``provisions``.
+"""Log all acts on nodes in ``results/audit.jsonl``, and store the results of provisioning.
 
-The callback of every playbook writes the log, so that a drain has an entry whichever job made it.
+The log only grows. An entry has the author and the reason. The callback of every playbook writes it, so
+that each drain has an entry, whichever job made it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AuditEntry(Record):
 
 
 class NodeProvision(Record):
-    """The result of one provisioning on one node: tasks that changed something, and open problems."""
+    """Describe the result of provisioning a node, with the tasks that changed something and open problems."""
 
     changed: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
@@ -59,8 +59,9 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return a task's acts on Slurm nodes (name, act and reason) for nodes whose state changed. No
-    I/O.
+    """Return the acts of a task on Slurm nodes, for nodes whose state changed. No I/O.
+
+    An act is the node's name, the kind of act, and the reason.
 
     Args:
         nodes: The states by node, as ``rackproof_slurm_node`` returns them.
@@ -116,7 +117,7 @@ def read_acts(results: Path) -> tuple[list[AuditEntry], int]:
 def write_provision(
     results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
 ) -> Path:
-    """Store the outcome of one provisioning; return the path of the file.
+    """Store the outcome of one provisioning. Return the path of the file.
 
     Raises:
         ResultsError: The outcome cannot be written.

@@ -1,8 +1,7 @@
 """Allow only one job at a time on a host, within one results folder.
 
-Two playbooks on the same nodes would slow each other down and spoil both results. A claim lasts as
-long as the playbook's process lives; the claim of a killed process is taken over, so claims need no
-release.
+Two playbooks on the same nodes would slow each other down and spoil both results. A claim lasts until
+the playbook's process ends. It needs no release, because the claim of a killed process no longer counts.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ class HostClaimedError(RackproofError):
 
 
 def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:
-    """Claim hosts for the process ``owner_pid`` (the playbook's), as long as it lives.
+    """Claim hosts for a playbook's process until it ends.
 
     Args:
-        results: The folder of the claims; claims in another folder are independent.
+        results: The folder of the claims. Claims in another folder are independent.
         hosts: The hosts.
         owner_pid: The process id of the owner.
         doing: The action on the hosts, for the message.
@@ -39,7 +38,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
     try:
         results.mkdir(parents=True, exist_ok=True)
         with (results / ".claims.lock").open("w") as lock:
-            # The kernel releases it when its holder ends; no cleanup is needed.
+            # The kernel releases the lock when its process ends, so no cleanup is needed.
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = results / CLAIMS
             claims = {name: kept for name, kept in _read(path).items() if _alive(kept)}
@@ -56,7 +55,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     "start_ticks": start_ticks(owner_pid),
                     "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
                 }
-            # Readers take no lock: they find either the old or the new claims, never a mixture.
+            # Readers take no lock. They find either the old or the new claims, never a mixture.
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps(claims, indent=1))
             temporary.replace(path)
@@ -78,9 +77,10 @@ def start_ticks(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command, in brackets, may contain blanks and brackets itself: the fields follow the last one.
+    # The command, in brackets, may itself contain blanks and brackets. The fields follow the last
+    # bracket.
     fields = stat.rpartition(")")[2].split()
-    # A zombie has ended: it only waits for its parent to collect its status.
+    # A zombie has ended. It only waits until its parent reads its status.
     return None if fields[0] in "ZX" else int(fields[19])
 
 
@@ -89,7 +89,7 @@ def _alive(claim: dict[str, object]) -> bool:
     if not isinstance(pid, int):
         return False
     started = start_ticks(pid)
-    # Process ids are reused: only with the same start is it the same process.
+    # Process ids are reused. It is the same process only if its start time is the same.
     return started is not None and started == claim.get("start_ticks")
 
 

@@ -1,6 +1,4 @@
-"""Find the parts (serial number and GPUs) that identify a node, and those it reports although they
-belong to another node.
-"""
+"""Find the parts (serial number and GPUs) that identify a node, and reported parts of other nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ def parts_of(about: Node) -> set[str]:
 
 
 def identity_parts(previous: StoredSnapshot | None) -> set[str]:
-    """Return the parts that identify a node: of its first night, or as an operator accepted."""
+    """Return the parts that identify a node, from its first night or as an operator accepted them."""
     if previous is None:
         return set()
     before = previous.snapshot
@@ -25,13 +23,13 @@ def identity_parts(previous: StoredSnapshot | None) -> set[str]:
 
 
 def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
-    """Return the parts of other nodes that a node reports, each with the node that had it last.
+    """Return the parts of other nodes that a node reports, with the node that had each part last.
 
-    A node that is in no night yet has no known parts, so none is reported as foreign.
+    If no night has the node yet, it has no known parts, and none is reported as foreign.
 
     Args:
         past: Earlier nights, newest first.
-        about: The node as it describes itself.
+        about: The node's own description.
     """
     previous = last_snapshot(past, about.name)
     if previous is None:

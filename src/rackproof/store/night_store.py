@@ -1,8 +1,8 @@
-"""Store a fleet's night: ``night.json`` beside the night's ``run.json``, and one snapshot per node.
+"""Store a fleet's night as ``night.json``, beside the night's ``run.json``, with one snapshot per node.
 
-``results/NIGHT_ID/snapshots/NODE.json`` is written as nodes answer, ``night.json`` when all are
-judged: only a folder with that file is a night. Snapshots of an unfinished night are not used for
-comparison.
+``results/NIGHT_ID/snapshots/NODE.json`` is written when the node answers. ``night.json`` is written when
+all nodes are judged, and only a folder with that file is a night. Snapshots of an unfinished night are
+not used for comparison.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ NIGHT_FILE = "night.json"
 CONDITIONS_FILE = "conditions.json"
 SNAPSHOTS_FOLDER = "snapshots"
 EARLIER_SNAPSHOTS_FOLDER = "looks"
-"""Name of the snapshots' folder in nights of earlier versions, whose files use the key ``look``;
-they remain unchanged."""
+"""Name of the folder with snapshots in nights of earlier versions. Their files use the key ``look``, and
+remain unchanged."""
 BENCHMARK = "health"
-"""Name under which a night's own measurements are stored in the history."""
+"""Benchmark name of a night's own measurements in the history."""
 DRAIN_PREFIX = "rackproof-night:"
-"""Prefix of the reasons of nights' drains; provisioning uses other prefixes, and its drains are not
-changed.
-"""
+"""Prefix for the reasons of nights' drains. Provisioning has other prefixes, and nights do not change
+its drains."""
 NIGHTS_BACK = 60
-"""Number of nights that are searched for a node; a node that was away longer counts as new."""
+"""Number of nights in which a node is searched. A node that was away longer counts as new."""
 _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
-"""Number of snapshots that are searched, newest first; a part from the vendor is in none of them."""
+"""Number of snapshots that are searched for a part, newest first. A part from the vendor is in none of
+them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class NightContext(Record):
-    """The handle of a night in progress: its folder, which is temporary in a dry run."""
+    """Hold the handle of a night in progress. In a dry run, its folder is temporary."""
 
     night_id: str
     folder: str
@@ -95,7 +95,7 @@ class NightReason(Record):
 
 
 class SlurmState(Record):
-    """The state of a node in Slurm; ``drained_by`` is none, ours or other."""
+    """Describe the state of a node in Slurm. ``drained_by`` is none, ours or other."""
 
     known: bool = False
     state: str = ""
@@ -106,11 +106,11 @@ class SlurmState(Record):
 
 
 class Hold(Record):
-    """A drain of ours: the night in which it began, its failures, and how often all of them have
-    passed since.
+    """Describe a drain by nights.
 
-    ``failed`` is the last night with a failure, or empty if that is the first; ``passed`` is the
-    time when a pass was last counted.
+    It has the night in which it began, its failures, and how often all of them have passed since.
+    ``failed`` is the last night with a failure, or empty if that is the first. ``passed`` is the time
+    when a pass was last counted.
     """
 
     since: str
@@ -121,13 +121,12 @@ class Hold(Record):
 
 
 class NodeNight(Record):
-    """A node in one night. ``plan`` is the planned action, ``why`` the reason, ``did`` the
-    completed action.
+    """Describe a node in one night.
 
-    ``measured`` means that there are numbers of the last 24 hours. For a node that nights hold
-    drained, ``read_again`` names the measurements since the night before: metrics, and programs that found no
-    fault; with ``fleet:`` and ``drift:``, the comparisons of a metric; and, with
-    ``health:``, the parts of its health that were read tonight.
+    ``plan`` is the planned action, ``why`` the reason, and ``did`` the completed action. ``measured``
+    means that there are numbers of the last 24 hours. ``read_again`` is for a node that nights hold
+    drained. It lists the evidence since the night before: metrics, programs that found no fault,
+    comparisons of a metric (``fleet:`` and ``drift:``), and parts of its health (``health:``).
     """
 
     node: str
@@ -189,8 +188,7 @@ def part_prefix(one: HealthFinding) -> str:
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
-    """Return the path of a snapshot; a node's name comes from the inventory and must first be
-    checked as a path.
+    """Return the path of a snapshot. The node's name is from the inventory, so it is checked first.
 
     Raises:
         ResultsError: The name cannot be used for a file.
@@ -289,8 +287,9 @@ def read_night(folder: Path) -> NightRecord:
 
 
 def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
-    """Store the firmware and rack of a night's nodes, by hardware key, for the groups of later
-    nights.
+    """Store the firmware and rack of a night's nodes by hardware key.
+
+    Later nights use them to form groups.
 
     Raises:
         ResultsError: The file cannot be written.
@@ -308,8 +307,9 @@ def firmware_of(snapshot: NodeSnapshot) -> str:
 def read_conditions(
     folders: Iterable[Path], tonight: Iterable[StoredSnapshot], now: datetime, nights: int
 ) -> list[dict[str, tuple[str, str]]]:
-    """Return firmware and rack by hardware key, one mapping per night, tonight first; empty without
-    a record.
+    """Return firmware and rack by hardware key, one mapping per night, tonight first.
+
+    A night without a record has an empty mapping.
 
     Args:
         folders: The folders of earlier nights, newest first.
@@ -334,12 +334,12 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
         known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
         return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        # Damaged, or from an older version: treated like the night after it.
+        # The file is damaged, or from an older version. The night counts like the one after it.
         return {}
 
 
 def is_night(name: str) -> bool:
-    """Return whether a name is that of a night's folder, not of a benchmark run with a similar name."""
+    """Return whether a name is that of a night's folder. A benchmark may have a similar name."""
     return _NIGHT_NAME.fullmatch(name) is not None
 
 
@@ -362,13 +362,13 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
         raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
     if before:
         names = [name for name in names if name < before]
-    # Checked lazily: there may be years of nights, and only the latest are needed.
+    # Check lazily, because there may be years of nights, and only the latest are needed.
     kept = (results / name for name in names if _is_over(results / name))
     return list(islice(kept, NIGHTS_BACK))
 
 
 def _is_over(folder: Path) -> bool:
-    """Return whether a night is complete; if its own record is lost, its run's record remains."""
+    """Return whether a night is complete. If its own record is lost, its run's record remains."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 
@@ -378,7 +378,7 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
 
 
 def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
-    """Return the last known states of nodes from nights, given newest first, and remarks on damaged ones."""
+    """Return the last known states of nodes, and remarks on damaged nights. Nights are given newest first."""
     found: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
@@ -397,7 +397,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def _counted_again(one: NodeNight) -> NodeNight:
-    """Return a node's state before a lost night, in which the node may have failed."""
+    """Return a node's state from before a lost night. The node may have failed in the lost night."""
     if one.hold is None:
         return one
     return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
@@ -406,7 +406,7 @@ def _counted_again(one: NodeNight) -> NodeNight:
 def nights_of_node(
     folders: Iterable[Path], node: str, damaged: list[str] | None = None
 ) -> Iterator[tuple[NightRecord, NodeNight]]:
-    """Yield the nights that include a node; damaged ones are skipped and added to ``damaged``."""
+    """Yield the nights that include a node. Damaged nights are skipped, and added to ``damaged``."""
     for folder in folders:
         try:
             night = read_night(folder)
@@ -420,7 +420,10 @@ def nights_of_node(
 
 
 def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
-    """Return the serial and UUIDs that are new in a node; all of them if no night has seen the node."""
+    """Return the serial number and UUIDs that are new in a node.
+
+    If no night has the node, all of them are new.
+    """
     seen = kept.snapshot
     if previous is None:
         return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
@@ -434,7 +437,7 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
 
 
 def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the places where parts were last seen under another name: part to node and day.
+    """Return where parts were last seen under another name, as node and day.
 
     Args:
         folders: The folders of nights, newest first.
@@ -459,7 +462,7 @@ def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
 
 
 def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
-    """Return the parts that a node had in a night; for a damaged snapshot, none."""
+    """Return the wanted parts that a node had in a night. A damaged snapshot has none."""
     try:
         # Reading a whole snapshot takes a hundred times as long.
         words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}

@@ -1,11 +1,11 @@
-"""Upload folders of results to an S3 object store: completely, compared by digest, and never twice.
+"""Upload folders of results to an S3 object store.
 
-A file counts as present if the store has as many bytes under its name, and the SHA-256 with which
-it was uploaded. The store itself refuses a body with another SHA-256 (``x-amz-content-sha256`` is
-signed); the stored object is compared again by its MD5 or, if the store encrypts, by reading it
-back.
+Folders are uploaded completely, compared by digest, and never sent twice. A file is present if the store
+has an object of its name, size and SHA-256. The store refuses a body with another SHA-256, because
+``x-amz-content-sha256`` is signed. The stored object is then compared by its MD5 or, if the store
+encrypts it, by reading it back.
 
-requests is imported inside functions because it is only installed with the extra ``ansible``.
+requests is imported in functions, because only the extra ``ansible`` installs it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _CHUNK = 1 << 20
 
 
 class ObjectStoreError(RackproofError):
-    """A problem that prevents files from being uploaded; the text gives the cause and the remedy."""
+    """Report why files cannot be uploaded. The text has the cause and the remedy."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The destination of results.
+    """Describe the destination of results.
 
     Attributes:
-        url: The URL of the store, such as ``https://s3.example``; its path, if any, precedes the
-            bucket.
+        url: The URL of the store, such as ``https://s3.example``. If it has a path, the path is before
+            the bucket.
         name: The name of the bucket.
         prefix: The prefix of names in it, without slashes at the ends.
         region: The region for which requests are signed.
@@ -65,15 +65,14 @@ class Bucket:
 
     @classmethod
     def parse(cls, source: str, url: str, region: str, credentials: Sequence[Mapping[str, Any]]) -> Bucket:
-        """Return the bucket of a source in the notation of role storage: ``BUCKET`` or
-        ``BUCKET:/PREFIX``.
+        """Return the bucket of a source, which is ``BUCKET`` or ``BUCKET:/PREFIX`` as in role storage.
 
         Args:
             source: The bucket and the prefix.
-            url: The URL of the store; empty for AWS in the region.
+            url: The URL of the store. Empty means AWS in the region.
             region: The name of the region.
-            credentials: The keys, with ``access_key``, ``secret_key`` and, for a key that is
-                limited to one bucket, ``bucket``.
+            credentials: The keys, with ``access_key``, ``secret_key`` and, for a key that is limited to
+                one bucket, ``bucket``.
 
         Raises:
             ObjectStoreError: The name is invalid, or there is no key for it.
@@ -115,7 +114,7 @@ def sign(
         bucket: The bucket, with its key.
         method: The HTTP method, such as ``PUT``.
         path: The encoded path.
-        headers: The other headers, which are signed, too; names in lower case.
+        headers: The other headers, with names in lower case. They are signed too.
         digest: The SHA-256 of the body.
         now: The current time in UTC.
     """
@@ -167,7 +166,7 @@ class LocalFile:
 
 
 class ObjectStore:
-    """A bucket with a connection.
+    """Provide a bucket with a connection.
 
     Args:
         bucket: The bucket to use.
@@ -179,14 +178,13 @@ class ObjectStore:
 
         self.bucket, self._sleep = bucket, sleep
         self._session = requests.Session()
-        # Only its own signature is used as login: requests would replace it by a login from .netrc.
+        # The signature is the only login. Otherwise, requests would replace it with a login from .netrc.
         self._session.auth = lambda request: request
 
     def upload_folder(self, folder: Path) -> tuple[int, int]:
-        """Upload a folder's files under its name; return the number of files, and of those that
-        were new.
+        """Upload a folder under its name. Return the number of files, and of the new ones among them.
 
-        The record is uploaded last: if it is present, the whole run is.
+        The record is uploaded last, so that its presence means that the whole run is present.
 
         Raises:
             ObjectStoreError: The store is unreachable, refuses, or does not have the sent objects.
@@ -222,8 +220,9 @@ class ObjectStore:
         return digest.hexdigest()
 
     def _ask(self, method: str, name: str, file: LocalFile | None = None) -> Any:
-        """Send a request, and repeat it if there is no answer; return the answer, or None for 404
-        to HEAD and GET.
+        """Send a request, and repeat it if there is no answer.
+
+        Return the answer, or None for status 404 of HEAD and GET.
 
         Raises:
             ObjectStoreError: The store is unreachable, or refuses.
@@ -240,7 +239,7 @@ class ObjectStore:
         raise ObjectStoreError(f"{self.bucket}: {method} {name}: {said}")
 
     def _try(self, method: str, name: str, file: LocalFile | None) -> tuple[Any, str]:
-        """Send a request once; return the answer or None, and a text about the error."""
+        """Send a request once. Return the answer or None, and a text about the error."""
         from requests.exceptions import RequestException
 
         path = self.bucket.path_of(name)
@@ -256,13 +255,13 @@ class ObjectStore:
                     method,
                     f"{address.scheme}://{address.netloc}{path}",
                     headers=headers,
-                    # As a stream, an empty file would be sent in chunks, which S3 does not accept.
+                    # An empty file as a stream would be sent in chunks, which S3 does not accept.
                     data=body if file and file.size else None,
                     timeout=(CONNECT_S, ANSWER_S),
                     allow_redirects=False,
                     stream=True,
                 )
-                # Read the answer although it is short: otherwise the connection would not be reused.
+                # Read the answer, although it is short, so that the connection can be reused.
                 reads_body = method == "GET" and answer.status_code < 300
                 code = None if reads_body else _CODE.search(answer.raw.read(4096, decode_content=True))
         except (RequestException, OSError) as error:

@@ -1,4 +1,4 @@
-"""Store a night's own measurements, in its folder's ``probes.json``."""
+"""Store a night's own measurements in ``probes.json`` of its folder."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class PairResult(Record):
 
 
 class ProbeNight(Record):
-    """A night's own measurements, as stored in ``probes.json``.
+    """Describe a night's own measurements, as in ``probes.json``.
 
     Attributes:
         asked, spent: The budget in GPU-minutes, and the minutes used, without drained nodes.
-        left_out: By node, the reason why it was not measured; this is not a finding.
-        digests: The bits that most agreed on, by the properties that must be alike.
-        sound: By node, the programs that ended well and found no fault, with ``job`` if all did.
-        tests: By node, the optional tests that it had, whatever their result.
-        again: The second measurements, made because of suspect numbers.
-        unconfirmed: Parts that should have been measured again but were not: their speeds fail nothing.
+        left_out: The reason why each node was not measured. This is not a finding.
+        digests: The digests on which most devices agreed, by kind.
+        sound: The programs of each node that ended well and found no fault, with ``job`` if all did.
+        tests: The optional tests of each node, whatever their result.
+        again: The second measurements of suspect numbers.
+        unconfirmed: Parts that should have been measured again, but were not. Their speeds fail nothing.
         suspected: The suspicions that no second measurement withdrew.
     """
 

@@ -1,4 +1,7 @@
-"""Check that a run's folder still holds its recorded files: its record, and its raw logs."""
+"""Check that a run's folder still contains its recorded files.
+
+These are its record and its raw logs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def record_objection(run: Run, folder: Path) -> str:
         recorded = read_run(folder)
     except ResultsError as error:
         return str(error)
-    # As text: a NaN differs from itself.
+    # Compare as text, because NaN differs from itself.
     if dump_run(recorded) != dump_run(run):
         return f"the history and {folder} differ about it"
     return "; ".join(log_objections(run, folder))
@@ -30,7 +33,7 @@ def digest_file(path: Path) -> tuple[str, int]:
     """Return the SHA-256 of a file, and its size in bytes.
 
     Raises:
-        OSError: It is gone or cannot be read.
+        OSError: The file does not exist or cannot be read.
     """
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest(), stream.tell()
@@ -38,7 +41,8 @@ def digest_file(path: Path) -> tuple[str, int]:
 
 def _log_objection(log: LogFile, path: Path) -> str:
     try:
-        # The size first: it is known at once, and whatever else lies there now may never end.
+        # Compare the size first. It is known at once, while another kind of file in its place may never
+        # end.
         if path.stat().st_size != log.size_bytes or not path.is_file():
             return f"its log {log.path} was changed after it was recorded"
         digest, _ = digest_file(path)

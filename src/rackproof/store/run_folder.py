@@ -1,8 +1,8 @@
-"""Read and write the results folder: one folder per run, with ``results/RUN_ID/run.json`` as its
-authoritative record.
+"""Read and write the results folder.
 
-The history and the reports can be recreated from these records, so a record is written completely
-or not at all, and the error about a damaged one gives file and field.
+It has one folder per run, with ``results/RUN_ID/run.json`` as the authoritative record. History and
+reports can be made again from the records. A record is therefore written completely or not at all, and
+the error about a damaged one has the file and the field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""A larger ``run.json`` is refused unread: logs and long curves do not belong in the record."""
+"""A larger ``run.json`` is refused, because logs and long curves do not belong in the record."""
 
 _SLUG_LIMIT = 60
 _ERRORS_SHOWN = 3
@@ -35,21 +35,19 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultsError(RackproofError):
-    """A results folder that cannot be used, or a record in it that cannot be read; the message
-    gives the remedy.
-    """
+    """Report a results folder or record that cannot be used. The message has the remedy."""
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
-    """Return a new run id: UTC time, benchmark, random suffix.
+    """Return a new run id from UTC time, benchmark, and a random suffix.
 
     Ids sort by time (to the second), are unique without a lock, and are safe as a file name for any
     benchmark.
 
     Args:
-        benchmark: The name of the benchmark; letters become lower case, and each
-            sequence of characters that are invalid in a path becomes one ``-``.
-        now: The time to use, with time zone; by default the current time.
+        benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters
+            that a path cannot have becomes one ``-``.
+        now: The time to use, with a time zone. The default is the current time.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
     slug = re.sub(r"[^a-z0-9._]+", "-", benchmark.lower())[:_SLUG_LIMIT].strip("-.") or "run"
@@ -65,11 +63,11 @@ def stamp_of(run_id: str) -> datetime | None:
 
 
 def dump_run(run: Run) -> bytes:
-    """Return the text of ``run.json`` (UTF-8, indented, ending with a line feed), with its digest
-    in front.
+    """Return the text of ``run.json`` with its digest at the beginning.
 
-    Bytes of a command line or an environment that are not UTF-8 become lone surrogates in Python,
-    which JSON cannot represent; they are replaced by U+FFFD so that the run is not lost.
+    The text is UTF-8, indented, and ends with a line feed. A command line or an environment may have
+    bytes that are not UTF-8, which become lone surrogates in Python. JSON cannot represent these, so
+    U+FFFD replaces them.
     """
     try:
         text = run.model_dump_json(indent=2)
@@ -79,18 +77,18 @@ def dump_run(run: Run) -> bytes:
 
 
 def load_run(data: bytes, name: str) -> Run:
-    """Return the run that ``data``, the content of a ``run.json``, describes.
+    """Return the run in ``data``, the content of a ``run.json``.
 
     Args:
         data: The bytes of the record.
         name: The name of the record in an error, usually its path.
 
     Raises:
-        ResultsError: The data is damaged, made by a newer Rackproof, or not a record; the message
-            gives the field.
+        ResultsError: The data is damaged, made by a newer Rackproof, or not a record. The message has
+            the field.
     """
     try:
-        # The schema is not checked first: it would call the record of a newer Rackproof damaged.
+        # Do not check the schema first, because it would call the record of a newer Rackproof damaged.
         loaded = from_json(data)
         sealed = has_digest(data)
         data = open_sealed(data) if sealed else data
@@ -132,7 +130,10 @@ def load_run(data: bytes, name: str) -> Run:
 
 
 def _unproven(run: Run) -> Run:
-    """Return a run as unproven because its record has no digest: from an older version, or changed."""
+    """Return a run without a digest as unproven.
+
+    Its record is from an older version, or was changed.
+    """
     reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
     missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
     verdict = worst([run.verdict, Verdict.UNPROVEN])
@@ -140,9 +141,9 @@ def _unproven(run: Run) -> Run:
 
 
 def _too_good(run: Run) -> str:
-    """Return the first part of a record that is worse than its verdict, or "" if there is none.
+    """Return the first part of a record that is worse than its verdict, or "".
 
-    Records of earlier versions have no digest: their parts reveal a changed verdict.
+    Records of earlier versions have no digest, so only their parts show that the verdict was changed.
     """
     parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
     parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
@@ -153,14 +154,14 @@ def _too_good(run: Run) -> str:
 
 
 def write_run(run: Run, folder: Path) -> Path:
-    """Write ``folder/run.json``, completely or not at all, and return its path.
+    """Write ``folder/run.json`` completely or not at all, and return its path.
 
-    The folder (the run's own, ``results/RUN_ID``) is created if it is missing. An existing record
-    is replaced in one step: a reader gets the old or the new one, even after a crash.
+    The folder (``results/RUN_ID``) is created if it is missing. An existing record is replaced in one
+    step, so that a reader gets the old or the new one, even after a crash.
 
     Raises:
-        ResultsError: The folder is not writable (the message gives folder and owner), the disk is
-            full, or another file-system error occurred.
+        ResultsError: The folder is not writable (the message has folder and owner), the disk is full, or
+            another file-system error occurred.
     """
     path = folder / RECORD_NAME
     write_file(path, dump_run(run))
@@ -171,8 +172,8 @@ def read_run(path: Path) -> Run:
     """Return the run stored in a run folder or in a ``run.json``.
 
     Raises:
-        ResultsError: The record is missing, not readable, damaged or too new; the message gives
-            file and field.
+        ResultsError: The record is missing, unreadable, damaged or too new. The message has file and
+            field.
     """
     file = path / RECORD_NAME if path.is_dir() else path
     try:
@@ -185,10 +186,10 @@ def read_run(path: Path) -> Run:
 
 
 def run_folders(results: Path) -> Iterator[Path]:
-    """Yield the run folders of a results folder by name, which for ids made here means by time.
+    """Yield the run folders of a results folder by name. For ids of Rackproof, this is the order of time.
 
-    Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist
-    yet contains none.
+    Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist has
+    no runs.
 
     Raises:
         ResultsError: The results folder exists but cannot be listed.
@@ -211,12 +212,11 @@ def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None 
 
     Args:
         results: The results folder.
-        on_error: A function that is called with the error about a damaged record, which is then
-            skipped; without it, the first damaged record ends the iteration.
+        on_error: A function that is called with the error about a damaged record, which is then skipped.
+            Without it, the first damaged record ends the iteration.
 
     Raises:
-        ResultsError: A record is damaged and ``on_error`` is missing, or the folder cannot be
-            listed.
+        ResultsError: A record is damaged and there is no ``on_error``, or the folder cannot be listed.
     """
     for folder in run_folders(results):
         try:
@@ -235,7 +235,7 @@ def read_file(path: Path, limit: int) -> bytes:
     Raises:
         OSError: The file cannot be read, is larger, or is not a regular file.
     """
-    # Opening a pipe waits for its writer: forever, if there is none.
+    # Opening a pipe would wait for a writer, possibly forever.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         state = os.fstat(stream.fileno())
         if not stat.S_ISREG(state.st_mode):
@@ -246,17 +246,17 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all: to a temporary file beside it, flushed to the disk,
-    then renamed.
+    """Write a file completely or not at all.
 
-    Missing folders are created. After a failure, no temporary file remains.
+    The data goes to a temporary file beside it, which is flushed to the disk and then renamed. Missing
+    folders are created. After a failure, no temporary file remains.
 
     Raises:
-        ResultsError: The path is a device or folder, not writable (the message gives folder and
-            owner), the disk is full, or another file-system error occurred.
+        ResultsError: The path is a device or folder or not writable (the message has folder and owner),
+            the disk is full, or another file-system error occurred.
     """
     folder = path.parent
-    # The draft is beside the target: a rename is a single step only within a file system.
+    # The draft is beside the target, because a rename is a single step only within a file system.
     draft = folder / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,8 @@ def write_file(path: Path, data: bytes) -> None:
             with open(draft, "xb") as stream:
                 stream.write(data)
                 stream.flush()
-                # Done before the rename: after a power failure the name must not point to an empty file.
+                # Flush before the rename, so that after a power failure the name does not refer to an
+                # empty file.
                 os.fsync(stream.fileno())
             os.replace(draft, path)
         except BaseException:
@@ -285,7 +286,7 @@ def _flush_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems cannot flush a folder; the file itself is already safe.
+        # Some network file systems cannot flush a folder. The file itself is already safe.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -331,7 +332,7 @@ def _user(number: int) -> str:
 
 
 def _printable(part: object) -> str:
-    """Return a part of a damaged record in a form that is safe for a terminal: its keys may be any text."""
+    """Return a part of a damaged record in a form that is safe for a terminal. Its keys may be any text."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(part))[:200]
 
 

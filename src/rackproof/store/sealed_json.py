@@ -1,7 +1,8 @@
-"""JSON files with a seal: the first key is a digest of all that follows it. No I/O.
+"""Write and read JSON files with a seal. No I/O.
 
-An entry that is not there reads like one that never was: a snapshot without XIDs, a plan without a rule.
-A file without a digest may lack entries: it is an earlier version's, or the digest was removed.
+The first key is a digest of everything after it. Without a seal, a lost entry could not be noticed, such
+as an XID of a snapshot or a rule of a plan. A file without a digest is from an earlier version, or its
+digest was removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class SealError(ValueError):
 
 
 def seal_json(text: str) -> bytes:
-    """Return the text of a JSON object, which is not empty, with its digest."""
+    """Return the text of a non-empty JSON object with its digest."""
     rest = text.encode().partition(b"{")[2]
     return b'{"sha256":"' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest
 
@@ -31,7 +32,7 @@ def open_sealed(data: bytes) -> bytes:
     """Return the JSON object in a file, without its digest.
 
     Raises:
-        SealError: It is not as it was sealed, or has no digest.
+        SealError: It was changed after it was sealed, or has no digest.
     """
     head = _HEAD.match(data)
     if head is None:

@@ -1,4 +1,4 @@
-"""The fake's own command: make the hardware, switch faults, simulate a boot."""
+"""Define the fake's own command, which makes the hardware, switches faults, and simulates a boot."""
 
 from __future__ import annotations
 

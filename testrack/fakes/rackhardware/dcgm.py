@@ -1,4 +1,4 @@
-"""The fake of dcgmi, as of DCGM 4."""
+"""Fake dcgmi of DCGM 4."""
 
 from __future__ import annotations
 

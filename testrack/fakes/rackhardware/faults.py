@@ -1,10 +1,10 @@
-"""The faults that can be switched on, and their lines in the kernel's log."""
+"""Define the faults that can be switched on, and their lines in the kernel's log."""
 
 from __future__ import annotations
 
 from .state import HardwareError, State, log_to_kernel
 
-# Name: its effect, and whether it hits "gpu", "hca" or the "node".
+# Each name has its effect, and whether it affects "gpu", "hca" or the "node".
 FAULTS = {
     "missing-gpu": ("gpu", "a GPU is not on the PCI bus: no tool lists it, its device node is gone"),
     "ecc-uncorrectable": ("gpu", "a GPU counts an uncorrectable ECC error in SRAM; XID 95"),
@@ -95,7 +95,7 @@ def log_fault(state: State, name: str) -> None:
 
 
 def set_fault(state: State, name: str, device: int | None, number: int | None, component: str) -> None:
-    """Switch a fault on; on another device besides, where it is on already."""
+    """Switch a fault on. If it is already on, switch it on for another device too."""
     if name not in FAULTS:
         raise HardwareError(f"unknown fault {name!r}; there are: {', '.join(FAULTS)}")
     kind = FAULTS[name][0]
@@ -124,13 +124,16 @@ def set_fault(state: State, name: str, device: int | None, number: int | None, c
 
 
 def reset(state: State, minor: int) -> None:
-    """Apply the reset of a GPU, or a reboot, to its faults: a pending remapping is carried out."""
+    """Apply the reset of a GPU, or a reboot, to its faults. A pending remapping is carried out."""
     if minor in state.faulty("row-remap-pending"):
         clear_fault(state, "row-remap-pending", minor)
 
 
 def clear_fault(state: State, name: str, device: int | None) -> None:
-    """Switch a fault off, on one device or altogether; unknown ones too, for others keep theirs here."""
+    """Switch a fault off, on one device or on all.
+
+    Unknown faults can be switched off too, because other programs store theirs here.
+    """
     if name not in state["faults"]:
         if name not in FAULTS:
             raise HardwareError(f"unknown fault {name!r}; there are: {', '.join(FAULTS)}")

@@ -1,4 +1,4 @@
-"""Fake the daemon by which the nodes of an NVLink domain share GPU memory, and its control tool."""
+"""Fake nvidia-imex, with which the nodes of an NVLink domain share GPU memory, and its control tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def version() -> str:
 
 
 def listed_nodes() -> list[str]:
-    """Return the addresses of nodes_config.cfg; the file's every line is one."""
+    """Return the addresses in nodes_config.cfg. Every line of the file is one."""
     try:
         with open(at(NODES), encoding="utf-8") as stream:
             return stream.read().split()
@@ -32,7 +32,7 @@ def own_addresses() -> list[str]:
 
 
 def daemon(argv: list[str]) -> int:
-    """Act as ``nvidia-imex``: print the version, or run as the daemon (it forks, as the unit expects)."""
+    """Act as ``nvidia-imex``. Print the version, or run as the daemon, which forks as the unit expects."""
     own, driver = version(), kernel.driver()
     if "-v" in argv or "--version" in argv:
         print(f"IMEX version is: {own}")

@@ -1,4 +1,4 @@
-"""The fakes of the tools of InfiniBand: ibstat, ibstatus, ibv_devinfo, ibv_devices, ofed_info."""
+"""Fake the tools of InfiniBand, ibstat, ibstatus, ibv_devinfo, ibv_devices and ofed_info."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MTU = "4096 (5)"
 
 
 def devices(state: State) -> list[dict]:
-    """Return the network cards that their driver has, in the order of their names."""
+    """Return the network cards of the loaded driver, in the order of their names."""
     return [*state["hcas"]] if "mlx5_ib" in kernel.loaded() else []
 
 
@@ -115,7 +115,7 @@ def ibv_devices(argv: list[str]) -> int:
 
 
 def ibdev2netdev(argv: list[str]) -> int:
-    """Act as ``ibdev2netdev``: the script of MLNX_OFED."""
+    """Act as ``ibdev2netdev``, the script of MLNX_OFED."""
     state = load()
     for hca in devices(state):
         domain, bus = hca["bus_id"].split(":")[:2]
@@ -162,7 +162,7 @@ _LIMITS = (
 
 
 def _line(depth: int, key: str, value: str) -> None:
-    """Print a field as ibv_devinfo does: tabs up to one column."""
+    """Print a field as ibv_devinfo does, with tabs up to one column."""
     width = 32 if depth == 1 else 24
     tabs = max(1, -(-(width - len(key) - 1) // 8))
     print("\t" * depth + f"{key}:" + "\t" * tabs + value)
@@ -257,7 +257,7 @@ def ibv_devinfo(argv: list[str]) -> int:
 
 
 def ofed_info(argv: list[str]) -> int:
-    """Act as ``ofed_info``: print the text of the installed package."""
+    """Act as ``ofed_info``. Print the text of the installed package."""
     path = at(OFED)
     try:
         with open(path, encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""The fake of the kernel: modules, device nodes, and its log."""
+"""Fake the kernel's modules, device nodes and log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .state import (
 LOADED = "/run/rack/modules.json"
 INSTALLED = "/usr/lib/rack/modules"
 CONFIGURED = ("/etc/modules-load.d", "/run/modules-load.d", "/usr/lib/modules-load.d")
-# Modules of a stock kernel: there without any package, and nothing answers for them.
+# These are modules of a stock kernel. They exist without a package, and nothing answers for them.
 STOCK = {
     name: {"version": "", "depends": depends.split(), "size": size}
     for name, depends, size in (
@@ -56,11 +56,11 @@ STOCK = {
     )
 }
 SIZES = {"nvidia": 14299136, "nvidia_uvm": 1830912, "nvidia_modeset": 1900544, "nvidia_drm": 135168}
-# As the driver of 2025 gives them; only 195 is fixed.
+# The driver of 2025 has these numbers. Only 195 is fixed.
 MAJORS = {"nvidia": 195, "nvidia-uvm": 508, "nvidia-caps": 509, "uverbs": 231, "umad": 231, "rdma_cm": 10}
 IMEX_MAJOR = 234
 IMEX_CHANNEL = "/run/rack/imex-channel0"
-"""There while the driver was loaded with the option that makes channel 0; gone after a reboot."""
+"""This file exists while the driver is loaded with the option that makes channel 0. A reboot removes it."""
 
 
 def plain(name: str) -> str:
@@ -105,7 +105,7 @@ def loaded() -> dict:
 
 
 def license_of(module: str, about: dict) -> str:
-    """Return a module's licence: by its package, else by its time (open modules came with 515)."""
+    """Return a module's licence from its package, or else from its version (open modules exist since 515)."""
     if about.get("license"):
         return str(about["license"])
     if not module.startswith("nvidia") or module == "nvidia_peermem":
@@ -115,7 +115,7 @@ def license_of(module: str, about: dict) -> str:
 
 
 def driver_title(about: dict) -> str:
-    """Return how the driver calls itself: the open module otherwise than the proprietary one."""
+    """Return the driver's own name, which differs between the open and the proprietary module."""
     machine = os.uname().machine
     if license_of("nvidia", about) == "NVIDIA":
         return f"NVIDIA UNIX {machine} Kernel Module  {about['version']}"
@@ -143,7 +143,7 @@ def users(modules: dict, name: str) -> list[str]:
 
 @contextmanager
 def _alone():
-    """Keep others from the list of modules: services load theirs at the same time."""
+    """Lock the list of modules, because services load theirs at the same time."""
     os.makedirs(os.path.dirname(at(LOADED)), exist_ok=True)
     with open(at(LOADED) + ".lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -151,7 +151,7 @@ def _alone():
 
 
 def load_modules(names: list[str]) -> tuple[list[str], list[str]]:
-    """Load modules, each after those it needs.
+    """Load modules, each after those that it needs.
 
     Returns:
         The loaded modules, and the names without a module.
@@ -196,7 +196,7 @@ def unload_module(name: str, with_unused: bool = False) -> None:
 
 
 def _loaded(new: list[str], modules: dict) -> None:
-    """Make the side effects of loading: device nodes, lines in the kernel's log."""
+    """Make the side effects of loading, which are device nodes and lines in the kernel's log."""
     if "nvidia" in new:
         keep_imex_option()
     if "nvidia" in new and os.path.exists(state_path()):
@@ -209,7 +209,7 @@ def _loaded(new: list[str], modules: dict) -> None:
 
 
 def keep_imex_option() -> None:
-    """Store the driver's options: it reads them only when it is loaded."""
+    """Store the driver's options. It reads them only when it is loaded."""
     texts = []
     for path in sorted(glob.glob(at("/etc/modprobe.d/*.conf"))):
         with open(path, encoding="utf-8") as stream:
@@ -223,7 +223,10 @@ def keep_imex_option() -> None:
 
 
 def settle() -> None:
-    """Make everything that the kernel shows follow the state: device nodes, files in /sys and /proc."""
+    """Update everything that the kernel shows to the state.
+
+    This has device nodes, and files in /sys and /proc.
+    """
     if not os.path.exists(state_path()):
         return
     from . import kernel_files
@@ -233,7 +236,7 @@ def settle() -> None:
 
 
 def wanted_nodes(state: State, modules: dict) -> dict[str, tuple[int, int]]:
-    """Return the device nodes that there should be: path to major and minor."""
+    """Return the device nodes that must exist, with major and minor number by path."""
     nodes = {}
     if "nvidia" in modules:
         nodes["/dev/nvidiactl"] = (MAJORS["nvidia"], 255)
@@ -261,7 +264,7 @@ def wanted_nodes(state: State, modules: dict) -> dict[str, tuple[int, int]]:
 
 
 def sync_device_nodes() -> None:
-    """Make the device nodes that there should be and remove those that there should not."""
+    """Make the device nodes that must exist, and remove the others."""
     wanted = wanted_nodes(load(), loaded())
     ours = re.compile(
         r"nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset)|(uverbs|umad|issm)\d+|rdma_cm|nvidia-cap\d+|channel\d+"
@@ -293,7 +296,7 @@ def _not_found(name: str) -> str:
 
 
 def modprobe(argv: list[str]) -> int:
-    """Act as ``modprobe``: load a module, or with ``-r`` remove it."""
+    """Act as ``modprobe``. Load a module, or with ``-r`` remove it."""
     flags = {one for one in argv if one.startswith("-")}
     bundled = {letter for one in flags if not one.startswith("--") for letter in one[1:]}
     names = [one for one in argv if not one.startswith("-") and "=" not in one]
@@ -417,7 +420,7 @@ def lsmod(argv: list[str]) -> int:
 
 
 def modinfo(argv: list[str]) -> int:
-    """Act as ``modinfo``: print the values of the installed file, loaded or not."""
+    """Act as ``modinfo``. Print the values of the installed file, loaded or not."""
     field, names, rest = "", [], list(argv)
     while rest:
         one = rest.pop(0)
@@ -460,7 +463,7 @@ def modinfo(argv: list[str]) -> int:
 
 
 def boot() -> int:
-    """Simulate a boot: no modules, an empty kernel log, the drivers of the present devices."""
+    """Simulate a boot, with no modules, an empty kernel log, and the drivers of the present devices."""
     with suppress(OSError):
         os.unlink(at(LOADED))
     os.makedirs(at("/run/rack"), exist_ok=True)
@@ -486,7 +489,7 @@ def boot() -> int:
 
 
 def booted() -> bool:
-    """Return whether the fake kernel runs: the boot's service has been here."""
+    """Return whether the fake kernel runs, which is after the boot's service."""
     return os.path.exists(at("/run/rack/booted"))
 
 
@@ -583,7 +586,7 @@ def dmesg(argv: list[str]) -> int:
 
 
 def journalctl(argv: list[str]) -> int:
-    """Act as ``journalctl``, whose kernel messages (``-k``) are the fake kernel's."""
+    """Act as ``journalctl``, with the fake kernel's messages for ``-k``."""
     real = "/usr/bin/journalctl"
     words = []
     for one in argv:
@@ -600,7 +603,7 @@ def journalctl(argv: list[str]) -> int:
     if words == argv:
         sys.stdout.flush()
         os.execv(real, [real, *words])
-    # The journal records the process that wrote; the real kernel's messages have no process.
+    # The journal records the process that wrote a message. The real kernel's messages have no process.
     with subprocess.Popen([real, *words], stdout=subprocess.PIPE, text=True, errors="replace") as child:
         for line in child.stdout or ():
             sys.stdout.write(re.sub(r" kernel\[\d+\]: ", " kernel: ", line, count=1))

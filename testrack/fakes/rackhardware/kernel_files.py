@@ -1,7 +1,8 @@
-"""Write the kernel's files of the hardware in /sys and /proc, laid over its own files at boot.
+"""Write the kernel's files of the hardware in /sys and /proc, on top of its own files at boot.
 
-/sys/class, /sys/module and /sys/bus/pci/devices get an overlay whose upper folder is the node's own,
-/proc/driver a folder of it. /proc/modules cannot be had: no file can be made in /proc.
+/sys/class, /sys/module and /sys/bus/pci/devices get an overlay whose upper folder belongs to the node,
+and /proc/driver becomes a folder of it. /proc/modules is impossible, because no file can be made in
+/proc.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _mount(command: list[str], place: str) -> None:
 
 
 def write(state: State) -> None:
-    """Write the files of the present hardware, and remove those of absent hardware."""
+    """Write the files of the present hardware, and remove the files of absent hardware."""
     places = [place for place in (*OVERLAYS, DRIVER) if root() or os.path.ismount(place)]
     wanted = {path: text for path, text in files(state).items() if path.startswith(tuple(places))}
     try:
@@ -80,7 +81,7 @@ def write(state: State) -> None:
         if before.get(path) != text:
             folder = os.path.dirname(at(path))
             if os.path.islink(folder):
-                # A virtual machine's own: a link to a device, whose files cannot be written.
+                # A virtual machine has a link to a device here, whose files cannot be written.
                 os.unlink(folder)
             os.makedirs(folder, exist_ok=True)
             with suppress(FileNotFoundError):
@@ -105,7 +106,7 @@ def _remove(path: str) -> None:
 
 
 def files(state: State) -> dict[str, str]:
-    """Return the files: path to text."""
+    """Return the text of each file by its path."""
     modules = kernel.loaded()
     found = {}
     told = machine.dmi(state)

@@ -1,4 +1,4 @@
-"""The fakes of lspci and dmidecode: the machine that the GPUs sit in."""
+"""Fake lspci and dmidecode, which show the machine with the GPUs."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _title(device: dict, numbers: int) -> str:
     kind = CLASSES[device["class"]]
     if numbers:
         kind += f" [{device['class']}]"
-    # The list of names in the distribution is older than the newest devices.
+    # The distribution's list of names is older than the newest devices.
     name = f"{_vendor(device['vendor'])} {device['name'] or 'Device'}"
     if not device["name"] and not numbers:
         name += f" {device['device']}"
@@ -391,7 +391,7 @@ def dmidecode(argv: list[str]) -> int:
 
 
 def _tables(told: dict[str, str], state: State) -> list[tuple[int, str, list[tuple[str, str]]]]:
-    """Return the tables: type, title and fields."""
+    """Return the tables with type, title and fields."""
 
     def part(prefix: str, *names: tuple[str, str]) -> list[tuple[str, str]]:
         return [(label, told[f"{prefix}-{key}"]) for label, key in names]

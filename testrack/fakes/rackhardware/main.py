@@ -1,4 +1,4 @@
-"""Start the tool by whose name the program was called: it has many names."""
+"""Start the tool by whose name the program was called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 
 from .state import HardwareError
 
-# Imported only when called: a tool starts in a twentieth of a second, and checks call many.
+# Import tools only when they are called. A tool then starts in a twentieth of a second, and checks call
+# many.
 TOOLS = {
     "hardware": ("control", "hardware"),
     "nvidia-smi": ("nvidia_smi", "nvidia_smi"),

@@ -1,4 +1,4 @@
-"""The fake of nvidia-smi: its command line."""
+"""Fake the command line of nvidia-smi."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_DRIVER = (
 )
 HELP = "Please run 'nvidia-smi -h'"
 
-# Short and long names of the options with a value, and of those without one.
+# Short and long names of the options, with a value and without one.
 VALUED = {
     "-i": "id",
     "--id": "id",
@@ -135,17 +135,17 @@ def _read(argv: list[str]) -> tuple[dict, int]:
 
 
 def userland() -> str:
-    """Return the version of the installed programs: that of the installed module."""
+    """Return the version of the installed programs, which is that of the installed module."""
     return (kernel.installed("nvidia") or {}).get("version", "")
 
 
 def nvml(version: str) -> str:
-    """Return a driver's version as its library gives it: the first two parts."""
+    """Return the first two parts of a driver's version, as its library does."""
     return ".".join(version.split(".")[:2])
 
 
 def driver_problem(state: State) -> tuple[str, int]:
-    """Return the tools' message when they do not reach the driver, and their exit status; else '' and 0."""
+    """Return the tools' message and exit status if they do not reach the driver, or else '' and 0."""
     there = kernel.driver()
     if not there:
         return NO_DRIVER, 9
@@ -181,7 +181,7 @@ def _with_driver(tool) -> int:
 
 
 def choose(state: State, wanted: str | None, version: str) -> list[dict]:
-    """Return the GPUs that ``-i`` names by index, bus id, UUID or serial; all without it."""
+    """Return the GPUs that ``-i`` selects by index, bus id, UUID or serial number. Without it, return all."""
     everyone = smi_report.views(state, version)
     if not wanted:
         return everyone
@@ -254,7 +254,7 @@ def _loop(options: dict, state: State, version: str) -> int:
         time.sleep(pause)
 
 
-# Option: its name in the answer, and the words for off and on.
+# Each option has its name in the answer, and the words for off and on.
 _SWITCHES = {
     "persistence_mode": ("persistence mode", "Persistence mode"),
     "ecc_config": ("ECC support", "ECC support"),
@@ -267,7 +267,7 @@ _INITIAL = {"persistence_mode": "Disabled", "ecc_config": "Enabled", "accounting
 
 
 def _change(changes: dict, chosen: list[dict]) -> int:
-    """Carry out the options that change a GPU; options without effect here report success."""
+    """Apply the options that change a GPU. Options without an effect here report success."""
     if os.geteuid() != 0:
         print(
             f"Unable to change GPU {chosen[0]['gpu']['bus_id']}: Insufficient Permissions\n"

@@ -1,4 +1,4 @@
-"""The driver's helpers: nvidia-modprobe and the daemons that hold the driver."""
+"""Fake the driver's helpers, nvidia-modprobe and the daemons that hold the driver."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .state import HOLDS, at, complain, load, running
 
 
 def unit_runs(unit: str) -> bool:
-    """Return whether a service of systemd runs: then it has a control group (of cgroups v1 or v2)."""
+    """Return whether a systemd service runs. It then has a control group (of cgroups v1 or v2)."""
     places = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/*/system.slice")
     return any(glob.glob(at(f"{place}/{unit}.service")) for place in places)
 
 
 def fabric_manager_version() -> str:
-    """Return the version of the installed fabric manager, by its package; else the driver's."""
+    """Return the version of the installed fabric manager from its package, or else the driver's."""
     state = load()
     installed = kernel.installed("nvidia-fabricmanager") or kernel.installed("nvidia") or {}
     version = installed.get("version", "")
@@ -30,7 +30,7 @@ def fabric_manager_version() -> str:
 
 
 def older(version: str) -> str:
-    """Return a version of the same branch that is one step older."""
+    """Return an older version of the same branch."""
     first, _, last = version.rpartition(".")
     return f"{first}.{max(0, int(last) - 1):0{len(last)}d}" if last.isdigit() else version
 
@@ -42,7 +42,7 @@ def fabric_is_up(version: str) -> bool:
 
 
 def hang_if_told() -> None:
-    """Wait forever where the driver hangs, as a process in its ioctl does: only SIGKILL ends it."""
+    """Wait forever if the driver hangs, as a process in its ioctl does. Only SIGKILL ends it."""
     if load().fault("hung-nvidia-smi") is None:
         return
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2"):
@@ -52,7 +52,7 @@ def hang_if_told() -> None:
 
 
 def nvidia_modprobe(argv: list[str]) -> int:
-    """Act as ``nvidia-modprobe``: load the driver and make its device nodes."""
+    """Act as ``nvidia-modprobe``. Load the driver and make its device nodes."""
     letters = {
         letter for one in argv if one.startswith("-") and one[1:2] != "-" for letter in one[1:].split("=")[0]
     }
@@ -67,7 +67,7 @@ def nvidia_modprobe(argv: list[str]) -> int:
         wanted.append("nvidia_modeset")
     _new, absent = kernel.load_modules(wanted)
     kernel.settle()
-    return 1 if absent else 0  # The real one prints nothing either.
+    return 1 if absent else 0  # The real program prints nothing either.
 
 
 def _hold(daemon: str, pid: int) -> None:
@@ -80,12 +80,12 @@ def _hold(daemon: str, pid: int) -> None:
 def serve(daemon: str, behind: bool = True) -> int:
     """Hold the driver until stopped, in the background (as forking services do) or in this process.
 
-    A sleeping process of the daemon's name holds it: that costs a tenth of a Python process.
+    A sleeping process with the daemon's name holds it, which costs a tenth of a Python process.
     """
     sys.stdout.flush()
     pid = os.fork() if behind else 0
     if pid:
-        # Written before the unit counts as started, so that it exists from then on.
+        # Write this before the unit counts as started, so that it exists from then on.
         _hold(daemon, pid)
         return 0
     if behind:
@@ -100,7 +100,10 @@ def serve(daemon: str, behind: bool = True) -> int:
 
 
 def persistence_daemon(argv: list[str]) -> int:
-    """Act as ``nvidia-persistenced``: keep the driver's state (the daemon forks, as the unit expects)."""
+    """Act as ``nvidia-persistenced``.
+
+    Keep the driver's state as a daemon, which forks as the unit expects.
+    """
     version = (kernel.installed("nvidia") or {}).get("version", "")
     if "-v" in argv or "--version" in argv:
         print(f"nvidia-persistenced:  version {version}")
@@ -112,8 +115,7 @@ def persistence_daemon(argv: list[str]) -> int:
 
 
 def fabric_manager(argv: list[str]) -> int:
-    """Act as ``nv-fabricmanager``: print the version, or run as the daemon (it forks, as the unit
-    expects)."""
+    """Act as ``nv-fabricmanager``. Print the version, or run as a daemon that forks, as the unit expects."""
     version = fabric_manager_version()
     if "-v" in argv or "--version" in argv:
         print(f"Fabric Manager version is : {version}")
@@ -139,7 +141,7 @@ def fabric_manager(argv: list[str]) -> int:
 
 
 def host_engine(argv: list[str]) -> int:
-    """Act as ``nv-hostengine``: print the version, or run in the foreground (``-n``) or behind."""
+    """Act as ``nv-hostengine``. Print the version, or run in the foreground (``-n``) or background."""
     from .dcgm import version as dcgm_version
 
     if "--version" in argv or "-v" in argv:

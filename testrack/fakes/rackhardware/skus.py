@@ -1,6 +1,6 @@
-"""The one table of the parts of each node model.
+"""Define the parts of each node model in one table.
 
-GPU values are those of real machines: ``nvidia-smi -q -x`` of an idle GPU of that model.
+GPU values are from real machines, with ``nvidia-smi -q -x`` on an idle GPU of the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands of nvidia-smi that have a name of their own: nvlink, topo, mig, pmon, dmon."""
+"""Fake the commands of nvidia-smi, nvlink, topo, mig, pmon and dmon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Legend:
 
 
 def run(argv: list[str], state: State, version: str) -> int:
-    """Run the command that the first word names."""
+    """Run the command in the first word."""
     return {"nvlink": _nvlink, "topo": _topo, "mig": _mig, "pmon": _pmon, "dmon": _dmon}[argv[0]](
         argv[1:], state, version
     )

@@ -1,4 +1,4 @@
-"""``nvidia-smi --query-gpu=…`` and its kin: comma separated values."""
+"""Fake ``nvidia-smi --query-gpu=…`` and similar options, which print comma-separated values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _timestamp(_see, _state) -> str:
 
 
 def _fields() -> dict[str, tuple]:
-    """Return the fields by their proper name: unit, value, other name."""
+    """Return the fields by their proper name, with unit, value and other name."""
     fields: dict[str, tuple] = {
         "timestamp": ("", _timestamp),
         "driver_version": ("", _number("version")),
@@ -271,8 +271,8 @@ def query(kind: str, wanted: str, form: str | None, state: State, chosen: list[d
     """Answer a query.
 
     Args:
-        kind: The option, as ``query_gpu``.
-        wanted: The fields, comma separated.
+        kind: The option, such as ``query_gpu``.
+        wanted: The fields, separated with commas.
         form: The value of ``--format``.
         state: The node's hardware.
         chosen: The GPUs to list.

@@ -1,4 +1,4 @@
-"""Write the answer of ``nvidia-smi -q`` for a GPU: one list of rows, as text or as XML."""
+"""Write the answer of ``nvidia-smi -q`` for a GPU. One list of rows becomes text or XML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REASONS = (
     ("sw_thermal_slowdown", 0x20, "SW Thermal Slowdown"),
     ("display_clocks_setting", 0x100, "Display Clock Setting"),
 )
-"""Reasons of the clocks: name, bit, and label in the report."""
+"""Reasons of the clocks, with name, bit, and label in the report."""
 HEALTH = (
     ("Summary", "summary"),
     ("Bandwidth", "bandwidth"),
@@ -68,7 +68,7 @@ def now() -> str:
 def view(state: State, gpu: dict, index: int, version: str) -> dict:
     """Return the visible state of a GPU at the moment, with the faults that hit it."""
     model = state.gpu_model
-    # Idle GPUs of one machine differ a little, each by itself hardly.
+    # Idle GPUs of one machine differ a little from each other, but each hardly changes.
     own = hashlib.sha256(gpu["uuid"].encode()).digest()
     hot = state.hit(gpu, "throttling")
     slow_link = state.hit(gpu, "link-trained-down")
@@ -81,7 +81,7 @@ def view(state: State, gpu: dict, index: int, version: str) -> dict:
     total, reserved = model["memory"]
     on_rack = model["fabric"] == "rack"
     up = on_rack or fabric_is_up(version)
-    # The state stays Completed: only status, clique and cluster show it.
+    # The state remains Completed. Only status, clique and cluster show the fault.
     in_domain = on_rack and state.fault("no-nvlink-domain") is None
     status = "Success" if in_domain or not on_rack else "Insufficient Resources"
     health = {True: ("Healthy", "Full", "False", "False", "False", "None"), False: ("N/A",) * 6}[on_rack]
@@ -119,7 +119,7 @@ def view(state: State, gpu: dict, index: int, version: str) -> dict:
         "recovery": "Reset" if pending or uncorrectable else "None",
         "total": total,
         "reserved": reserved,
-        "free": total - reserved + 1,  # The three are rounded each by itself.
+        "free": total - reserved + 1,  # Each of the three values is rounded separately.
         "persistence": "Enabled"
         if running("nvidia-persistenced")
         else state.get("settings", {}).get("persistence_mode", "Disabled"),
@@ -151,7 +151,7 @@ PLATFORM = (
 
 
 def platform(state: State, gpu: dict) -> tuple:
-    """Return where a GPU sits: in a rack, on a board of its own, or untold."""
+    """Return the place of a GPU, which is in a rack, on a board, or unknown."""
     machine, kind = state["machine"], state.gpu_model["platform"]
     if kind == "none":
         return ("N/A", "N/A", "N/A", "N/A", "N/A", gpu["module"], "N/A")
@@ -165,7 +165,7 @@ def _watts(value: float | None) -> str:
     return "N/A" if value is None else f"{value:.2f} W"
 
 
-# Tags that came and went with the driver's versions, by captures of real ones: from, before, tags.
+# Tags that driver versions added and removed, from captures of real ones, as from, before and tags.
 AGES = (
     (
         "580.126",

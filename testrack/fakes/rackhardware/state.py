@@ -1,4 +1,7 @@
-"""Read and write a node's hardware: the state file, places of files on the node, and the active faults."""
+"""Read and write a node's hardware.
+
+This has the state file, the places of files on the node, and the active faults.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,13 @@ def running(daemon: str) -> int:
 
 
 class HardwareError(Exception):
-    """A mistake of the test rack's operator; the text gives the remedy."""
+    """Report a mistake of the test rack's operator. The text has the remedy."""
 
 
 class State(dict):
-    """The state file as a dictionary, with the hardware as the tools see it.
+    """Hold the state file as a dictionary, with the hardware as the tools see it.
 
-    Keys that are unknown here are kept as they are: others keep theirs in the same file.
+    Unknown keys are kept, because other programs store theirs in the same file.
     """
 
     @property
@@ -140,7 +143,7 @@ def save(state: State) -> None:
 
 @contextmanager
 def changing():
-    """Give the state to change; it is written at the end. One process at a time."""
+    """Yield the state to change, and write it at the end. One process at a time can do this."""
     os.makedirs(os.path.dirname(state_path()) or ".", exist_ok=True)
     with open(state_path() + ".lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -150,7 +153,10 @@ def changing():
 
 
 def make(sku: str, seed: str, node_name: str = "") -> State:
-    """Return the hardware of a new node: the same for the same seed, another for every other."""
+    """Return the hardware of a new node.
+
+    It is the same for the same seed, and different for every other seed.
+    """
     import random
 
     facts = SKUS[sku]
@@ -162,7 +168,7 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
     def hexes(count: int) -> str:
         return f"{rng.getrandbits(4 * count):0{count}x}"
 
-    # Trays of one rack share the chassis: the part of the node's name before the node's own.
+    # Trays of one rack share the chassis, so use the part of the node's name before its own number.
     rack = random.Random(f"{sku}/{(node_name or seed).rpartition('-')[0] or seed}")
     guid = rng.getrandbits(24) << 8
     number = "".join(filter(str.isdigit, (node_name or seed).rpartition("-")[2])) or "1"

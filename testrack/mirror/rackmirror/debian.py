@@ -1,4 +1,4 @@
-"""The distribution's own packages in the mirror: those that the roles install, with dependencies."""
+"""Add the distribution's packages that roles install to the mirror, with their dependencies."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-# Debian's own archive names its parts so; other sources of the host (a cloud's, a language's) stay out.
+# Only Debian's own archive has these names for its parts. Other sources of the host (of a cloud or a
+# language) are ignored.
 CODENAMES = ("bookworm", "trixie")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class DebianError(Exception):
-    """The distribution's packages are not available; the message has the reason and the remedy."""
+    """Report that the distribution's packages are not available.
+
+    The message has the reason and the remedy.
+    """
 
 
 def package_names(text: str, codename: str) -> list[str]:
-    """Return the names in debian-packages.txt that a release has, in its order.
+    """Return the names in debian-packages.txt for a release, in order.
 
-    A line is a name, or `name [codename]` where only that release has it.
+    A line is a name, or `name [codename]` if only that release has it.
     """
     lines = [line.split("#", 1)[0].split() for line in text.splitlines()]
     return [words[0] for words in lines if words and words[1:] in ([], [f"[{codename}]"])]
@@ -50,15 +54,19 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
 
 
 def fingerprint(names: list[str], status: str) -> str:
-    """Return the inputs of the closure as one digest: the names, and the packages that nodes have already."""
+    """Return a digest of the closure's inputs.
+
+    They are the names, and the packages that nodes already have.
+    """
     return hashlib.sha256("\n".join([*sorted(names), status]).encode()).hexdigest()
 
 
 def fetch(names: list[str], codename: str, status: str, work: Path, pool: Path) -> int:
-    """Download the packages and their dependencies that a node lacks into pool; return how many there are.
+    """Download the packages and dependencies that a node lacks into pool. Return their number.
 
-    The host's own apt sources and proxies are used, with a state of our own, so that the host's stays as it
-    is. All of them can be installed together, so any few of them can, from what is here alone.
+    The host's own apt sources and proxies are used, with a separate state, so that the host's state does
+    not change. All packages can be installed together, so any of them can be installed from this folder
+    alone.
     """
     apt = _private_apt(codename, status, work)
     _run([*apt, "update", "-qq"], "the host's apt cannot read its sources")
@@ -67,9 +75,9 @@ def fetch(names: list[str], codename: str, status: str, work: Path, pool: Path) 
     _run([*get, *names], "a package of debian-packages.txt cannot be had")
     _run([*apt, "autoclean", "-qq"], "old packages cannot be removed")
     pool.mkdir(parents=True, exist_ok=True)
-    # apt keeps the epoch in the name, escaped; an archive leaves it out.
+    # apt keeps the escaped epoch in the name. An archive leaves it out.
     wanted = {re.sub(r"_\d+%3a", "_", package.name): package for package in archives.glob("*.deb")}
-    # In place: a node may be installing from here.
+    # Change files in place, because a node may be installing from here.
     for stale in {path.name for path in pool.iterdir()} - set(wanted):
         (pool / stale).unlink()
     for name, package in wanted.items():
@@ -79,7 +87,7 @@ def fetch(names: list[str], codename: str, status: str, work: Path, pool: Path) 
 
 
 def one(package: str, codename: str, work: Path, pool: Path, folder: Path) -> Path:
-    """Return the file of one package of a release: out of the pool, else downloaded into folder, once."""
+    """Return the file of one package of a release, from the pool or else downloaded into folder once."""
     found = sorted(pool.glob(f"{package}_*.deb")) or sorted(folder.glob(f"{package}_*.deb"))
     if not found:
         apt = _private_apt(codename, "", work)
@@ -91,7 +99,7 @@ def one(package: str, codename: str, work: Path, pool: Path, folder: Path) -> Pa
 
 
 def headers(package: Path, target: Path) -> Path:
-    """Unpack a development package; return its folder of headers."""
+    """Unpack a development package. Return its folder of headers."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     _run(["dpkg-deb", "--extract", str(package), str(target)], f"{package.name} cannot be unpacked")
@@ -99,7 +107,7 @@ def headers(package: Path, target: Path) -> Path:
 
 
 def _private_apt(codename: str, status: str, work: Path) -> list[str]:
-    """Make an apt state that looks like a bare node's, and return the command that uses it."""
+    """Make an apt state like that of a bare node, and return the command that uses it."""
     for folder in ("state/lists/partial", "cache/archives/partial", "etc"):
         (work / folder).mkdir(parents=True, exist_ok=True)
     (work / "state" / "status").write_text(status)
@@ -121,7 +129,7 @@ def _private_apt(codename: str, status: str, work: Path) -> list[str]:
         # Machines where everything runs as root may have no _apt that could read a checkout.
         "APT::Sandbox::User": "root",
         "APT::Keep-Downloaded-Packages": "true",
-        # Images for containers empty the cache after every install: not this one.
+        # Images for containers empty the cache after every install. This one must not.
         "DPkg::Post-Invoke": "",
         "Acquire::Retries": "3",
         "Debug::NoLocking": "true",

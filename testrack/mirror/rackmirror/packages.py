@@ -1,4 +1,7 @@
-"""Fake packages: read packages.toml and build each entry with dpkg-deb, the same bytes every time."""
+"""Build fake packages.
+
+Read packages.toml, and build each entry with dpkg-deb, with the same bytes every time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# One moment for every file of every package: the same specs give the same bytes.
+# All files of all packages have this time, so that the same specs give the same bytes.
 EPOCH = 1_735_689_600
 MODULES = "usr/lib/rack/modules"
 RELATIONS = ("pre-depends", "depends", "recommends", "provides", "conflicts", "breaks", "replaces")
@@ -23,7 +26,7 @@ VERSION = re.compile(r"(?:\d+:)?\d[A-Za-z0-9.+~-]*")
 
 
 class SpecError(Exception):
-    """packages.toml has an entry that cannot be built; the message names the package."""
+    """Report an entry of packages.toml that cannot be built. The message has the package."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,12 @@ class Package:
 
     @property
     def upstream(self) -> str:
-        """Return the version as the program itself prints it: no epoch, no packaging revision."""
+        """Return the version as the program prints it, without epoch and packaging revision."""
         return re.sub(r"^\d+:|[-~][^-]*$", "", self.version)
 
     @property
     def file_name(self) -> str:
-        """Return the name of its file, as dpkg names files: without the epoch."""
+        """Return the name of its file, as dpkg does, without the epoch."""
         return f"{self.name}_{self.version.partition(':')[2] or self.version}_{self.architecture}.deb"
 
     def control(self) -> str:
@@ -72,7 +75,7 @@ class Package:
 
 
 def read(path: Path, architecture: str) -> list[Package]:
-    """Read the specs; architecture replaces `any`."""
+    """Read the specs. The architecture replaces `any`."""
     entries = tomllib.loads(path.read_text())["package"]
     found = [
         _package(entry, version, architecture, path.parent)
@@ -206,7 +209,7 @@ def build(package: Package, sources: Path, work: Path, out: Path, headers: Mappi
 def _compile(source: Path, library: Path, headers: Path) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     command = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Wno-unused-parameter", f"-I{headers}"]
-    # Of the folder that it was compiled in nothing may stay, or the bytes would differ.
+    # Nothing may remain of the folder in which it was compiled, because the bytes would differ.
     command += [
         f"-ffile-prefix-map={source.parent}=.",
         "-Wl,--build-id=none",
@@ -231,7 +234,7 @@ def _copy(source: Path, tree: Path, package: Package) -> None:
 
 
 def _fill(text: str, package: Package) -> str:
-    """Put the version where a file or script of the package names it."""
+    """Put the version into a file or script of the package."""
     words = {
         "@PACKAGE@": package.name,
         "@VERSION@": package.version,

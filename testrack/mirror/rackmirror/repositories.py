@@ -13,17 +13,17 @@ KEY_OWNER = "Rack mirror (fake of the vendors' keys) <mirror@rack.invalid>"
 
 
 class RepositoryError(Exception):
-    """A repository cannot be made; the message has the tool's output."""
+    """Report that a repository cannot be made. The message has the tool's output."""
 
 
 class SigningKey:
-    """The test rack's own key: generated once, never leaves the folder it was generated in."""
+    """Hold the test rack's own key. It is generated once, and never leaves its folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
 
     def ensure(self) -> bytes:
-        """Generate the key if there is none; return its armored public half."""
+        """Generate the key if there is none. Return its armored public half."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o700)
         with self._agent():
@@ -45,7 +45,7 @@ class SigningKey:
 
     @contextlib.contextmanager
     def _agent(self) -> Iterator[None]:
-        """Stop gpg's agent for this home at the end: it must not outlive the build."""
+        """Stop gpg's agent for this home at the end, because it must not outlive the build."""
         try:
             yield
         finally:

@@ -14,11 +14,11 @@ WHEN = "2019-03-15T12:00:00+0000"
 
 
 class SourceError(Exception):
-    """A repository cannot be made; the message has git's output."""
+    """Report that a repository cannot be made. The message has git's output."""
 
 
 def publish(source: Path, tag: str, bare: Path) -> str:
-    """Make a bare repository of the folder with one commit under that tag; return the commit."""
+    """Make a bare repository of the folder, with one commit under that tag. Return the commit."""
     shutil.rmtree(bare, ignore_errors=True)
     bare.parent.mkdir(parents=True, exist_ok=True)
     _git(bare.parent, "init", "--quiet", "--bare", "--initial-branch=master", str(bare))

@@ -44,7 +44,9 @@ def test_the_plan_is_shown_and_what_is_missing_is_one_list(
     ):
         assert line in output
     # Once, and a line for each thing.
-    ended = output.split("TASK [bench : End a dry run with the list of what is missing]")[1].split("PLAY RECAP")[0]
+    ended = output.split("TASK [bench : End a dry run with the list of what is missing]")[1].split(
+        "PLAY RECAP"
+    )[0]
     assert ended.split("\n")[1:-2] == [
         "fatal: [gb300-r01-n01]: FAILED! => Before the runs can be made:",
         "  - flux1, llama2_70b_lora, llama31_8b: it runs on all nodes of the rack together, and "

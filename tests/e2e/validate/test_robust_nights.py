@@ -85,7 +85,7 @@ def refused_beside(first: subprocess.Popen[str], fleet: Fleet) -> str:
         time.sleep(0.05)
     code, said = run(fleet)
     assert code == 1, said
-    assert f"another nightly runs (pid {first.pid})" in said
+    assert f"another nightly is running (pid {first.pid})" in said
     return said
 
 

@@ -439,7 +439,7 @@ def test_a_node_that_goes_away_and_comes_back() -> None:
             lines.append((second, line))
     assert [second for second, _ in lines] == [0, 10, 30, 70]
     assert lines[1][1] == (
-        "run-1 · node-1 · no answer for 10.0 s, trying again (the job goes on): ssh: no route to host"
+        "run-1 · node-1 · no answer for 10.0 s, trying again (the job continues): ssh: no route to host"
     )
     assert shown.connection_restored() == "run-1 · node-1 · answers again after 1 min 39 s"
     assert shown.connection_restored() is None

@@ -210,7 +210,7 @@ def test_a_lost_connection_is_waited_for(controller: Controller) -> None:
     playbook.until(r"elapsed")
     controller.release("lost")
     line = playbook.until(r"no answer for")
-    assert line.endswith("trying again (the job goes on): the cable is out")
+    assert line.endswith("trying again (the job continues): the cable is out")
     controller.release("go")
     until(lambda: controller.state["phase"] == "ended")
     (controller.folder / "lost").unlink()

@@ -375,7 +375,7 @@ class TestReferences:
                 "its log logs/a.log is unproven",
             ),
             ({"exit_status": 137}, "ended with status 137"),
-            ({"nodes": ()}, "names no nodes"),
+            ({"nodes": ()}, "has no nodes"),
             (
                 {
                     "judgements": (

@@ -1,5 +1,6 @@
-"""Certificates: the answers of recorded runs and nights to a catalogue of requirements.
+"""Answer a catalogue of requirements from recorded runs and nights.
 
-A certificate holds the catalogue, the pieces of evidence that were found, and the answers. The answers follow
-from the rest by :func:`answering.answer_catalogue` alone, which its making and its verification both call.
+A certificate has the catalogue, the pieces of evidence, and the answers.
+:func:`answering.answer_catalogue` alone derives the answers from the rest, both to make and to verify a
+certificate.
 """

@@ -1,7 +1,7 @@
 """Answer a catalogue from evidence, both to make and to verify a certificate. No I/O.
 
-Less evidence never makes a better answer: evidence that is missing, too old, from other hardware or
-changed is ``unproven``. A failed run counts until the same point was run again.
+Less evidence never makes a better answer. Evidence that is missing, changed, too old, or from other
+hardware is ``unproven``. A failed run counts until the same point was run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_REASONS = 40
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an answer: its verdict, the reason why it is not a pass, and the piece of evidence."""
+    """Hold a part of an answer, with its verdict, the reason why it is not a pass, and the evidence."""
 
     verdict: Verdict
     reason: str = ""
@@ -61,13 +61,13 @@ def answer_catalogue(
         asked: The nodes to certify.
         nodes: The nodes with their current hardware.
         evidence: The runs and nights.
-        at: The time for which the answers hold.
+        at: The time of the answers.
     """
     return tuple(_answer(_Question(one, asked, nodes, evidence, at)) for one in requirements)
 
 
 def whole_verdict(answers: Sequence[Answer]) -> Verdict:
-    """Return the verdict of the whole: the worst of its parts."""
+    """Return the worst verdict of the answers."""
     return worst(one.verdict for one in answers)
 
 
@@ -94,7 +94,7 @@ def _answer(question: _Question) -> Answer:
 
 
 def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_Part]:
-    """Yield what no evidence can show: a requirement that is measured in part is not a pass."""
+    """Yield what no evidence can show. A requirement that is only measured in part is not a pass."""
     if requirement.unmeasured:
         yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
     if requirement.measured:
@@ -132,14 +132,14 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
-    # A missing record is only known by its nodes' names: it may have been in any scope.
+    # Only the nodes' names are known of a missing record, so it may have been in any scope.
     if piece.gone or question.requirement.scope == "node":
         return True
     return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)
 
 
 def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
-    """Return the reason why a piece proves nothing about a node's current hardware, or ""."""
+    """Return why a piece proves nothing about a node's current hardware, or ""."""
     then = piece.node(name)
     # A run that failed before its node answered cannot identify the hardware, and counts.
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
@@ -168,7 +168,7 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 
 
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
-    """Return the newest run of each point that counts, and the reason why there is none."""
+    """Return the newest run of each point, and the reason why there is none."""
     newest: dict[str, EvidencePiece] = {}
     doubt = ""
     for piece in _covering(question, name, "run", benchmark):
@@ -184,7 +184,7 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
 
 
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
-    """Return whether a run was on all GPUs of its node; a run on one shows nothing of the others."""
+    """Return whether a run used all GPUs of its node. A run on one GPU does not prove the others."""
     used, node = piece.parameters.get("gpus"), piece.node(name)
     return node is None or not isinstance(used, int | float) or used >= len(node.gpus)
 
@@ -201,7 +201,7 @@ def _parts_of_benchmark(
 
 
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
-    """Return a piece as a part: at best unproven if there is an objection to it."""
+    """Return a piece of evidence as a part. If there is an objection to it, the part is at best unproven."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
     inside = [one.verdict for one in piece.judgements if one.gating]
     inside += [one.verdict for one in piece.findings if piece.kind == "run"]

@@ -1,4 +1,4 @@
-"""Read catalogues of requirements: those shipped with the package, and files of a user."""
+"""Read catalogues of requirements, from the package or from a user's file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def catalogue_names() -> list[str]:
 
 
 def load_catalogue(name: str) -> Catalogue:
-    """Return a shipped catalogue by its name, or that of a file.
+    """Return the catalogue of a shipped name or of a file.
 
     Raises:
-        CertificateError: There is none, it is damaged, or names a code that no night gives; the
-            message names file and key.
+        CertificateError: There is no such catalogue, it is damaged, or it has a code that no night
+            gives. The message has the file and the key.
     """
     if name in catalogue_names():
         found = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
@@ -54,7 +54,7 @@ def _parse(data: bytes, name: str) -> Catalogue:
         raise CertificateError(f"{name}: {sanitize(shown, 600)}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CertificateError(f"{name} is not YAML: {sanitize(error, 300)}") from None
-    # No night has a finding of a misspelt code: it would be a pass for ever.
+    # A misspelt code would always pass, because no night has a finding with it.
     for row in catalogue.requirements:
         if wrong := next((code for code in row.codes if not is_night_code(code)), ""):
             near = " or ".join(near_codes(wrong)) or "one of docs/using/codes.md"

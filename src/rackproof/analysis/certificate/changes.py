@@ -1,4 +1,4 @@
-"""Compare two certificates: parts, firmware and driver, speeds, answers. No I/O."""
+"""Compare the parts, firmware, driver, speeds and answers of two certificates. No I/O."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _versions(node: Node | None) -> dict[str, str]:
 
 
 def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
-    """Return judgements by a reference with bounds: the latest of each measurement."""
+    """Return the latest judgement of each measurement with a bounded reference."""
     found: dict[_Key, tuple[Judgement, str]] = {}
     for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
         for one in piece.judgements:

@@ -1,7 +1,7 @@
 """Gather the evidence for a certificate from a results folder and its history.
 
-If the history has an entry and the results folder lacks its record, that is a piece of evidence,
-too, which proves nothing: otherwise a failed run could simply be deleted.
+If the history has a run but the results folder lacks its record, this is evidence that proves nothing.
+Otherwise, a failed run could be deleted to get a pass.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs made on requested nodes; for a damaged record, the history has the rows."""
+        """Yield the runs on requested nodes. The history has the rows of damaged records."""
         for run in iter_runs(self._results, on_error=lambda _: None):
             is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
@@ -150,7 +150,7 @@ class Gathered:
         oldest = min((piece.moment for piece in found if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
             moment = row.ended or row.moment
-            # An earlier night is superseded, whatever its result was.
+            # An earlier night does not matter, because a newer one replaced it.
             is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
             if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
                 yield self._gone_piece(row, moment)
@@ -192,7 +192,7 @@ class Gathered:
         )
 
     def _damaged(self, name: str, why: str) -> EvidencePiece:
-        """Return a night whose record is unreadable: it may have included every node."""
+        """Return a night with an unreadable record. It may have included every node."""
         return EvidencePiece(
             id=name,
             kind="night",
@@ -214,7 +214,7 @@ def _moment_of(run: Run) -> datetime:
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:
-    """Return the nodes of a run; for a node that did not answer, only its name is known."""
+    """Return the nodes of a run. A node that did not answer has only a name."""
     known = {node.name for node in run.nodes}
     return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
 
@@ -269,7 +269,10 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
 
 
 def _files(folder: Path, record: Run | None, wanted: Collection[Path] = ()) -> Iterator[RawFile]:
-    """Yield the record of a run or night and the files that it names (only ``wanted`` ones, if any)."""
+    """Yield the record of a run or night, and its files.
+
+    If ``wanted`` is not empty, yield only these files.
+    """
     # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):
         digest, length = digest_file(folder / RECORD_NAME)

@@ -1,4 +1,4 @@
-"""Make a certificate out of a results folder."""
+"""Make a certificate from a results folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def make_certificate(
     now: datetime,
     command: Sequence[str] = (),
 ) -> Certificate:
-    """Return the certificate of some nodes by a catalogue.
+    """Return the certificate of some nodes for a catalogue.
 
     Args:
         results: The results folder.
         store: Its history.
         catalogue: The requirements.
         asked: Names of the nodes.
-        now: The moment for which it answers.
+        now: The time of its answers.
         command: The command that makes it.
 
     Raises:

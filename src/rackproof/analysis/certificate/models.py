@@ -13,26 +13,26 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.records import Judgement, Name, Node, Record, Text, Verdict
 
 NAMESPACE = "rackproof-evidence"
-"""The namespace of signatures: the same key's signature of something else is not valid here."""
+"""Namespace of the signatures. A signature with the same key for another purpose is not valid here."""
 Scope = Literal["node", "pair", "rack"]
 
 
 class CertificateError(RackproofError):
-    """A catalogue or a certificate that cannot be read or made; the message gives the reason."""
+    """Report a catalogue or certificate that cannot be read or made. The message has the reason."""
 
 
 class Requirement(Record):
-    """One row of a catalogue: the requirement, and the evidence that answers it.
+    """Describe one row of a catalogue, which has the requirement and the evidence that answers it.
 
     Every benchmark must have run, and each ``metric`` must be judged in one of these runs. With
-    ``night``, the last night of each node counts: all of it or, with ``codes``, only the findings
-    with these codes, if the tools in ``reads`` answered.
+    ``night``, the last night of each node counts. With ``codes``, only the night's findings with these
+    codes count, if the tools in ``reads`` answered.
 
     Attributes:
         area: The heading under which a page shows the row.
-        unmeasured: What the requirement asks and Rackproof does not measure. Then the answer is at best
-            unproven: evidence of a part can only make it a failure.
-        measured: The part that the evidence is about, where it is only a part.
+        unmeasured: What the requirement includes but Rackproof does not measure. The answer is then at
+            best unproven, because evidence about a part can only make it a failure.
+        measured: The part that the evidence covers, if it covers only a part.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
@@ -81,14 +81,12 @@ class Requirement(Record):
         return timedelta(days=self.max_age_days or 0)
 
     def names_code(self, code: str) -> bool:
-        """Return whether findings with this code answer the requirement; without codes, all do."""
+        """Return whether findings with this code answer the requirement. Without codes, all findings do."""
         return not self.codes or any(fnmatchcase(code, pattern) for pattern in self.codes)
 
 
 class Catalogue(Record):
-    """Requirements, their source, and the parts of the source that are left out because no evidence
-    answers them.
-    """
+    """Hold requirements, their source, and the parts of the source that no evidence answers."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
     title: Name
@@ -122,13 +120,13 @@ class PieceFinding(Record):
 
 
 class EvidencePiece(Record):
-    """One run or one night, as far as it answers a requirement.
+    """Describe one run or night as evidence for a requirement.
 
     Attributes:
         verdicts: The verdicts of a night, by node.
-        reads: By node, the state of each tool that a night queried.
-        objections: The reasons why the piece proves nothing: a file was changed, a folder is gone.
-        gone: Whether the run's folder is missing, so that only the history's row remains.
+        reads: The state of each tool that a night queried, by node.
+        objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
+        gone: Whether the run's folder is missing, so that only the row in the history remains.
     """
 
     id: str
@@ -159,7 +157,7 @@ class EvidencePiece(Record):
 
 
 class Answer(Record):
-    """The answer to one requirement; ``by`` names the pieces of evidence."""
+    """Describe the answer to one requirement. ``by`` has the ids of the pieces of evidence."""
 
     id: str
     verdict: Verdict
@@ -169,8 +167,10 @@ class Answer(Record):
 
 
 class Certificate(Record):
-    """A certificate; ``nodes`` is the hardware as last seen, ``page_sha256`` the digest of its page
-    without this text and its signature.
+    """Hold a certificate.
+
+    ``nodes`` is the hardware as last seen. ``page_sha256`` is the digest of its page without this text
+    and its signature.
     """
 
     schema_version: Literal[1] = 1

@@ -1,7 +1,7 @@
 """Put a certificate's JSON and signature into its page, and extract them. No I/O.
 
-The JSON contains the digest of the page without both, so that neither can be changed without the
-other.
+The JSON contains the digest of the page without JSON and signature, so that neither part can be changed
+alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PageParts(NamedTuple):
 
 
 def dump_certificate(certificate: Certificate) -> bytes:
-    """Return the JSON: sealed, ASCII, and without a character that HTML would have to escape."""
+    """Return the JSON. It is sealed, ASCII, and has no character that HTML would have to escape."""
     plain = json.dumps(json.loads(certificate.model_dump_json()), indent=1, ensure_ascii=True)
     for letter in "<>&":
         plain = plain.replace(letter, f"\\u{ord(letter):04x}")

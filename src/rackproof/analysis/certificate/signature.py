@@ -1,4 +1,4 @@
-"""Sign and verify bytes by ``ssh-keygen -Y``, with an existing SSH key of the operator."""
+"""Sign and verify bytes with ``ssh-keygen -Y`` and an existing SSH key of the operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sign_bytes(data: bytes, key: Path) -> str:
 
     Args:
         data: The bytes to sign.
-        key: The file of the private key, or of a public key whose private key is in ssh-agent.
+        key: The file of the private key, or of a public key with its private key in ssh-agent.
 
     Raises:
         CertificateError: The key cannot be used, or ssh-keygen is absent or takes more than 120 s.
@@ -35,7 +35,7 @@ def sign_bytes(data: bytes, key: Path) -> str:
 def signer_of(data: bytes, signature: str, signers: Path) -> str:
     """Return the name of the signer of some bytes.
 
-    If the key has several names, the first one that may sign certificates today is returned.
+    If the key has several names, return the first that may sign certificates today.
 
     Args:
         data: The signed bytes.
@@ -43,8 +43,8 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
         signers: A file of allowed signers (``man ssh-keygen``).
 
     Raises:
-        CertificateError: The file is absent or does not list the key; signature or bytes were changed;
-            or ssh-keygen is absent or takes more than 120 s.
+        CertificateError: The file is absent or does not have the key, the signature or the bytes were
+            changed, or ssh-keygen is absent or takes more than 120 s.
     """
     if not _is_as_written(signature):
         raise CertificateError("its signature was changed, or is not in the form of ssh-keygen")
@@ -57,7 +57,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
         names = found.stdout.decode("utf-8", "replace").splitlines()
         if found.returncode or not names:
             raise CertificateError(f"it is signed by a key that {signers} does not name")
-        # A key may belong to several names; ssh-keygen checks the namespace and the dates of each.
+        # A key may have several names. ssh-keygen checks the namespace and the dates of each.
         for name in names:
             asked = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
             if _ssh_keygen(asked, data).returncode == 0:
@@ -68,7 +68,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
 
 
 def _is_as_written(signature: str) -> bool:
-    """Return whether a signature has the form that ssh-keygen writes; it reads other forms, too."""
+    """Return whether a signature has the form that ssh-keygen writes. ssh-keygen also reads other forms."""
     try:
         raw = base64.b64decode(signature.removeprefix(_BEGIN).removesuffix(_END))
     except ValueError:

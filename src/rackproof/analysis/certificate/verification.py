@@ -1,4 +1,7 @@
-"""Verify a certificate offline: a fact that follows from other facts in it is computed, not trusted."""
+"""Verify a certificate offline.
+
+A fact that follows from other facts in the certificate is computed, not trusted.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 
 class Verification(Record):
-    """The result: ``verdict`` is the certificate's present verdict, ``signer`` is the name of the
-    signer.
+    """Hold the result of a verification.
 
-    ``objections`` has the reasons why it proves nothing; ``expired`` names requirements whose
-    evidence is now too old.
+    ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer.
+    ``objections`` has the reasons why it proves nothing. ``expired`` has the requirements whose evidence
+    is now too old.
     """
 
     verdict: Verdict
@@ -47,8 +50,8 @@ def verify_certificate(
 
     Args:
         page: The bytes of the page.
-        beside: The existing files beside it, by suffix (:data:`BESIDE`).
-        now: The time for which the certificate must hold.
+        beside: The contents of the files beside it that exist, by suffix (:data:`BESIDE`).
+        now: The time at which the certificate must be valid.
         signers: The path of the file of allowed signers.
         allow_unsigned: Whether a page without a signature may prove anything.
     """

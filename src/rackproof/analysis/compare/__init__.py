@@ -1,6 +1,6 @@
-"""Comparing: two runs measurement by measurement, or systems benchmark by benchmark over repeats.
+"""Compare two runs by measurement, or several systems by benchmark over repeats.
 
-Comparing decides nothing: verdicts come from judging.
+A comparison gives no verdict.
 """
 
 from rackproof.analysis.compare.runs import (

@@ -1,4 +1,4 @@
-"""Map the names that logs and publications give to a system, benchmark or metric to one name."""
+"""Map the different names of a system, benchmark or metric in logs and publications to one name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ THROUGHPUT = (
     "batches_per_second",
     "epochs_per_minute",
 )
-"""Metrics that count as a training's throughput; of several, the first in this list is used."""
+"""Metrics that count as a training's throughput. If a log has several, the first in this list is used."""
 
-# Round 0.6 names benchmarks differently in its folders and in its logs.
+# Folders and logs of round 0.6 have different names for the same benchmarks.
 _SAME_BENCHMARK = {
     "single_stage_detector": "ssd",
     "object_detection": "maskrcnn",
@@ -29,11 +29,11 @@ PUBLISHED = "published:"
 
 
 def published_system(name: str) -> str | None:
-    """Return the published system of round 0.6 that a name refers to, or None.
+    """Return the published system of round 0.6 that a name means, or None.
 
-    The name of a configuration refers to the published row that used it: ``LambdaHyperplaneBasic``
-    is the tuned HyperPlane, ``DGX1`` the DGX-1. Other names refer to the longest system name that
-    they contain; ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
+    The name of a configuration means the published row that used it. ``LambdaHyperplaneBasic`` is the
+    tuned HyperPlane, and ``DGX1`` the DGX-1. Other names mean the longest system name that they contain.
+    ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
     known = _published_names()

@@ -1,8 +1,7 @@
-"""Compare two runs side by side: every measurement that both have, and the differences of their
-environments.
+"""Compare two runs side by side.
 
-Comparing gives no verdict: verdicts come from judging. A difference in unit is reported, never
-converted.
+The comparison has every measurement that both runs have, and the differences between their environments.
+It gives no verdict. Different units are reported, never converted.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ class Side(Record):
 
 
 class ComparedMeasurement(Record):
-    """A measurement that both runs have.
+    """Describe a measurement that both runs have.
 
-    ``ratio`` is second / first and ``difference`` (second - first) / first as a fraction; both are
-    ``None`` if undefined (zero, NaN, infinity). ``better`` depends on the direction.
+    ``ratio`` is second / first, and ``difference`` is (second - first) / first as a fraction. Both are
+    ``None`` if they are undefined (zero, NaN, infinity). ``better`` depends on the direction.
     """
 
     name: str
@@ -50,7 +49,7 @@ class ComparedMeasurement(Record):
 
 
 class Refused(Record):
-    """A measurement that both runs have, but in different units, so that it is not compared."""
+    """Describe a measurement that both runs have in different units, so that it is not compared."""
 
     name: str
     labels: dict[str, str]
@@ -69,7 +68,7 @@ class Unmatched(Record):
 
 
 class Difference(Record):
-    """A fact about the environment that differs; empty if one run does not state it."""
+    """Describe a difference in the environment. A value is empty if one run does not state it."""
 
     what: str
     first: str
@@ -96,9 +95,7 @@ def exact_key(one: Measurement) -> _Key:
 
 
 def anonymous_key(one: Measurement) -> _Key:
-    """Return a key without the identity of the hardware, to compare GPU 0 of one node with GPU 0 of
-    another.
-    """
+    """Return a key without hardware identities, to compare GPU 0 of one node with GPU 0 of another."""
     kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
     return one.name, tuple(sorted(kept.items()))
 
@@ -106,12 +103,13 @@ def anonymous_key(one: Measurement) -> _Key:
 def _pair(
     first: list[Measurement], second: list[Measurement], key: Callable[[Measurement], _Key]
 ) -> list[tuple[Measurement, Measurement]]:
-    """Remove from both lists, and return, the measurements whose key is unique in each and the same
-    in both.
+    """Remove and return the pairs of measurements with the same key.
+
+    The key must be unique in each list.
     """
     left, right = _unique(first, key), _unique(second, key)
     pairs = [(measurement, right[name]) for name, measurement in left.items() if name in right]
-    # By identity: two measurements with equal fields are still two.
+    # Compare identities, because two measurements with equal fields are still two.
     paired = {id(measurement) for pair in pairs for measurement in pair}
     first[:] = [measurement for measurement in first if id(measurement) not in paired]
     second[:] = [measurement for measurement in second if id(measurement) not in paired]
@@ -232,7 +230,8 @@ def compare(first: Run, second: Run) -> Comparison:
     both sides.
     """
     left, right = list(first.measurements), list(second.measurements)
-    # Exact matches come first: they remove their measurements, so that the rest can be unique without UUIDs.
+    # Find exact matches first. They remove their measurements, so that the rest can be unique without
+    # UUIDs.
     pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
     order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])

@@ -1,7 +1,8 @@
-"""Resolve a command line's name to a run, a system's runs, logs made elsewhere, or a publication.
+"""Find what a name on the command line means.
 
-A system's names come from the records of its runs: the nodes' SKU or name, the configuration, the
-plan, and for imported logs a folder or file of the path from which they were imported.
+It may be a run, a system's runs, logs from elsewhere, or a publication. The names of a system come from
+the records of its runs. They are the nodes' SKU or name, the configuration, the plan, and for imported
+logs a part of their original path.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class NotFoundError(RackproofError):
-    """A name that cannot be resolved; the message lists the known names."""
+    """Report a name without a match. The message lists the known names."""
 
 
 def names_of(run: Run) -> tuple[str, ...]:
-    """Return all names of a run's system, the most specific first."""
+    """Return all names of a run's system. The most specific name is first."""
     skus = {node.sku for node in run.nodes}
     hosts = {node.name for node in run.nodes}
     # A run on several nodes is not named after a single one of them.
@@ -53,12 +54,11 @@ def published(name: str) -> System:
     """Return a published system.
 
     Args:
-        name: Its name, with or without the round before it (``0.6/HyperPlane``), or a study's
-            (``p100-host``).
+        name: Its name, also with its round (``0.6/HyperPlane``), or the name of a study (``p100-host``).
 
     Raises:
-        NotFoundError: Nothing was published under that name; the message lists the names of
-            round 0.6 and of the studies.
+        NotFoundError: No publication has that name. The message lists the names of round 0.6 and of the
+            studies.
     """
     points = tuple(_results_named(name, study_points()))
     if points:
@@ -72,7 +72,8 @@ def published(name: str) -> System:
             f"no published system {name}; round 0.6 has {', '.join(sorted(known))}, "
             f"and the scaling studies {', '.join(studied)}"
         )
-    # The newest round and the fastest come first; reversed, the fastest per benchmark is kept.
+    # The newest round and the fastest results come first. Reverse the list, so that the fastest result
+    # of each benchmark is kept.
     newest = [result for result in results if result.round == results[0].round]
     best = {result.benchmark: result for result in reversed(newest)}
     return System(name=f"{newest[0].system} (published)", published=tuple(best.values()))
@@ -85,24 +86,23 @@ def _results_named(system: str, results: Sequence[PublishedResult]) -> list[Publ
 def select(
     name: str, results: Path, find_run: Callable[[str], Run], remarks: list[str], *, benchmark: str = ""
 ) -> System:
-    """Return the system that a name refers to.
+    """Return the system that a name means.
 
-    These are tried in order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of
-    logs or of run folders, or a quoted pattern of these; the exact id of a run; a system of the
-    results folder (see :func:`names_of`); and the run that ``find_run`` finds.
+    These are tried in order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of logs
+    or run folders, or a quoted pattern of these; the exact id of a run; a system of the results folder
+    (see :func:`names_of`); and the run that ``find_run`` finds.
 
     Args:
         name: The name, as given on the command line.
         results: The results folder.
-        find_run: A function that finds a run by a prefix of its id, in the results or the history,
-            or raises.
-        remarks: List that gets a line for each skipped file and each unreadable record.
-        benchmark: Only runs of this benchmark; empty for all.
+        find_run: A function that finds a run by a prefix of its id in the results or the history, or
+            raises an error.
+        remarks: A list to which a line is added for each skipped file and unreadable record.
+        benchmark: The benchmark whose runs to use, or "" for all.
 
     Raises:
-        NotFoundError: A pattern matches nothing, a folder has no log, or no publication has
-            that name.
-        ResultsError: A named record cannot be read.
+        NotFoundError: A pattern matches nothing, a folder has no log, or no publication has that name.
+        ResultsError: A record cannot be read.
         OSError: A log cannot be read.
     """
     if name.startswith(PUBLISHED):
@@ -125,14 +125,17 @@ def select(
 
 
 def _is_place_of_logs(name: str) -> bool:
-    """Return whether a name is a file or folder, but not a single run's record, which ``find_run`` reads."""
+    """Return whether a name is a file or folder with logs.
+
+    ``find_run`` reads the record of a single run.
+    """
     path = Path(name)
     # An empty name would mean the current folder.
     return bool(name) and path.name != RECORD_NAME and path.exists() and not (path / RECORD_NAME).exists()
 
 
 def _may_be_system(name: str, results: Path) -> bool:
-    # A run with exactly this id takes precedence over a system of that name; a path is neither.
+    # A run with exactly this id has precedence over a system of that name. A path is neither.
     if not name or "/" in name or Path(name).exists():
         return False
     return not (results / name / RECORD_NAME).is_file()
@@ -144,7 +147,7 @@ def _runs_of_system(name: str, results: Path, remarks: list[str]) -> tuple[Run, 
 
 
 def _pattern_name(pattern: str) -> str:
-    """Return a name for a pattern: its last part that has more than wildcards."""
+    """Return a name for a pattern, which is its last part with more than wildcards."""
     for part in reversed(Path(pattern).parts):
         text = _GLOB.sub(" ", re.sub(r"\[[^]]*\]", " ", part.removesuffix(".log").removesuffix(".txt")))
         words = [word.strip("_.-") for word in text.split()]
@@ -154,13 +157,13 @@ def _pattern_name(pattern: str) -> str:
 
 
 def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
-    """Return the runs under folders: recorded runs if there are any, else runs made from logs."""
+    """Return the runs in folders, which are recorded runs or, if there are none, runs made from logs."""
     skipped: list[str] = []
     try:
         runs = tuple(_runs_at(places, remarks, skipped))
     except NoLogsError as error:
         raise NotFoundError(str(error)) from None
-    # These follow the remarks about records, whatever the order of the places.
+    # These come after the remarks about records, whatever the order of the places is.
     remarks += [f"passed over: {line}" for line in skipped]
     if not runs:
         raise NotFoundError(f"{', '.join(map(str, places[:3]))}: no file there is a log of a known format")
@@ -174,7 +177,7 @@ def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> 
             yield from _recorded_runs(place, remarks)
         else:
             logs.append(place)
-    # Read all logs together: a copy of a log is recognized only next to its original.
+    # Read all logs together, because a copy of a log is only recognized next to its original.
     yield from runs_from_logs(logs, skipped)
 
 

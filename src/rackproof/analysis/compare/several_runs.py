@@ -1,6 +1,6 @@
-"""More than two single runs, measurement by measurement. No I/O.
+"""Compare more than two runs by measurement. No I/O.
 
-Comparing decides nothing: verdicts come from judging.
+A comparison gives no verdict.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SeveralRuns(Record):
 
     runs: tuple[Side, ...]
     measurements: tuple[MeasurementOfRuns, ...]
-    """In the order in which the runs have them, first those of the first run."""
+    """The measurements in the order of the runs, those of the first run first."""
 
 
 _Key = tuple[object, ...]
@@ -43,8 +43,9 @@ _Key = tuple[object, ...]
 def compare_several(runs: Sequence[Run]) -> SeveralRuns:
     """Compare runs.
 
-    Measurements are matched by name, unit and labels without the UUIDs of GPUs, so that GPU 0 of one node is
-    compared with GPU 0 of another; with them where a run has several that differ in nothing else.
+    Measurements are matched by name, unit and labels without GPU UUIDs, so that GPU 0 of one node is
+    compared with GPU 0 of another. If a run has several that differ only in the UUID, they are matched
+    with it.
     """
     found: list[dict[_Key, Measurement]] = []
     for run in runs:

@@ -1,13 +1,11 @@
-"""Compare systems side by side: throughput, minutes and epochs to target of every benchmark, over
-repeats.
+"""Compare systems side by side, by throughput, minutes and epochs of each benchmark over repeats.
 
 Several runs of one benchmark at one point are repeats, and a cell is their mean. A run that shows a
-failure, or does not prove that it ended well, is never part of a mean; it is listed with its reason
-and line.
+failure, or does not prove that it ended well, is never part of a mean. It is listed with the reason and
+the line.
 
-A published result is a system, too: it has one number per benchmark, and its repeats are unknown.
-If a system has a published counterpart, each of its cells is judged against it (by
-:mod:`rackproof.core.judging`).
+A published result is a system too. It has one number per benchmark, and its repeats are unknown. If a
+system has a published counterpart, :mod:`rackproof.core.judging` judges each of its cells against it.
 """
 
 from __future__ import annotations
@@ -50,13 +48,13 @@ Conclusion = Literal[
 
 MINUTES, EPOCHS = "time_to_train", "epochs"
 
-# A number of these per second means nothing without their size. (maskrcnn's "iterations" are images.)
+# A number of batches per second has no meaning without their size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
 
 
 class System(Record):
-    """A system to compare: its name with the runs made on it, or with its published results."""
+    """Describe a system to compare, with its name and its runs or published results."""
 
     name: str
     runs: tuple[Run, ...] = ()
@@ -66,15 +64,15 @@ class System(Record):
 
 
 class ComparisonCell(Record):
-    """One metric of one benchmark on one system.
+    """Describe one metric of one benchmark on one system.
 
     Attributes:
         value: The mean of ``values`` (one per run), or ``None`` if no run counts.
-        low, high: The interval of the mean at the comparison's confidence, ``None`` for fewer than
-        two repeats.
-        expected: The relative difference from a published mean that chance alone may cause: for
-            minutes, the time between evaluations divided by the square root of the number of runs.
-        published: Whether the cell is a mean over an unstated number of runs.
+        low, high: The interval of the mean at the comparison's confidence, ``None`` for fewer than two
+        repeats.
+        expected: The relative difference from a published mean that chance alone may cause. For minutes,
+            it is the time between evaluations, divided by the square root of the number of runs.
+        published: Whether the cell is a mean over an unknown number of runs.
     """
 
     values: tuple[float, ...] = ()
@@ -89,7 +87,7 @@ class ComparisonCell(Record):
 
 
 class Ratio(Record):
-    """The ratio of a system's mean to that of the first system, with its interval and conclusion.
+    """Describe the ratio of a system's mean to the first system's, with its interval and conclusion.
 
     The conclusion is ``better``, ``worse`` or ``differs`` only if the interval excludes 1.
     """
@@ -129,7 +127,7 @@ class Counted(Record):
     minutes: float | None = None
     epochs: float | None = None
     wall_minutes: float | None = None
-    """Minutes in the run script's RESULT line: they include start-up and, for minigo, the games
+    """Minutes from the RESULT line of the run script. They include start-up and, for minigo, the games
     after training."""
     source: Source = Source()
 
@@ -168,13 +166,12 @@ Exclusion = tuple[Verdict, str, Source]
 
 
 def exclusion_reason(run: Run) -> Exclusion | None:
-    """Return the reason why a run must be excluded from a mean (verdict, reason, place), or
-    ``None``.
+    """Return why a run must be excluded from a mean, or ``None``.
 
-    Logs, other findings, and bounds of quality (accuracy, wrong values) are considered. A run that
-    is only slower than its reference is included: excluding it would flatter the system.
+    Logs, other findings, and bounds of quality (accuracy, wrong values) are considered. A run that is
+    only slower than its reference is included, because its exclusion would make the system look better.
     """
-    # The order matters: the reason nearest to the cause comes first.
+    # The reason that is nearest to the cause comes first.
     return (
         _gravest_finding(run)
         or _unfinished_log(run)
@@ -188,7 +185,8 @@ def _gravest_finding(run: Run) -> Exclusion | None:
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
-    # The log's own text comes last: the first finding is the cause, "no run_stop" only a consequence.
+    # The log's own text is last, because the first finding is the cause and "no run_stop" only a
+    # consequence.
     first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
     return first.verdict or Verdict.UNPROVEN, first.message, first.source
 
@@ -222,9 +220,7 @@ def _bad_verdict_without_log(run: Run) -> Exclusion | None:
 
 
 def _is_bound(reference: Reference | None) -> bool:
-    """Return whether a reference is a definition's fixed bound (a required accuracy), not a speed
-    with tolerance.
-    """
+    """Return whether a reference is a fixed bound of a definition, such as a required accuracy."""
     return reference is not None and reference.warn is None and 0 in (reference.low, reference.high)
 
 
@@ -249,7 +245,7 @@ class _Group(Record):
 
 
 def _groups(system: System) -> dict[str, list[_Group]]:
-    """Return the groups of a system by benchmark; excluded runs are only counted."""
+    """Return the groups of a system by benchmark. Excluded runs are only counted."""
     runs_of: dict[str, dict[_Point, list[Run]]] = {}
     for run in system.runs:
         points = runs_of.setdefault(canonical_benchmark(run.benchmark), {})
@@ -283,13 +279,13 @@ def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row],
     """Return rows of groups, one group per system, and the groups without a counterpart."""
     rows: list[_Row] = []
     lonely: list[str] = []
-    # Order by first appearance, not by name: the rows follow the order of the first system.
+    # Use the order of first appearance, so that the rows follow the order of the first system.
     for benchmark in dict.fromkeys(name for groups in systems for name in groups):
         of_each = [groups.get(benchmark, []) for groups in systems]
         if not all(of_each):
             lonely.append(benchmark)
         elif all(map(_is_single_point, of_each)):
-            # Single points are compared even if they differ: systems tune their batch size.
+            # Compare single points even if they differ, because systems tune their batch size.
             rows.append((benchmark, [groups[0] for groups in of_each]))
         else:
             matched, unmatched = _aligned_points(benchmark, of_each)
@@ -322,10 +318,9 @@ def _of_study(group: _Group) -> bool:
 
 
 def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
-    """Return the groups to compare a group with: none, one, or several that fit equally well.
+    """Return the groups to compare a group with, which may be none, one, or several that fit equally well.
 
-    A study's row fits every point that has its parameters; of several rows, the most specific one
-    fits.
+    A row of a study fits every point that has its parameters. The most specific row is used.
     """
     for other in groups:
         if other.point == group.point:
@@ -350,14 +345,17 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
             measured.append(measurement)
     if not measured:
         return (), "", None
-    # Values with another unit are left out, not converted: a mean over two units is meaningless.
+    # Values with another unit are left out. A mean over two units has no meaning.
     unit = measured[0].unit
     same_unit = tuple(measurement.value for measurement in measured if measurement.unit == unit)
     return same_unit, unit, measured[0].direction
 
 
 def _representative(run: Run, metric: str) -> Measurement | None:
-    """Return one measurement of a name: the worst of several GPUs, the largest of several sizes."""
+    """Return one measurement of a name.
+
+    It is the worst of several GPUs, or the one with the largest of several sizes.
+    """
     found = [one for one in run.measurements if one.name == metric]
     return pick_representative(found) if found else None
 
@@ -380,8 +378,9 @@ def _common_throughput_name(groups: Sequence[_Group]) -> str:
 
 
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
-    """Return the metrics of a benchmark to compare: three numbers of a training, otherwise all with
-    a direction.
+    """Return the metrics of a benchmark to compare.
+
+    A training has three numbers. Otherwise, these are all metrics with a direction.
     """
     throughput = _common_throughput_name(groups)
     names = [_measured_names(group) for group in groups if group.runs]
@@ -406,15 +405,14 @@ def _directed_names(groups: Sequence[_Group]) -> list[str]:
 
 
 def _expected(group: _Group, kind: Kind) -> float | None:
-    """Return the relative difference from a published mean that a mean of these runs may have by
-    chance.
+    """Return the relative difference from a published mean that chance alone may cause.
 
-    A run ends at an evaluation, so chance alone may change its time by one evaluation interval.
+    A run ends at an evaluation, so chance may change its time by one interval between evaluations.
     """
     if kind != "minutes":
         return None
     steps = [step for step in map(_evaluation_step, group.runs) if step is not None]
-    # Chance averages out: over n runs it decreases with the square root of n.
+    # Chance averages out with the square root of the number of runs.
     return fmean(steps) / math.sqrt(len(steps)) if steps else None
 
 
@@ -428,7 +426,7 @@ def _evaluation_step(run: Run) -> float | None:
     if gap_s is not None:
         return gap_s / seconds
     if epochs is not None and epochs.finite and epochs.value >= 1:
-        # minigo plays its evaluation games after training; there an iteration is the interval.
+        # minigo plays its evaluation games after training, so an iteration is the interval.
         return 1 / epochs.value
     return None
 
@@ -436,7 +434,7 @@ def _evaluation_step(run: Run) -> float | None:
 def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
     """Return the time between the last two evaluations, or ``None`` unless all were within the run."""
     times = next((series.x for series in run.series if series.name.startswith("eval_accuracy")), ())
-    # Allow a minute: the log's clock and the stated time to train need not agree to the second.
+    # Allow a minute, because the log's clock and the stated time to train may differ by seconds.
     inside = [time for time in times if 0 < time <= seconds + 60]
     if len(inside) < 2 or len(inside) < len(times):
         return None
@@ -487,8 +485,9 @@ def _judged(
     expected: float | None,
     group: _Group,
 ) -> Judgement | None:
-    """Judge a cell against its published counterpart; the bounds of minutes are as wide as chance
-    requires.
+    """Judge a cell against its published counterpart.
+
+    The bounds of minutes are as wide as chance requires.
     """
     # Some rows have no minutes or no throughput.
     if result is None or _published_value(result, kind)[0] is None:
@@ -502,7 +501,7 @@ def _judged(
         )
         luck = f"; {count}, ±{expected:.1%} by when the target is met" if expected else f"; {count}"
     else:
-        # More batches may only mean smaller ones: unless their size is stated, more is not better.
+        # More batches may only mean smaller batches. Unless their size is stated, more is not better.
         unstated = result.global_batch_size is None and _is_per_batch(unit)
         reference = result.reference("throughput", ceiling=_TOLERANCE if unstated else _CEILING)
         luck = f"; {count}" + "; the size of its batches is not stated" * unstated
@@ -521,16 +520,16 @@ def _ratio(
 ) -> Ratio:
     if cell.value is None or base.value is None:
         return Ratio(conclusion="no ratio", reason="one side has no value")
-    # 0 is excluded, too: the interval is computed on logarithms.
+    # 0 is excluded too, because the interval is computed on logarithms.
     if min(cell.value, base.value) <= 0:
         return Ratio(conclusion="no ratio", reason="a value is not positive")
     if cell.unit != base.unit:
-        # Units are never converted: it is unknown which of the two is wrong.
+        # Units are never converted, because it is unknown which of the two is wrong.
         units = " against ".join(unit or "no unit" for unit in (base.unit, cell.unit))
         return Ratio(conclusion="not comparable", reason=units)
     value = cell.value / base.value
     half = _ratio_half_width(cell, base, confidence)
-    # Repeats that are equal to the last digit are counts or copies: they do not show any spread.
+    # Repeats with exactly equal values are counts or copies, so they show no spread.
     if not half:
         return _ratio_without_interval(value, cell, base, obstacle)
     # Computed on the logarithm, so that the inverse of the interval is the interval of the inverse.
@@ -555,7 +554,7 @@ def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: fl
 def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
     if not (low > 1 or high < 1):
         return "no difference shown"
-    # Fewer epochs are not a merit of the hardware: they result from the batch size and from chance.
+    # Fewer epochs are no advantage of the hardware. They result from the batch size and from chance.
     if kind == "epochs" or direction is None:
         return "differs"
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
@@ -592,7 +591,7 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -
 
 
 def _size_text(size: str) -> str:
-    # A size is a run's parameter and may be any text; if it is not a number, it is shown unchanged.
+    # A size is a parameter of a run and may be any text. Text that is not a number is shown unchanged.
     return f"{int(size):,}" if size.isdigit() else size
 
 
@@ -609,7 +608,7 @@ def _samples_per_second(cells: Sequence[ComparisonCell], sizes: Sequence[str | N
 
 
 def systems_of(runs: Iterable[Run]) -> tuple[System, ...]:
-    """Group runs by the nodes that they ran on or, if unknown, were planned for: each set is a system."""
+    """Group runs by their nodes or, if these are unknown, by the nodes in the plan. Each set is a system."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         nodes = sorted(node.name for node in run.nodes) or sorted(run.asked_nodes)
@@ -622,27 +621,27 @@ def compare_systems(
 ) -> SystemComparison:
     """Compare each system with the first.
 
-    Benchmarks are matched by name and, if a system has several points of one, by point. The
-    interval of a ratio is Welch's, computed on the logarithm
-    (:func:`rackproof.analysis.intervals.ratio_half_width`); the interval of a mean is Student's.
+    Benchmarks are matched by name and, if a system has several points, by point. The interval of a ratio
+    is Welch's, computed on the logarithm (:func:`rackproof.analysis.intervals.ratio_half_width`). The
+    interval of a mean is Student's.
 
     Args:
         systems: Two or more systems with different names.
-        reference: The published system of round 0.6 against which every cell is judged; by default
-            the one that the system's name refers to, or else the published one in the comparison.
+        reference: The published system of round 0.6 to judge every cell against. The default is the one
+            that the system's name means, or else the published system in the comparison.
         judge: Whether cells are judged against published systems.
         confidence: The confidence level of the intervals.
 
     Raises:
-        ValueError: There are fewer than two systems, equal names, an unknown reference, or a
-            confidence outside (0, 1).
+        ValueError: There are fewer than two systems, equal names, an unknown reference, or a confidence
+            outside (0, 1).
     """
     names = tuple(system.name for system in systems)
     if len(systems) < 2 or len(set(names)) != len(names):
         raise ValueError(f"two or more systems of different names are needed, not {', '.join(names)}")
     if not 0 < confidence < 1:
         raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
-    # This must come first: a copied log must not count as a repeat in any of the means below.
+    # Do this first, so that a copied log does not count as a repeat in any mean.
     systems = _without_copies(systems)
     groups_by_row, lonely = _aligned([_groups(system) for system in systems])
     references = [_references(system, systems, reference) if judge else {} for system in systems]
@@ -670,7 +669,7 @@ def _compared_metrics(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> Iterable[ComparedMetric]:
-    """Yield one row per metric of a benchmark for which any system has a value."""
+    """Yield one row for each metric of a benchmark for which a system has a value."""
     for kind, metric in _metrics(groups):
         cells, direction = _cells(groups, kind, metric, judged_by, confidence)
         unit = next((cell.unit for cell in cells if cell.value is not None), None)
@@ -712,7 +711,10 @@ def _ratios(
 
 
 def _without_copies(systems: Sequence[System]) -> list[System]:
-    """Mark logs that are byte-for-byte copies of an earlier run's: two systems never write identical logs."""
+    """Mark logs that are byte-for-byte copies of an earlier log.
+
+    Two systems never write identical logs.
+    """
     places: dict[str, str] = {}
     marked = []
     for system in systems:
@@ -722,8 +724,9 @@ def _without_copies(systems: Sequence[System]) -> list[System]:
 
 
 def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
-    """Return a run, with a finding if ``places``, by checksum, has one of its logs; add its logs there."""
-    # Look up the earlier runs before adding this run's logs, which would otherwise be copies of themselves.
+    """Return a run, with a finding if ``places`` (by checksum) has one of its logs. Add its logs there."""
+    # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
+    # themselves.
     others = {places[log.sha256] for log in run.logs if log.sha256 in places}
     for log in run.logs:
         places.setdefault(log.sha256, f"{_log_name(run) or run.run_id} ({system})")
@@ -741,10 +744,10 @@ def _shared_point(groups: Sequence[_Group]) -> str:
 
 
 def _references(system: System, systems: Sequence[System], wanted: str | None) -> dict[str, PublishedResult]:
-    """Return, by benchmark, the published results against which a system's cells are judged."""
+    """Return the published results to judge a system's cells against, by benchmark."""
     if system.published:
         return {}
-    # A publication may be named as in the command, with a prefix.
+    # A publication may have the same prefix as on the command line.
     name = wanted.removeprefix(PUBLISHED) if wanted else published_system(system.name)
     results = _results_beside(systems) if name is None else _results_of_round(name)
     return {canonical_benchmark(result.benchmark): result for result in results}
@@ -753,7 +756,7 @@ def _references(system: System, systems: Sequence[System], wanted: str | None) -
 def _results_beside(systems: Sequence[System]) -> Sequence[PublishedResult]:
     """Return the results of the first published system that is part of the comparison."""
     for system in systems:
-        # A study uses other hardware: its rows are for comparison, and no cell is judged against them.
+        # A study used other hardware. Its rows are for comparison, and no cell is judged against them.
         results = [result for result in system.published if not result.point]
         if results:
             return results
@@ -770,7 +773,7 @@ def _results_of_round(name: str) -> Sequence[PublishedResult]:
 
 
 def _log_name(run: Run) -> str:
-    """Return the place where a run's log was read; for an imported log, its original place."""
+    """Return where a run's log was read. For an imported log, this is its original place."""
     if run.provenance == "imported" and run.description.startswith(IMPORTED_FROM):
         return run.description.removeprefix(IMPORTED_FROM)
     return run.logs[0].path if run.logs else ""

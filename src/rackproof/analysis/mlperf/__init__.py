@@ -1,5 +1,5 @@
-"""Scores: MLPerf rules (through ``mlperf-logging``), published results, scaling efficiency.
+"""Score MLPerf results by their rules (with ``mlperf-logging``), and read published results.
 
-Modules are imported one by one (``from rackproof.analysis.mlperf.score import score_folder``), so that the
+Import the modules one by one (``from rackproof.analysis.mlperf.score import score_folder``), so that the
 command line starts without scipy.
 """

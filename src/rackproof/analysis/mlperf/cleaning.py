@@ -1,10 +1,10 @@
 """Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
 
-The time of its parser grows with the square of a line's length; it crashes on lines that are valid
-JSON but not events, uses only the last of two events on one line, and opens a rules file whose path
-contains text of the log. The copy therefore contains only events, one per line, each checked; an
-unreadable event becomes a line that the parser reports as an ordinary parsing error, so that the
-tool, not this module, decides about a damaged log.
+The time of its parser grows with the square of a line's length. It crashes on lines that are valid JSON
+but not events, uses only the last of two events on one line, and opens a rules file whose path contains
+text of the log. The copy therefore has only events that were checked, one per line. An unreadable event
+becomes a line that the parser reports as an ordinary error, so that the tool, not this module, decides
+about a damaged log.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _MAX_FINDINGS = 20
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MLL_06 = re.compile(r"(?P<head> ?\d+(?:\.\d*)? [A-Za-z0-9_]+ ?:\s+)")
-# These values become part of the path of a rules file whose contents the tool executes.
+# These values become part of the path of a rules file, whose contents the tool executes.
 _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name"})
 
 
 @dataclass
 class CleanedLog:
-    """The facts found while copying one log.
+    """Hold the facts that were found while a log was copied.
 
     Attributes:
-        lines: ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy.
-        digest: The identity of the events without their surroundings.
+        lines: ``lines[i]`` is the number (from 1) of the original line of the copy's line ``i``.
+        digest: The identity of the events, without the text around them.
         sha256: The identity of the original's bytes.
     """
 
@@ -78,8 +78,8 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
     Args:
         source: The path of a log, compressed or not, which is only read.
         target: The path of the copy; an existing file is replaced.
-        ruleset: The round, which determines the format: ``:::MLL`` (seconds) for 0.6.0,
-            ``:::MLLOG`` afterwards.
+        ruleset: The round, which determines the format. It is ``:::MLL`` (seconds) for 0.6.0, and
+            ``:::MLLOG`` later.
 
     Raises:
         OSError: ``source`` cannot be read, or ``target`` cannot be written.
@@ -88,7 +88,7 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
         cleaned = CleanedLog(sha256=hashlib.file_digest(raw, "sha256").hexdigest(), digest="")
     token, read_event = (":::MLL", _read_06) if ruleset == "0.6.0" else (":::MLLOG ", _read_json)
     events = hashlib.sha256()
-    # Latin-1, and a line end at a bare CR: the same as the tool, so that it finds the same events.
+    # Read Latin-1, with a line end at a bare CR, as the tool does, to find the same events.
     with (
         open_log(source) as stream,
         target.open("w", encoding="latin-1", newline="\n") as copy,
@@ -133,7 +133,7 @@ def _cut(text: str, token: str) -> tuple[str, str]:
 
 
 def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
-    """Yield the events of one line as text to put after the token; record problems."""
+    """Yield the events of one line as texts to put after the token, and record problems."""
     parts = line.split(token)[1:]
     for index, part in enumerate(parts):
         event, rest, problem = read_event(part)
@@ -160,7 +160,7 @@ def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: st
 
 
 def _read_json(text: str) -> tuple[str | None, str, str]:
-    """Read an event of 0.7 and later; return ``(event text or None, rest of the line, problem)``."""
+    """Read an event of 0.7 or later. Return ``(event text or None, rest of the line, problem)``."""
     text = text.lstrip()
     try:
         event, end = _DECODER.raw_decode(text)

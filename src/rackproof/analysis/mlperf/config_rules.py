@@ -1,10 +1,9 @@
-"""Read the rules of a round that apply to a config before its job runs, from MLCommons' compliance
-checker.
+"""Read the rules of a round that apply to a config before its job runs.
 
-The checker's rules are for the lines of a log. The definition of a benchmark states which settings
-of its config it logs (``configs.logged``), so a rule about such a line also applies to the config.
-No code of the checker is executed here: an expression is read as far as it compares numbers, and
-otherwise left to the check of the log.
+MLCommons' compliance checker has the rules, which are for the lines of a log. The definition of a
+benchmark states which settings of its config it logs (``configs.logged``), so a rule about such a line
+also applies to the config. No code of the checker is executed. An expression that only compares numbers
+is read; others are left to the check of the log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 import yaml
 
 Tree = float | str | list[Any]
-"""A value in a config: a number, the name of a variable, or ``[operator, left, right]``."""
+"""A value in a config, which is a number, the name of a variable, or ``[operator, left, right]``."""
 
 _COMPARISONS = {ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
@@ -36,12 +35,12 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
     Args:
         benchmark: The name that MLCommons uses.
         ruleset: The ruleset of the round's closed division, such as ``5.1.0``.
-        logged: The key of each log line with the config's variable that it shows, or two variables
-            with ``-``, ``+`` or ``*`` between them.
+        logged: The config's variable that each log line shows, by the line's key. It may be two
+            variables with ``-``, ``+`` or ``*`` between them.
 
     Returns:
-        The text of each rule, with its ``left``, ``comparison`` and ``right``; empty if MLCommons'
-            package has no rules for the benchmark.
+        The text of each rule, with its ``left``, ``comparison`` and ``right``. It is empty if MLCommons'
+        package has no rules for the benchmark.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):
@@ -52,7 +51,7 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
 
 def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the keys of a round's rules with their expressions; the benchmark's own follow those for all."""
+    """Yield the keys of a round's rules with their expressions. Rules for all benchmarks come first."""
     spec = find_spec("mlperf_logging")
     # The names become parts of a path.
     named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)
@@ -104,7 +103,7 @@ def _read_comparison(key: str, part: ast.expr, logged: Mapping[str, str]) -> dic
 
 
 def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tree, str]:
-    """Return one side of a comparison, and its text with the names used in the log."""
+    """Return one side of a comparison, and its text with the log's names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value), f"{node.value:g}" if isinstance(node.value, float) else str(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -121,7 +120,7 @@ def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tr
 
 
 def _line_of(key: str, node: ast.expr) -> str:
-    """Return the key of the log line whose value an expression names: the rule's own, or an earlier one's."""
+    """Return the key of the log line that an expression uses, which is the rule's own or an earlier one."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if node.value.id == "v" and index == "value":

@@ -1,12 +1,11 @@
-"""Read published results for comparison with one's own: of MLPerf Training, and of two scaling
-studies.
+"""Read published results of MLPerf Training, and of two scaling studies, to compare results with them.
 
-``published/results.csv`` has the closed division of rounds 4.1, 5.0 and 5.1 as published by
-MLCommons (``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not
-submitted (``unofficial``). ``published/mlperf-0.6.csv`` has throughput and minutes of round 0.6 as
-published by Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` have the rows of two studies,
-ResNet-50 and VGG16 on 1 to 16 P100 and LeNet and an MLP on K80 of five infrastructures; each row is
-one ``point``.
+``published/results.csv`` has the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
+(``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not submitted
+(``unofficial``). ``published/mlperf-0.6.csv`` has throughput and minutes of round 0.6 as published by
+Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` have the rows of two studies, which are
+ResNet-50 and VGG16 on 1 to 16 P100, and LeNet and an MLP on K80 in five infrastructures. Each row is one
+``point``.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ class PublishedResult(Record):
     """One published result.
 
     Attributes:
-        round: The round of MLPerf Training, for instance ``"5.1"``.
+        round: The round of MLPerf Training, for example ``"5.1"``.
         kind: Either ``official`` (reviewed by MLCommons) or ``unofficial``.
         nodes: The number of nodes.
         accelerators: The number of accelerators on all nodes together.
-        minutes: The score: olympic mean times RCP scaling, or None if only a throughput was published.
+        minutes: The score, which is the olympic mean times RCP scaling, or None if only a throughput was
+            published.
         throughput: The throughput in ``throughput_unit``, if known.
         note: The availability of an official system, the precision of an unofficial run, or other
             statements of a row.
-        configuration: For round 0.6, the config of the row, which must be used for a comparison.
-        study: The publication, if it is not a round of MLPerf; ``round`` is then empty.
-        point: The parameters for which a row of a study applies, as text.
-        efficiency: The scaling efficiency that the study states.
+        configuration: The config of a row of round 0.6, which must be used for a comparison.
+        study: The publication, if it is not a round of MLPerf. ``round`` is then empty.
+        point: The parameters of a study's row, as text.
+        efficiency: The scaling efficiency in the study.
         top_1, top_5, accuracy: Accuracies as fractions.
     """
 
@@ -91,9 +91,9 @@ class PublishedResult(Record):
 
         Args:
             metric: Either ``minutes`` (lower is better) or ``throughput`` (higher is better).
-            tolerance: The largest loss that passes, as a fraction; a larger one fails.
-            warn: The largest loss without a warning, as a fraction; a larger one is degraded.
-            ceiling: The largest gain, as a fraction; a larger one is too good to be true.
+            tolerance: The largest loss that passes, as a fraction. A larger loss fails.
+            warn: The largest loss without a warning, as a fraction. A larger loss is degraded.
+            ceiling: The largest gain, as a fraction. A larger gain is too good to be true.
 
         Raises:
             ValueError: The result has no published number for the metric.
@@ -128,9 +128,9 @@ def find_published(
     """Return the published results that match all given criteria, newest round and fastest first.
 
     Args:
-        benchmark: The exact name, for instance ``llama2_70b_lora``.
-        accelerator: The words that the accelerator's name must contain, in any case: ``gb300``
-            finds "NVIDIA Blackwell Ultra GPU (GB300)", ``b200`` does not find a GB200.
+        benchmark: The exact name, for example ``llama2_70b_lora``.
+        accelerator: The words that the accelerator's name must contain, in any case. ``gb300`` finds
+            "NVIDIA Blackwell Ultra GPU (GB300)", but ``b200`` does not find a GB200.
         accelerators: The total number of accelerators.
         nodes: The number of nodes.
         round: The name of the round, for instance ``5.1``.
@@ -158,7 +158,7 @@ def _has_values(result: PublishedResult, wanted: Mapping[str, Any]) -> bool:
 
 
 def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
-    # Compared as numbers: as text, round 10.0 would be older than 2.0.
+    # Compare rounds as numbers. As text, round 10.0 would be older than 2.0.
     return [-int(part) for part in result.round.split(".")], result.minutes or math.inf
 
 

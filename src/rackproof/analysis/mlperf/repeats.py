@@ -1,10 +1,10 @@
-"""Check that the runs of one result are distinct, plausible, and did not overlap. No I/O.
+"""Check that the runs of one result are distinct and plausible, and did not overlap. No I/O.
 
 Compliance is checked log by log, so ten copies of one run comply as well as ten runs. This module
-compares facts of each log's course that do not depend on when the log was made: seeds, measured
-values, intervals between events, samples per second, names of nodes. The bounds come from the
-published logs of rounds 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results): all except one copy in
-them are within.
+compares facts that do not depend on the time of the log, which are seeds, measured values, intervals
+between events, samples per second, and names of nodes. The bounds come from the published logs of rounds
+2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results). Except for one copy, all of these are within the
+bounds.
 """
 
 from __future__ import annotations
@@ -33,48 +33,49 @@ from rackproof.core.training_limits import (
 )
 
 SAME_TIMES = 0.8
-"""Share of equal event times from which two logs are one run; two runs share at most 0.62 (unet3d
-on a TPU; since round 2.1, 0.45)."""
+"""Share of equal event times from which two logs are one run. Two runs share at most 0.62 (unet3d on a
+TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Share of equal measured values from which two logs are one run; two runs share at most 0.31
-(unet3d, whose statistics have few digits)."""
+"""Share of equal measured values from which two logs are one run. Two runs share at most 0.31 (unet3d,
+whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
-"""Largest ratio of a run's samples per second to the median of all; in the published results at most 1.33."""
+"""Largest ratio of a run's samples per second to the median of all. In published results, it is at most
+1.33."""
 FASTER_THAN_ITSELF = 1.5
-"""Largest ratio of the pace of a whole run to the median pace between its evaluations; published at
-most 1.22."""
+"""Largest ratio of a whole run's pace to the median pace between its evaluations. Published results have
+at most 1.22."""
 FASTER_THAN_STATED = 1.2
-"""Largest ratio of the throughput of a whole run to the one that its log states; published at most 1.04."""
+"""Largest ratio of a whole run's throughput to the one in its log. Published results have at most 1.04."""
 FASTER_THAN_PUBLISHED = 3.0
 """Largest ratio of a result's speed to the fastest ever published for the benchmark, on any system."""
 SEEDS_SINCE = (4, 0)
-"""First round whose runs must all have seeds. All 532 published results of 4.1 to 5.1 have seeds;
-of 3.0 6 %, of 2.1 13 %, of 0.7 a third have none."""
+"""First round in which all runs must have seeds. All 532 published results of 4.1 to 5.1 have seeds. 6 %
+of 3.0, 13 % of 2.1, and a third of 0.7 have none."""
 OWN_SEEDS_SINCE = (1, 0)
-"""First round for which the package checker refuses a seed that two runs share; minigo 0.7 was
-published with seed 0."""
+"""First round in which the package checker refuses a seed that two runs share. minigo 0.7 was published
+with seed 0."""
 EARLY_S = 1.0
 """Largest difference between the clocks of ranks, in seconds."""
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers of digits from which equal numbers are not a coincidence: several numbers with the former,
-or one with the latter."""
+"""Numbers of digits from which equal numbers are not a coincidence. The first is for several numbers,
+the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _MOST_EPOCHS = 1000
-"""Largest number of epochs; larger values are samples, which bert, gpt3 and unet3d log in place of
+"""Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of
 epochs (rounds 4.0 to 5.0)."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
 _AMOUNTS = ("samples_count", "epoch_num", "step_num")
 _OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""Benchmarks whose evaluations come after the training or at uneven intervals, and therefore show no pace."""
+"""Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
 
 
 @dataclass(frozen=True)
 class DescribedSystem:
-    """The accelerators of a system by its description.
+    """Describe the accelerators of a system, from its description.
 
     Attributes:
         gpu: Their name.
@@ -89,29 +90,30 @@ class DescribedSystem:
 
 @dataclass
 class RunTrace:
-    """The course of a run according to its log. Times are in seconds since 1970.
+    """Describe the course of a run from its log.
+
+    Times are in seconds since 1970.
 
     Attributes:
         file: The name of the log.
-        benchmark: The benchmark as the log names it.
+        benchmark: The benchmark's name in the log.
         start: The time of the first run_start.
         stop: The time of the first run_stop.
         seeds: All seeds, as text.
         times: The distinct times of the events from start to stop.
-        values: The values measured during the run with enough digits to identify it: ``(key, name,
-            value)``.
+        values: The values ``(key, name, value)`` measured during the run that have enough digits to
+            identify it.
         course: The digest of every event from start to stop, without times and seeds.
         amounts: The pairs ``(time, samples or epochs)`` of the evaluations.
         amount_kind: The unit of the amount: samples or epochs.
-        early: The key and seconds of the training event that is furthest before the start.
+        early: The key and the seconds of the training event that is furthest before the start.
         train_samples: The number of samples per epoch.
-        throughput: The samples per second that the log states.
+        throughput: The samples per second in the log.
         nodes: The names of nodes in the launcher's lines.
-        node_count: The number of the job's nodes that the run script states, or else of listed
-            nodes.
-        stated_nodes: Nodes of the job as the run script states them.
-        system: The submitter, system and division, as far as the log states them.
-        scores: Whether the run counts as measured; a failed one counts as the slowest.
+        node_count: The job's number of nodes from the run script, or else the number of listed nodes.
+        stated_nodes: The job's number of nodes from the run script.
+        system: The submitter, system and division in the log.
+        scores: Whether the run counts as measured. A failed run counts as the slowest.
     """
 
     file: str
@@ -152,11 +154,11 @@ def trace_of_events(
     Args:
         file: The name of the log.
         events: The tuples ``(seconds since 1970, key, value, metadata)`` in the log's order.
-        benchmark: The benchmark as the log names it.
+        benchmark: The benchmark's name in the log.
     """
     kept = list(events)
     trace = RunTrace(file, benchmark)
-    # Use the first of each: the parser reports a second start or stop, not this comparison.
+    # Use the first start and stop. The parser reports a second one.
     trace.start = next((time for time, key, _, _ in kept if key == "run_start"), None)
     trace.stop = next((time for time, key, _, _ in kept if key == "run_stop"), None)
     _take_statements(trace, kept)
@@ -177,10 +179,10 @@ def trace_of_events(
 
 
 def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Record a log's statements about its run before the start: seeds, samples, and the submitter."""
+    """Record what a log states about its run before the start, such as seeds, samples and submitter."""
     trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
     trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
-    # In reverse order, so that the first statement remains: ranks only repeat it.
+    # Reverse the order, so that the first statement remains. Ranks only repeat it.
     stated = {key: str(value) for _, key, value, _ in reversed(events) if key in _SYSTEM}
     trace.system = tuple(stated.get(key, "") for key in _SYSTEM)
 
@@ -260,15 +262,14 @@ def _seed_text(value: Any) -> str:
 def compare_runs(
     traces: Sequence[RunTrace], *, ruleset: str, usage: str, described: DescribedSystem | None = None
 ) -> list[Finding]:
-    """Return evidence that there were fewer runs than claimed, or that they could not have been so
-    fast.
+    """Return evidence that there were fewer runs than claimed, or that they could not be so fast.
 
     Args:
         traces: The traces of all runs that the logs show, including failed runs.
         ruleset: The rules of the round.
         usage: Either ``training`` or ``hpc``.
-        described: The system, where its description is at hand; without it the GPUs count that the logs'
-            ``submission_platform`` names.
+        described: The system's description, if there is one. Without it, the GPUs in
+            ``submission_platform`` of the logs count.
     """
     gpus = (described.gpu, described.gpus) if described is not None else None
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
@@ -305,11 +306,11 @@ def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 def date_findings(
     traces: Iterable[RunTrace], period: tuple[datetime, datetime] | None, now: datetime
 ) -> Iterator[Finding]:
-    """Yield the runs that were made neither within a year of now nor in the period of their round.
+    """Yield a finding for each run that is neither within a year of now nor in its round's period.
 
     Args:
         traces: The runs.
-        period: The period of the round's runs, or None if it is not over or unknown.
+        period: The period of the round's runs, or None if it is unknown or not over.
         now: The current time.
     """
     spans = [(now - _YEAR, now + _CLOCKS), *([period] if period is not None else [])]
@@ -338,7 +339,7 @@ def _unproven(code: str, message: str, file: str) -> Finding:
 
 
 def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs made on another system than most: none of 1,133 published results mixes two."""
+    """Yield the runs on another system than most. None of 1,133 published results mixes two systems."""
     usual = Counter(trace.system for trace in traces).most_common(1)
     for trace in traces:
         if trace.system != usual[0][0]:
@@ -349,13 +350,14 @@ def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     """Yield the runs whose number of nodes differs from most.
 
-    None of 408 published results that state the number, and of 237 that name their nodes, mixes two
+    Of the published results, 408 state the number and 237 list the nodes. None of them mixes two
     numbers.
     """
     usual = next(
         iter(Counter(trace.node_count for trace in traces if trace.node_count).most_common(1)), (None,)
     )[0]
-    # A run without a number may be the one that differs; in one published result half of the runs state none.
+    # A run without a number may be the one that differs. In one published result, half of the runs have
+    # none.
     stated = sum(trace.node_count is not None for trace in traces)
     for trace in traces:
         if trace.node_count is None and 2 * stated <= len(traces):
@@ -366,12 +368,11 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
 
 
 _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluation is into the training"}
-"""Values that either all runs of a result state or none: none of 659 results of rounds 3.1 to 5.1
-mixes them."""
+"""Values that all runs of a result state, or none. None of 659 results of rounds 3.1 to 5.1 mixes these."""
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose logs lack a statement that the other logs have, with its purpose."""
+    """Yield the runs whose logs lack a statement that the other logs have."""
     for name, words in _STATED.items():
         silent = [trace for trace in traces if not getattr(trace, name)]
         if 2 * len(silent) < len(traces):
@@ -385,10 +386,11 @@ def _platform(trace: RunTrace) -> str:
 
 
 def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem) -> Iterator[Finding]:
-    """Yield contradictions between the logs and the description, by which speeds and scaling are judged.
+    """Yield contradictions between the logs and the description, which decides on speeds and scaling.
 
-    Of 697 published results of rounds 4.0 to 5.1 none contradicts its description in these numbers: 256
-    state their nodes, 318 platforms name a known GPU. Eleven of these name another one: an older script's.
+    Of 697 published results of rounds 4.0 to 5.1, none contradicts its description in these numbers. 256
+    of them state their nodes, and 318 have a known GPU in their platform. Eleven of these have another
+    GPU there, from an older script.
     """
     for trace in traces:
         named = gpus_of_platform(_platform(trace))
@@ -408,7 +410,7 @@ def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem
 def _described_numbers(
     trace: RunTrace, described: DescribedSystem, named: tuple[str, int] | None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield each difference: its name, the log's value, the description's value."""
+    """Yield each difference as its name, the log's value, and the description's value."""
     if trace.stated_nodes is not None and trace.stated_nodes != described.nodes:
         yield "nodes (:::DLPAL)", trace.stated_nodes, described.nodes
     if named is None:
@@ -425,7 +427,10 @@ def _described_numbers(
 
 
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
-    """Return the runs without a seed or with another run's; the severity depends on the round."""
+    """Return findings on runs without a seed or with another run's seed.
+
+    The severity depends on the round.
+    """
     findings = []
     without = [trace.file for trace in traces if not trace.seeds]
     asked_for = usage == "training" and version >= SEEDS_SINCE
@@ -438,7 +443,7 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, second in combinations(traces, 2):
         shared = first.seeds & second.seeds
-        # Runs may log a seed for each of a thousand ranks; two of these may be equal by chance.
+        # Runs may log a seed for each of a thousand ranks. Two of these may be equal by chance.
         if shared and 2 * len(shared) >= min(len(first.seeds), len(second.seeds)):
             message = f"{second.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
             source = Source(file=second.file)
@@ -460,15 +465,16 @@ def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Ite
 
 
 def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Yield speeds, measured or stated in the log, that are impossible for its GPUs."""
+    """Yield measured and stated speeds that the run's GPUs cannot reach."""
     speeds = (("trained", _samples_per_second(trace)), ("states", trace.throughput))
     for message in impossible_speeds(trace.benchmark, gpus, speeds):
         yield _unproven("implausible_speed", message, trace.file)
 
 
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Yield one remark that the speeds are compared with no peak and no published result: none is known of
-    the described accelerator.
+    """Yield a remark if neither a peak nor a published result of the accelerator is known.
+
+    The speeds are then compared with nothing.
     """
     for trace in traces:
         if gpus is None or fastest_published(trace.benchmark, *gpus) is not None:
@@ -486,7 +492,7 @@ def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | No
 
 
 def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:
-    """Yield, for each limit of a run's speed, whether it is exceeded, and a description."""
+    """Yield whether each limit of a run's speed is exceeded, and a description."""
     stated = _samples_per_second(trace)
     if stated is not None and trace.throughput:
         bound = FASTER_THAN_STATED * (

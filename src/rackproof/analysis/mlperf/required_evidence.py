@@ -1,4 +1,7 @@
-"""List the evidence of a folder's score, run by run: a row for each field of a run's course. No I/O."""
+"""List the evidence that the score of a folder needs. No I/O.
+
+There is a row for each field of a run's course.
+"""
 
 from __future__ import annotations
 

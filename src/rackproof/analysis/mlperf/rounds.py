@@ -1,9 +1,9 @@
-"""Find the round whose rules apply to a folder of MLPerf logs, as far as the logs show it.
+"""Find the round whose rules apply to a folder of MLPerf logs.
 
-A log does not name its round. However, the folder may be below one that does
-(``training_results_v5.1``), the benchmark may exist in only one round, and a run took place before
-one round's deadline and after another's. If more than one round remains, the operator must choose:
-a score by another round's rules is meaningless.
+A log does not contain its round. But the folder may be below one with the round's name
+(``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of
+one round and after the end of another. If more than one round is possible, the operator must choose,
+because a score by another round's rules has no meaning.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
 class RoundEvidence(NamedTuple):
-    """The facts in a folder's logs that indicate their round.
+    """Hold the facts in a folder's logs that indicate their round.
 
     Attributes:
         benchmarks: The names of the benchmarks in the logs.
         first: The start of the first run, in seconds since 1970, or None if unknown.
-        stated: The rulesets that the launcher's lines state.
+        stated: The rulesets in the launcher's lines.
         folder: The ruleset in the folder's path, or "".
         old_notation: Whether the logs use ``:::MLL``, which only round 0.6 has.
         inference: The name of a file that LoadGen wrote, or "".
@@ -65,7 +65,7 @@ class RoundEvidence(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The rules to score by and the evidence for them; without rules, the remedy."""
+    """Describe the rules to score by and the evidence for them. If there are no rules, it has the remedy."""
 
     ruleset: str
     origin: str = ""
@@ -73,16 +73,14 @@ class Round(NamedTuple):
 
 
 _BEFORE_END = timedelta(days=560)
-"""Time before a round's end in which its runs may be made, as older runs are submitted again: of
-337 results of 4.1 and 5.1, one is 552 days older."""
+"""Longest time between a run and the end of its round. Older runs are submitted again; one of 337
+results of 4.1 and 5.1 is 552 days older."""
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
-"""Start of the runs of rounds 0.5 and 0.6; the last run of 0.6 is only known to be before the end of 0.7."""
+"""Start of the runs of rounds 0.5 and 0.6. The last run of 0.6 is only known to be before the end of 0.7."""
 
 
 def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
-    """Return the period in which the runs of a past round were made (the months before its end), or
-    None for the newest.
-    """
+    """Return the period in which the runs of a past round were made, or None for the newest round."""
     if ruleset not in _ENDS and ruleset != "0.6.0":
         return None
     end = datetime.fromisoformat(f"{_ENDS.get(ruleset, _ENDS['0.7.0'])}T23:59:59+00:00")
@@ -91,7 +89,7 @@ def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
 
 def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
     """Return the benchmarks of a round, or none if mlperf-logging does not list them."""
-    # Imported here: a command that does not score does not need it.
+    # Only commands that score need this import.
     from mlperf_logging import benchmark_meta
 
     try:
@@ -102,7 +100,7 @@ def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
 
 def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
     """Return the mean samples to converge by batch size, from MLCommons' package."""
-    # Located without importing it: only the package's data is needed.
+    # Find the package without importing it, because only its data is needed.
     spec = find_spec("mlperf_logging")
     # The name becomes part of a path.
     if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
@@ -111,7 +109,7 @@ def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
     points: dict[float, float] = {}
     try:
         for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
-            # The benchmark decides which of the two names a file uses.
+            # The name in the file depends on the benchmark.
             needed = point.get("samples to converge") or point.get("Epochs to converge")
             points[float(point["BS"])] = sum(needed) / len(needed)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
@@ -148,7 +146,7 @@ def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
 
 
 def _read_events(head: bytes) -> tuple[set[str], float | None]:
-    """Return the benchmarks that a log names, and the start of its run."""
+    """Return the benchmarks in a log, and the start of its run."""
     named: set[str] = set()
     began: float | None = None
     for match in re.finditer(rb":::MLLOG (\{[^\n]{0,2000}\})", head):
@@ -182,9 +180,7 @@ def _inference_file(folder: Path, files: Iterable[Path]) -> str:
 
 
 def refusal(evidence: RoundEvidence, usage: str) -> str:
-    """Return the reason why the logs are not of this kind of MLPerf, with the remedy, or "" if they
-    may be.
-    """
+    """Return why the logs are not of this kind of MLPerf, with the remedy, or ""."""
     if evidence.inference:
         return (
             f"{sanitize(evidence.inference, 100)} is a log of MLPerf Inference (LoadGen): only Training and "
@@ -237,22 +233,18 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     if dated in possible:
         return Round(dated, "the benchmark and the date of the runs")
     which = ", ".join(possible or known)
-    return Round(
-        "", "", f"the logs do not show of which round they are: name its rules with --ruleset ({which})"
-    )
+    return Round("", "", f"the logs do not show their round: name its rules with --ruleset ({which})")
 
 
 def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:
-    """Return the rounds that have all of the benchmarks; names that no round has exclude none."""
+    """Return the rounds that have all of the benchmarks. A name that is in no round excludes none."""
     rounds = {ruleset: allowed_benchmarks(ruleset) for ruleset in known}
     named = {name for name in evidence.benchmarks if any(name in allowed for allowed in rounds.values())}
     return [ruleset for ruleset, allowed in rounds.items() if named <= allowed]
 
 
 def _round_at(first: float | None) -> str:
-    """Return the round whose results were made at a time; "" before the first and after the last
-    known one.
-    """
+    """Return the round of a result's time, or "" if it is before the first or after the last known one."""
     if first is None:
         return ""
     try:

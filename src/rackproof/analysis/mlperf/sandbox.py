@@ -1,7 +1,7 @@
-"""Run MLPerf's tools in a sandbox: a separate process with limits on time, memory and files.
+"""Run MLPerf's tools in a separate process with limits on time, memory and files.
 
-The tools have global state, print, may crash, and may take very long on hostile logs. The caller
-uses :func:`run_in_sandbox`; the module that it starts calls :func:`serve_job`.
+The tools have global state, print, may crash, and may take very long on hostile logs. The caller uses
+:func:`run_in_sandbox`, and the module that this starts calls :func:`serve_job`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import IO, Any, NamedTuple
 import rackproof
 from rackproof.core.text import sanitize
 
-# Limits against logs made to exhaust the machine; the largest folder of a full round needs a tenth.
+# Limits against logs that would exhaust the machine. The largest folder of a full round needs a tenth of
+# them.
 _MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 2 << 30
 _GRACE_S = 5
@@ -31,8 +32,9 @@ _TAIL_BYTES = 2000
 
 
 class SandboxExit(NamedTuple):
-    """The end of a sandbox: whether the time limit stopped it, its exit status, the last line of
-    its errors.
+    """Describe the end of a sandbox.
+
+    It has whether the time limit stopped it, its exit status, and the last line of its errors.
     """
 
     timed_out: bool
@@ -51,12 +53,12 @@ def run_in_sandbox(
     """Run a job of a module in a separate process, which never outlives the call.
 
     Args:
-        module: The module to start; it calls :func:`serve_job`.
+        module: The module to start. It calls :func:`serve_job`.
         job: The job, as JSON values.
         work: The working folder of the process.
         timeout_s: The number of seconds after which the process is stopped.
-        on_answer: A function that is called with each line of the job's answer; a line cut by the
-            time limit may be incomplete.
+        on_answer: A function that is called with each line of the job's answer. The time limit may cut
+            the last line off.
     """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(  # noqa: S603  (callers name modules of this package)
@@ -87,7 +89,7 @@ def run_in_sandbox(
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of the process: no secrets, one thread, and this package."""
+    """Return the environment of the process. It has no secrets, one thread, and this package."""
     kept = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
     }
@@ -107,7 +109,7 @@ def _exchange(
     """Pass the job to the process, and its answers to the caller, until the process closes its output."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the worker was started without pipes")
-    # A process that ended at once has no standard input; its exit status explains why.
+    # A process that ended at once has no standard input. Its exit status explains why.
     with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
         stdin.write(json.dumps(job).encode())
         stdin.close()
@@ -135,7 +137,7 @@ def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) 
         work: A function that is called with the job and a function that answers one line to the
             caller.
     """
-    # The tools print; only answers may reach the caller.
+    # The tools print. Only answers may reach the caller.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -145,7 +147,7 @@ def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) 
         answers.flush()
 
     job = json.loads(sys.stdin.buffer.read())
-    # If the caller dies, nothing else would stop this process.
+    # If the caller ends, only this alarm stops this process.
     signal.alarm(int(job["alarm_s"]))
     for kind, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         hard = resource.getrlimit(kind)[1]

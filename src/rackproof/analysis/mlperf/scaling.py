@@ -1,4 +1,4 @@
-"""Compute scaling efficiency: the share of the ideal throughput that is reached on more devices."""
+"""Compute scaling efficiency, which is the share of the ideal throughput on more devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rackproof.core.records import Record
 
 
 class ScalingPoint(Record):
-    """The throughput at one size, compared with the base.
+    """Describe the throughput at one size, compared with the base.
 
-    ``efficiency`` is ``rate / (devices / base * rate at base)``: 1.0 is ideal. ``low`` and ``high``
-    are its interval with the stated ``confidence``; they are ``None`` for the base itself (its
-    efficiency is 1 by definition) and if a size was not measured at least twice.
+    ``efficiency`` is ``rate / (devices / base * rate at base)``, and 1.0 is ideal. ``low`` and ``high``
+    are its interval with the stated ``confidence``. They are ``None`` for the base, and if a size was
+    not measured at least twice.
     """
 
     devices: int
@@ -36,14 +36,14 @@ def scaling_efficiency(
     The interval is that of :func:`rackproof.analysis.intervals.ratio_half_width`.
 
     Args:
-        rates: The throughput for each number of devices (or nodes), in any one unit; a sequence has
+        rates: The throughput for each number of devices (or nodes), all in the same unit. A sequence has
             repeats.
-        base: The size for comparison; by default the smallest.
+        base: The size to compare with. The default is the smallest.
         confidence: The confidence level of the interval, between 0 and 1.
 
     Raises:
-        ValueError: There are no rates, a rate is not a positive finite number, a size is below 1,
-            the base was not measured, or the confidence is outside (0, 1).
+        ValueError: There are no rates, a rate is not a positive finite number, a size is below 1, the
+            base was not measured, or the confidence is outside (0, 1).
     """
     if not rates:
         raise ValueError("no rates to compute a scaling efficiency from")
@@ -61,7 +61,7 @@ def _point(
     devices: int, values: Sequence[float], base: int, reference: Sequence[float], confidence: float
 ) -> ScalingPoint:
     efficiency = fmean(values) * base / (devices * fmean(reference))
-    # The base compared with itself is 1 by definition, whatever the spread of its repeats.
+    # The base compared with itself is 1 by definition, whatever the spread of its repeats is.
     half = None if devices == base else ratio_half_width(values, reference, confidence)
     return ScalingPoint(
         devices=devices,

@@ -1,8 +1,8 @@
-"""Score a folder of MLPerf results: compliance, convergence and the score in minutes.
+"""Score a folder of MLPerf results for compliance, convergence and minutes.
 
-``mlperf-logging`` checks compliance and compares with reference convergence points (RCP); it runs
-in its own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This
-module computes the score and the verdict.
+``mlperf-logging`` checks compliance and compares with reference convergence points (RCP). It runs in its
+own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This module
+computes the score and the verdict.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ Progress = Callable[[int, int, str], None]
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
 """The role of a run in the score; ``not_scored`` if there is no score."""
 
-# The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, as
-# the run script leaves them, <stamp>_1.log. Any name with a log's suffix is accepted: a result
-# hidden by an unusual name would make the others look better.
+# The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, in the
+# run script's folder, <stamp>_1.log. Any name with a log's suffix is accepted, because a result with an
+# unusual name would otherwise be hidden and make the others look better.
 _RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*", re.DOTALL)
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".tar", ".tgz")
-# All remarks are stored as findings; the reasons are for readers.
+# Findings contain all remarks. The reasons are for readers, so they have only a few.
 _MAX_REMARKS = 5
 
 
 class RunScore(Record):
-    """One result log. ``minutes`` is the time from the first run_start to the first run_stop.
+    """Describe one result log.
+
+    ``minutes`` is the time from the first run_start to the first run_stop.
 
     Attributes:
         status: The status of run_stop ("" without one).
-        compliant: Whether the checker accepts the log, or ``None`` if the checker itself failed.
+        compliant: Whether the checker accepts the log, or ``None`` if the checker failed.
         convergence: Samples or epochs (see ``RcpResult.unit``) until the target.
     """
 
@@ -82,16 +84,16 @@ class RunScore(Record):
 
     @property
     def scores(self) -> bool:
-        """Return whether the run counts as measured; otherwise it is a failed run."""
+        """Return whether the run counts as measured. Otherwise, it is a failed run."""
         return self.success and self.compliant is True
 
 
 class RcpResult(Record):
-    """The convergence compared with the reference convergence points.
+    """Compare the convergence with the reference convergence points.
 
-    ``passed`` is ``None`` if the comparison was not made (``applies`` false: the rules do not
-    require it) or was impossible. Means and ``smallest_allowed`` are in ``unit``.
-    ``scaling_factor`` is at least 1.
+    ``passed`` is ``None`` if the comparison was impossible, or was not made because the rules do not
+    require it (``applies`` is false). Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor``
+    is at least 1.
     """
 
     applies: bool
@@ -116,14 +118,14 @@ class WorkerReport(Record):
 
 
 class FolderScore(Record):
-    """The score of one folder: one benchmark on one system.
+    """Describe the score of one folder, which has one benchmark on one system.
 
     Attributes:
         olympic_mean_minutes: The mean without the fastest and the slowest run.
-        minutes: That mean times ``scaling_factor``, or ``None`` if the rules allow no score. A
-            score with any verdict except ``pass`` is not a result.
+        minutes: That mean times ``scaling_factor``, or ``None`` if the rules allow no score. A score is
+            a result only if its verdict is ``pass``.
         ruleset_origin: The evidence for the round if none was given.
-        ruleset: The ruleset; empty without evidence.
+        ruleset: The ruleset, or "" without evidence for one.
     """
 
     folder: str
@@ -147,14 +149,14 @@ class FolderScore(Record):
 
     @property
     def compliant(self) -> bool | None:
-        """Return whether no more runs are non-compliant than the rules allow; None if that is not known."""
+        """Return whether the number of non-compliant runs is allowed by the rules, or None if unknown."""
         if not self.runs or any(run.compliant is None for run in self.runs):
             return None
         failed = sum(run.compliant is False for run in self.runs)
         return failed <= allowed_failures(self.benchmark)
 
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Return a table as text: a header, then one row per run in the order of the files."""
+        """Return a table as text, with a header and one row per run in the order of the files."""
         amount = self.rcp.unit if self.rcp is not None and self.rcp.unit else "amount"
         head = ("file", "minutes", "status", "compliant", f"{amount} to converge", "in the score")
         words = {True: "yes", False: "no", None: "unknown"}
@@ -178,7 +180,7 @@ def known_rulesets(usage: str = "training") -> tuple[str, ...]:
     """Return the rulesets of the installed ``mlperf-logging`` for a usage, oldest first.
 
     Raises:
-        ValueError: The usage is unknown; the message names the known ones.
+        ValueError: The usage is unknown. The message has the known ones.
     """
     spec = find_spec("mlperf_logging")
     if spec is None or not spec.submodule_search_locations:
@@ -204,7 +206,7 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 
     Args:
         minutes: The minutes of the runs that ended well.
-        failed: The number of runs that did not; each takes the place of one of the slowest.
+        failed: The number of runs that did not end well. Each takes the place of one of the slowest.
         drop: The number of runs dropped at each end.
 
     Returns:
@@ -219,10 +221,9 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 def result_files(folder: Path) -> tuple[Path, ...]:
     """Return the result logs in a folder, in natural order.
 
-    The choice is ``result_*.txt`` if there are any (the official name); else ``result_*`` with any
-    suffix of a log or none; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log``
-    and ``*.txt`` with MLPerf events that is not the output of a checker. Each file may be
-    compressed.
+    The first of these that exist is used: ``result_*.txt`` (the official name); ``result_*`` with any
+    suffix of a log or none; logs of the run script (``<stamp>_<trial>.log``); and every ``*.log`` and
+    ``*.txt`` with MLPerf events that is not the output of a checker. Each file may be compressed.
 
     Raises:
         NotADirectoryError: The folder does not exist.
@@ -230,7 +231,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
-    # The last choice is used only if no name fits: it reads every file.
+    # The last choice reads every file, so it is used only if no name fits.
     chosen = _named_results(files) or _trial_logs(files) or _logs_with_events(files)
     return tuple(sorted(chosen, key=_natural))
 
@@ -244,7 +245,7 @@ def _logs_with_events(files: Sequence[Path]) -> list[Path]:
 
 
 def _named_results(files: Sequence[Path]) -> list[Path]:
-    """Return the files named ``result_*``: only those with the official suffix, if there are any."""
+    """Return the files named ``result_*``. If some have the official suffix, return only those."""
     named = [path for path in files if _is_named_result(path)]
     return [path for path in named if _suffix(path) == ".txt"] or named
 
@@ -264,9 +265,7 @@ def _may_be_log(path: Path) -> bool:
 
 
 def _encoded_logs(folder: Path) -> str:
-    """Return a message about the first log that is not plain text, with the remedy, or "" if there
-    is none.
-    """
+    """Return a message about the first log that is not plain text, with the remedy, or ""."""
     for path in sorted(folder.iterdir(), key=_natural):
         looks_like_log = _RESULT_NAME.fullmatch(name_unpacked(path.name)) or _may_be_log(path)
         if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
@@ -275,14 +274,15 @@ def _encoded_logs(folder: Path) -> str:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # result_10 comes after result_2. Digits other than ASCII are text: int() refuses some of them.
+    # result_10 comes after result_2. Digits that are not ASCII are text, because int() refuses some of
+    # them.
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]
 
 
 def _has_events(path: Path) -> bool:
     with open_log(path) as stream:
-        # Keep the end of the previous chunk: the mark may span two chunks.
+        # Keep the end of the previous chunk, because the mark may span two chunks.
         kept = b""
         while chunk := stream.read(1 << 20):
             if b":::MLL" in kept + chunk:
@@ -303,22 +303,22 @@ def score_folder(
     timeout_s: float = 300,
     progress: Progress | None = None,
 ) -> FolderScore:
-    """Score the results in one folder (one benchmark on one system) according to the MLPerf rules.
+    """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
 
-    The folder is not changed. The checks run in a separate process on a copy; a score is always
-    returned, if necessary ``unproven`` with the reason.
+    The folder is not changed. The checks run in a separate process on a copy. A score is always
+    returned, if necessary as ``unproven`` with the reason.
 
     Args:
         folder: The folder with the result logs (see :func:`result_files`).
-        ruleset: One of :func:`known_rulesets`. Without it, the logs must show their round; if they
-            do not, the score is ``unproven`` and requests it.
+        ruleset: One of :func:`known_rulesets`. Without it, the logs must show their round. If they do
+            not, the score is ``unproven`` and requests it.
         usage: Either ``training`` or ``hpc`` (strong scaling).
         timeout_s: The number of seconds after which the checks are stopped.
         progress: A function that is called after each file.
 
     Raises:
-        ValueError: The usage or ruleset is unknown, or hpc has no ruleset (the message names the
-            known ones), or the time limit is not positive.
+        ValueError: The usage or ruleset is unknown, hpc has no ruleset (the message has the known ones),
+            or the time limit is not positive.
         NotADirectoryError: The folder does not exist.
     """
     folder = Path(folder)
@@ -331,7 +331,7 @@ def score_folder(
     evidence = read_evidence(folder, files)
     chosen = Round(ruleset) if ruleset is not None else round_of(evidence, known, usage)
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
-        # All rounds of HPC have the same benchmarks: only the path can reveal the round.
+        # All rounds of HPC have the same benchmarks, so only the path can show the round.
         raise ValueError(f"name the round's rules; known for hpc: {', '.join(known)}")
     encoded = _encoded_logs(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
@@ -354,7 +354,7 @@ def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str,
 
 
 def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
-    """Return a score as unproven: the rules of another round do not prove a fault."""
+    """Return a score as unproven, because the rules of another round prove no fault."""
     if not strange:
         return score
     reasons = (strange, *(reason for reason in score.reasons if reason != strange))
@@ -369,11 +369,11 @@ def _run_worker(
     timeout_s: float,
     progress: Progress | None,
 ) -> WorkerReport:
-    """Run the checks in a separate process; return their result, or the reason why there is none."""
+    """Run the checks in a separate process. Return their result, or the reason why there is none."""
     reports: list[WorkerReport] = []
 
     def on_answer(line: bytes) -> None:
-        # A line truncated by the time limit is not JSON; without a report, the exit status is reported.
+        # A line that the time limit cut off is not JSON. Without a report, the exit status is reported.
         with contextlib.suppress(ValueError):
             message = json.loads(line)
             if "report" in message:
@@ -415,7 +415,7 @@ def score_of_report(
     benchmark = _first(run.benchmark for run in runs)
     drop = allowed_failures(benchmark)
     failed = [run for run in runs if not run.scores]
-    # A file without any event shows no run: the run is missing, not failed.
+    # A file without any event shows no run. The run is missing, not failed.
     shown = [run for run in runs if run.events]
     problems = list(_problems(report, benchmark, shown, failed, drop))
     scorable = _is_scorable(report, shown)
@@ -451,7 +451,7 @@ def score_of_report(
 
 
 def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
-    """Return whether the logs are one complete, checked result; some runs may still have failed."""
+    """Return whether the logs are one complete result that was checked. Some runs may have failed."""
     runs = report.runs
     if not runs or not report.runs_needed == len(shown) == len(runs):
         return False
@@ -466,7 +466,7 @@ def _mean_minutes(runs: Sequence[RunScore], failed: Sequence[RunScore], drop: in
 
 
 def _factor(report: WorkerReport) -> float:
-    """Return the factor for the mean: a convergence that was too fast makes the score slower."""
+    """Return the factor for the mean. If the convergence was too fast, the factor makes the score slower."""
     rcp = report.rcp
     factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
     if report.folder_scaling_factor is not None:
@@ -493,7 +493,7 @@ def _with_source(finding: Finding) -> str:
 
 
 def _first(values: Iterator[str]) -> str:
-    """Return the first non-empty value, or "" if there is none."""
+    """Return the first non-empty value, or ""."""
     return next(filter(None, values), "")
 
 
@@ -511,7 +511,7 @@ def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
 
 
 def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
-    """Return the reasons, starting with those of the worst verdict."""
+    """Return the reasons for the worst verdict first."""
     return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
 
 
@@ -524,7 +524,7 @@ def _problems(
         return
     yield from _log_problems(report.runs, shown)
     yield from _count_problems(benchmark, len(shown), report.runs_needed)
-    # A log that is empty or could not be checked proves no failure; its own reason is above.
+    # An empty log, or one that could not be checked, proves no failure. Its reason is above.
     really_failed = [run for run in failed if run in shown and run.compliant is not None]
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
@@ -544,8 +544,9 @@ def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[
 
 
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
-    """Yield the reasons why the logs are not one result: unchecked, empty, of different kinds, or
-    duplicated.
+    """Yield the reasons why the logs are not one result.
+
+    They may be unchecked, empty, of different kinds, or copies.
     """
     for run in runs:
         if run.compliant is None:
@@ -605,7 +606,10 @@ def _mixtures(runs: Sequence[RunScore]) -> list[str]:
 
 
 def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
-    """Return pairs of files with the same events; if all times agree to the millisecond, it is one run."""
+    """Return pairs of files with the same events.
+
+    If all times are equal to the millisecond, it is one run.
+    """
     seen: dict[str, str] = {}
     pairs = []
     for run in runs:
@@ -634,5 +638,5 @@ def _parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
 
 
 def at_file(finding: Finding, file: str) -> Finding:
-    """Return the finding with the file in which it was made."""
+    """Return the finding with its file."""
     return finding.model_copy(update={"source": Source(file=file, line=finding.source.line)})

@@ -1,9 +1,9 @@
-"""Run ``mlperf-logging`` in a separate process: ``python -m rackproof.analysis.mlperf.worker``.
+"""Run ``mlperf-logging`` in a separate process, ``python -m rackproof.analysis.mlperf.worker``.
 
-The process reads a job (JSON) from standard input and answers with JSON lines on standard output:
-progress, then one report. It is separate because the tool has global state, may crash or take very
-long on hostile logs, and prints; it works on a copy because the tool writes into the folder that it
-reads. It is never started on original logs instead of a copy.
+The process reads a job (JSON) from standard input, and writes JSON lines to standard output, which are
+progress and then one report. It is separate because the tool has global state, prints, may crash, and
+may take very long on hostile logs. It works on a copy, never on the original logs, because the tool
+writes into the folder that it reads.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ _NODE = re.compile(
 )
 _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
-"""Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of
-1.0 to 2.0, one has such a file; of 63 results of 3.0 whose runs converged faster than the
-reference, 20 have none.
-"""
+"""Rounds in which only scaling.json in a folder scaled the score. Of 591 published results of 1.0 to
+2.0, one has such a file. Of 63 results of 3.0 whose runs converged faster than the reference, 20 have
+none."""
 _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
     {
         "cache_clear_failed",
@@ -71,12 +70,12 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
 )
 """Failures that also cast doubt on the system of the other runs."""
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
-"""Failures for which the rules count a run as the slowest."""
+"""Failures for which a run counts as the slowest under the rules."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
-"""Findings that are consequences of a proven failure; in any other log they show that a part is missing."""
+"""Findings that follow from a proven failure. In any other log, they show that a part is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
-"""Words that are not node names: the first appears if the messages of several nodes share a line
-(`echo -n`), and the second is the name of any node."""
+"""Words that are not names of nodes. The first appears if several nodes write to one line (`echo -n`).
+The second is a name of every node."""
 
 
 class _RecordKeeper(logging.Handler):
@@ -118,8 +117,8 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
     """Clean, check and compare the logs of a job.
 
     Args:
-        job: A mapping with ``folder``, ``files`` (names in it), ``work`` (an empty folder),
-            ``ruleset``, ``usage``.
+        job: A mapping with ``folder``, ``files`` (names in it), ``work`` (an empty folder), ``ruleset``
+            and ``usage``.
         progress: A function that is called after each file with ``(done, number of files, name)``.
     """
     folder = Path(job["folder"])
@@ -162,8 +161,9 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
 def _check_runs(
     task: _Task, folder: Path, progress: Callable[[int, int, str], None]
 ) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
-    """Clean and check every log; a log that cannot be copied has no digest, and its error is the
-    message.
+    """Clean and check every log.
+
+    A log that cannot be copied has no digest, and its error is the message.
 
     Returns:
         All runs, the traces of the runs that have events, and the findings.
@@ -190,7 +190,7 @@ def _check_runs(
 
 
 def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
-    """Check one log: compliance by the tool, and facts from the events that its parser reads."""
+    """Check one log, for compliance with the tool, and for facts in the events that its parser reads."""
     compliant, messages = _comply(task, task.copy(index), cleaned)
     events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
     values: dict[str, Any] = {}
@@ -245,8 +245,8 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
     """Return the course of a run, and the findings of `rackproof parse` against its log.
 
-    The checker tests whether the events that the rules require are present; the parser tests
-    whether the log proves the number read from it, and both contribute to one answer.
+    The checker tests whether the required events are present. The parser tests whether the log proves
+    the number. Both contribute to one answer.
     """
     try:
         with open_log(log) as stream:
@@ -282,11 +282,11 @@ def findings_of_log(
     """Return the findings against a run from its log, and the remarks.
 
     Args:
-        parsed: The log, as read and judged by `rackproof parse`.
-        scores: Whether the run counts as measured; otherwise it counts as the slowest.
-        stopped: Whether its log reports success. Such a run did not fail, whatever else its log
+        parsed: The log, as `rackproof parse` reads and judges it.
+        scores: Whether the run counts as measured. Otherwise, it counts as the slowest.
+        stopped: Whether its log reports success. Such a run did not fail, whatever else the log
             contains.
-        script_ended: Whether the log contains the end of the run script, and is therefore complete.
+        script_ended: Whether the log contains the end of the run script. It is then complete.
     """
     counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
     gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
@@ -302,8 +302,9 @@ def findings_of_log(
 
 
 def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | None, bool]:
-    """Return the nodes that the launcher's lines name, their number, how many of them the script states, and
-    whether it ended.
+    """Return facts from the launcher's lines.
+
+    They are the names of nodes, their number, the number that the script states, and whether it ended.
     """
     ended = False
     names: set[str] = set()
@@ -317,7 +318,8 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | N
         elif line.startswith(b"RUNANDTIME_STOP"):
             ended = True
     names -= _NO_NODES
-    # If several numbers contradict each other, use the smallest: then the run differs from its repeats.
+    # If several numbers contradict each other, use the smallest, so that the run differs from its
+    # repeats.
     stated = min(counts, default=None)
     return frozenset(names), stated or len(names) or None, stated, ended
 
@@ -332,7 +334,7 @@ def _duration(
     """Return the minutes, the status ("" if the run never ended) and the remarks."""
     starts = [event for event in events if event.key == "run_start"]
     remarks = []
-    # Several ranks may log the start at the same time: that counts as one start.
+    # Several ranks may log the start at the same time. That counts as one start.
     if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
         message = "several run_start at different times: the first one counts"
         remarks.append(Finding(code="several_run_start", message=message, source=_place(cleaned, starts[1])))
@@ -341,7 +343,7 @@ def _duration(
     if end is not None:
         minutes, status = _until_stop(starts, end, ruleset)
     elif ruleset == "0.6.0":
-        # minigo 0.6 has no run_stop: its evaluation, made later, contains the time to the target.
+        # minigo 0.6 has no run_stop. Its later evaluation contains the time to the target.
         end = _first_event(events, "eval_result")
         minutes, status = _until_evaluation(end)
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
@@ -356,9 +358,7 @@ def _first_event(events: Sequence[Any], key: str) -> Any:
 
 
 def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float | None, str]:
-    """Return the minutes from the first start to the stop, or ``None`` without a start, and the
-    run's status.
-    """
+    """Return the minutes from the first start to the stop (``None`` without a start), and the status."""
     status = safe_text(str(_metadata(stop).get("status") or "unknown"), 100)
     if not starts:
         return None, status
@@ -367,7 +367,7 @@ def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float |
 
 
 def _until_evaluation(evaluation: Any) -> tuple[float | None, str]:
-    """Return the minutes to the target and the status from minigo's evaluation, if there is one."""
+    """Return the minutes to the target and the status from minigo's evaluation."""
     seconds = _number(_metadata(evaluation).get("timestamp")) if evaluation is not None else None
     if seconds is None:
         return None, ""
@@ -408,13 +408,13 @@ def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, 
         messages.append(f"and {len(complaints) - _MAX_MESSAGES} more")
     if crash:
         messages.append(crash)
-    # The tool's messages before a crash count; a crash alone proves nothing.
+    # The tool's messages before a crash count. A crash alone proves nothing.
     compliant = False if complaints else (None if crash else True)
     return compliant, messages
 
 
 def _rules(task: _Task, copy: Path) -> str:
-    """Return the first rules to apply; round 0.6 has separate rules for minigo."""
+    """Return the first rules to apply. Round 0.6 has separate rules for minigo."""
     name = "common"
     if task.ruleset == "0.6.0":
         events, _ = mlp_parser.parse_file(str(copy), ruleset=task.ruleset)
@@ -425,7 +425,7 @@ def _rules(task: _Task, copy: Path) -> str:
 
 
 def _complaint(text: str, cleaned: CleanedLog) -> str:
-    """Return the tool's message on one line, with the line number of the original log, without dumps."""
+    """Return the tool's message on one line, without dumps, and with the line number of the original log."""
 
     def original(match: re.Match[str]) -> str:
         index = int(match[1])
@@ -442,7 +442,7 @@ def _complaint(text: str, cleaned: CleanedLog) -> str:
 def _compare(
     task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
-    """Compare convergence with the reference points; also return each run's own, if readable."""
+    """Compare convergence with the reference points. Also return each run's own convergence, if readable."""
     data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{task.usage}_{task.ruleset}"
     not_compared = _not_compared(task, runs, data, complete)
     if not_compared is not None:
@@ -454,7 +454,7 @@ def _compare(
     known = rcp_checker.submission_runs[task.usage]
     known.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
     if not (data / f"rcps_{benchmark}.json").is_file():
-        # A reference that was never published proves nothing against the runs.
+        # A missing reference proves nothing against the runs.
         problem = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
         return RcpResult(applies=True, message=problem), []
     if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
@@ -464,7 +464,7 @@ def _compare(
     folder.mkdir()
     try:
         converged = _read_convergence(rcp_checker, task, runs, folder, benchmark, next(iter(sizes)))
-        # Reading the files also logs records; only the numbers of the comparison are needed.
+        # Reading the files also logs records. Only the numbers of the comparison are needed.
         task.kept.records.clear()
         passed, message, factor = rcp_checker.check_directory(
             str(folder),
@@ -496,7 +496,7 @@ def _scaling_factor(factor: float, task: _Task) -> float:
     """Return the factor of the round for the score."""
     if task.usage == "training" and task.ruleset in _UNSCALED:
         return 1.0
-    # A factor that is NaN or infinite cannot scale a score; the tool's own default is 1.
+    # A factor that is NaN or infinite cannot scale a score. The tool's own default is 1.
     return max(1.0, float(factor)) if math.isfinite(factor) else 1.0
 
 
@@ -516,7 +516,7 @@ def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: b
 def _read_convergence(
     rcp_checker: Any, task: _Task, runs: Sequence[RunScore], folder: Path, benchmark: str, size: float
 ) -> list[float | None]:
-    """Copy the logs for the RCP checker; return each run's samples or epochs to converge, if it did."""
+    """Copy the logs for the RCP checker. Return each run's samples or epochs to converge, if it did."""
     converged: list[float | None] = []
     for index, run in enumerate(runs):
         log = folder / f"result_{index}.txt"
@@ -529,9 +529,8 @@ def _read_convergence(
 def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, size: float | None) -> None:
     """Copy a log for the RCP checker.
 
-    A failed run that ended before it logged benchmark and batch size crashes the checker, although
-    it only matters that it did not converge: such a log is given these two facts from the other
-    runs.
+    A failed run that ended before it logged benchmark and batch size would crash the checker, although
+    only the missing convergence matters. Such a log gets these two facts from the other runs.
     """
     text = copy.read_text(encoding="latin-1")
     if run.status != "success":
@@ -547,9 +546,7 @@ def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, siz
 
 
 def _convergence_unit(folder: Path, ruleset: str) -> str:
-    """Return the unit in which the logs count until the target is reached; each benchmark logs one
-    of the two.
-    """
+    """Return the unit of progress in the logs, which is samples or epochs, or ""."""
     for log in sorted(folder.iterdir()):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:

@@ -1,8 +1,8 @@
-"""A submission to an MLPerf training round, out of runs: ``rackproof submission``.
+"""Make a submission to an MLPerf training round from runs (``rackproof submission``).
 
 :func:`build_submission` lays the package out, runs the official package checker on it, and puts it in
 place if nothing is missing or wrong. :mod:`.runs` chooses runs and reads their logs, :mod:`.description`
-describes the system, :mod:`.packaging` has files and folders, :mod:`.checking` runs the checker,
+describes the system, :mod:`.packaging` has files and folders, :mod:`.checking` runs the checker, and
 :mod:`.rules` lists problems.
 """
 

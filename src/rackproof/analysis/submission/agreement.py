@@ -1,4 +1,4 @@
-"""Compare a value of a system description with the values of nodes or logs. No I/O."""
+"""Compare a value of a system description with the values from nodes or logs. No I/O."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rackproof.core.records import Verdict
 
 
 class Doubt(NamedTuple):
-    """The kind of disagreement between two values: proven (``fail``), not comparable
-    (``unproven``), a remark (``None``).
+    """Describe a disagreement between two values.
+
+    It is proven (``fail``), not comparable (``unproven``), or a remark (``None``).
     """
 
     verdict: Verdict | None
@@ -32,11 +33,10 @@ _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,
 
 
 def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
-    """Return the reason why a described value disagrees with an observed one, or ``None`` if it
-    agrees.
+    """Return why a described value disagrees with an observed one, or ``None`` if it agrees.
 
     Args:
-        key: The key in the description; keys of its software are versions.
+        key: The key in the description. Keys of its software are versions.
         described: The value in the description, not empty.
         seen: The value in the nodes' facts or in a log.
     """
@@ -98,7 +98,7 @@ def _begins(short: list[str], long: list[str]) -> bool:
 
 
 def _same_system(described: str, seen: str) -> Doubt | None:
-    """Return the difference of operating systems; a different point release is only a remark."""
+    """Return the difference between operating systems. A different point release is only a remark."""
     ours, theirs = _version(described), _version(seen)
     if ours[:2] != theirs[:2] or not _name_words(described) & _name_words(seen):
         return _contradicted(_same_name(described, seen) is None)
@@ -121,13 +121,14 @@ def _same_model(described: str, seen: str) -> Doubt | None:
     ours, theirs = model_words(described), model_words(seen)
     if not theirs:
         return _contradicted(described.casefold() == seen.casefold())
-    # Whole words: a B200 is not a GB200. There must also be no second model beside the right one.
+    # Compare whole words, because a B200 is not a GB200. There must also be no second model beside the
+    # right one.
     others = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
     return _contradicted(bool(ours & theirs) and not others)
 
 
 def model_words(name: str) -> frozenset[str]:
-    """Return the words of a name that distinguish models: words with a digit, except memory sizes."""
+    """Return the words that distinguish models, which are words with a digit except memory sizes."""
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return frozenset(
         word
@@ -139,7 +140,7 @@ def model_words(name: str) -> frozenset[str]:
 
 
 def _same_words(described: str, seen: str) -> Doubt | None:
-    """Return a remark if prose differs: no rule decides whether it means the same."""
+    """Return a remark if prose differs, because no rule decides whether the meaning is the same."""
     ours, theirs = (set(re.findall(r"[a-z0-9]+", text.casefold())) for text in (described, seen))
     if ours <= theirs or theirs <= ours:
         return None

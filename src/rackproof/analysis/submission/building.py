@@ -1,4 +1,7 @@
-"""Build a submission package from runs: examine them, write a draft, check it, put it in place."""
+"""Build a submission package from runs.
+
+Examine the runs, write a draft, check it, and put it in place.
+"""
 
 from __future__ import annotations
 
@@ -49,21 +52,21 @@ def build_submission(
 ) -> Submission:
     """Build the package of one system's runs, check it, and put it at ``out`` if it passes.
 
-    The package is written beside ``out`` and then renamed. If anything is missing or wrong, nothing
-    is written to ``out``, and the outcome lists every issue.
+    The package is written beside ``out`` and then renamed. If anything is missing or wrong, nothing is
+    written to ``out``, and the outcome lists every issue.
 
     Args:
         runs: The records with their folders, of one or several benchmarks.
-        system: The operator's statements about the system.
-        out: The output folder: absent, empty, or a package that Rackproof wrote.
-        ruleset: The round's rules, one of ``known_rulesets()``; without it the logs must name them.
+        system: What the operator states about the system.
+        out: The output folder. It is absent, empty, or has a package that Rackproof wrote.
+        ruleset: The round's rules, one of ``known_rulesets()``. Without it, the logs must state them.
         timeout_s: Seconds after which each of the official checks is stopped.
         known_issues: Issues that were found when the runs were chosen.
 
     Raises:
-        SubmissionError: No package can be built at all: there are no runs, the output folder has
-            other files, or the disk is full.
-        ValueError: The ruleset is unknown; the message lists the known ones.
+        SubmissionError: No package can be built, because there are no runs, the output folder has other
+            files, or the disk is full.
+        ValueError: The ruleset is unknown. The message lists the known ones.
     """
     out = out.absolute()
     ruleset = _refuse_arguments(runs, out, ruleset, timeout_s)
@@ -77,7 +80,7 @@ def build_submission(
     draft = draft_beside(out)
     folder = ""
     try:
-        # A benchmark's name becomes a folder of the package, so nothing is written if one is unfit.
+        # A benchmark's name becomes a folder of the package, so nothing is written if a name is unfit.
         if groups and not unfit_names:
             files, problems = lay_out(system, description, groups, ruleset=ruleset)
             issues += problems
@@ -87,7 +90,7 @@ def build_submission(
             )
             issues += problems
         verdict = _verdict(issues)
-        # A lack of issues is not enough: without a run, the checker never ran.
+        # A package without issues is not enough, because the checker never runs without a run.
         if verdict is Verdict.PASS and answer.accepted is True:
             _finish(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)
@@ -128,7 +131,7 @@ def _refuse_arguments(
     known = known_rulesets()
     if ruleset is not None and ruleset not in known:
         raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
-    # Not `<= 0`, which would let a NaN through.
+    # `<= 0` would accept NaN.
     if not timeout_s > 0:
         raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
     refuse_strangers(out)
@@ -198,7 +201,7 @@ def _answer(package: Path, ruleset: str, timeout_s: float) -> CheckerAnswer:
 
 
 def _unfit_names(groups: Mapping[str, Sequence[ChosenRun]]) -> list[Issue]:
-    """Return an issue for each benchmark whose name in the log cannot name a folder."""
+    """Return an issue for each benchmark whose name in the log cannot be a folder's name."""
     return [
         Issue(
             code="benchmark_name",
@@ -235,6 +238,6 @@ def _finish(
 
 
 def _ordered(issues: Sequence[Issue]) -> list[Issue]:
-    """Return the issues: proven faults come first, remarks last."""
+    """Return the issues with proven faults first and remarks last."""
     weights = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
     return sorted(issues, key=lambda issue: 2 if issue.verdict is None else weights.get(issue.verdict, 2))

@@ -1,4 +1,4 @@
-"""The official package checker, run in its own process on a copy of the package."""
+"""Run the official package checker in its own process on a copy of the package."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rackproof.analysis.submission.models import CheckerAnswer
 def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnswer:
     """Return the official package checker's answer about a package.
 
-    The package is only read. Whatever happens to the checker, an answer comes back; if the checker gave none,
-    ``accepted`` is ``None`` and ``error`` has the reason.
+    The package is only read. If the checker fails, ``accepted`` is ``None`` and ``error`` has the
+    reason.
 
     Args:
         package: The submitter's folder.
-        ruleset: The round, for instance ``5.1.0``.
+        ruleset: The round, for example ``5.1.0``.
         timeout_s: Seconds after which the checker is stopped.
 
     Raises:

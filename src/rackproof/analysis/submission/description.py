@@ -1,5 +1,6 @@
-"""Build the system description ``systems/<system>.json`` from facts only. Apart from reading one
-file, there is no I/O.
+"""Build the system description ``systems/<system>.json`` from facts only.
+
+The operator's file is the only I/O.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ STATUSES = (
 )
 DIVISIONS = ("closed", "open")
 
-# The keys in the order of the rules, and the kind of value that each needs: "identity" must be
-# known and true, the rules require an answer for "answered" (an operator may decline to give one),
-# the others may stay empty.
+# The keys in the order of the rules, and the kind of value for each. "identity" must be known and true.
+# For "answered", the rules require an answer, but an operator may decline to give one. The others may be
+# empty.
 _NEED = {
     "submitter": "identity",
     "division": "identity",
@@ -71,7 +72,7 @@ ANSWERED = tuple(key for key, need in _NEED.items() if need == "answered")
 STACK = "other_software_stack"
 
 _ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system_name"})
-# Each of these has only one true value; other values contradict it.
+# Each of these has only one true value, so another value contradicts it.
 _SINGLE = frozenset({*COUNTS, "accelerator_model_name", "host_processor_model_name"})
 _IN_ALL_PLACES = frozenset({*_SINGLE, "framework", STACK})
 _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
@@ -83,9 +84,9 @@ _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES,
 
 
 class SystemFile(Record):
-    """The operator's statements about the system: the content of the file given with ``--system``.
+    """Hold what the operator states about the system, in the file given with ``--system``.
 
-    ``system`` and ``implementation`` name folders of the package. An empty text as a value means
+    ``system`` and ``implementation`` are names of folders in the package. An empty text as a value means
     that it is deliberately not stated.
     """
 
@@ -104,8 +105,8 @@ def load_system_file(path: Path) -> SystemFile:
     """Return the content of the operator's YAML file.
 
     Raises:
-        SubmissionError: The file is not readable or not YAML, has an unknown key or a value of the
-            wrong type, or gives no name for submitter or system; the message gives file and key.
+        SubmissionError: The file is unreadable or not YAML, has an unknown key or a value of the wrong
+            type, or has no submitter or system. The message has the file and the key.
     """
     values = {_key(path, key): _value(path, key, value) for key, value in _read_yaml(path).items()}
     system = values.pop("system", "")
@@ -176,10 +177,10 @@ def _value(path: Path, key: object, value: object) -> Any:
 
 
 def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the nodes' facts by the description's keys; keys without a fact are left out.
+    """Return the nodes' facts by the description's keys. Keys without a fact are left out.
 
     Args:
-        nodes: The nodes of one run, which are alike: their kind is taken from the first node.
+        nodes: The nodes of one run. They are alike, so the first node determines their kind.
     """
     if not nodes:
         return {}
@@ -209,7 +210,7 @@ def _accelerator_facts(node: Node) -> dict[str, str]:
 
 
 def _driver_stack(node: Node) -> dict[str, str]:
-    """Return the node's own software, with the names that the description uses."""
+    """Return the node's own software by its name in the description."""
     names = {"kernel": "kernel_version", "driver": "nvidia_kernel_driver", "ofed": "mofed_version"}
     return {name: node.software[key] for key, name in names.items() if node.software.get(key)}
 
@@ -221,13 +222,13 @@ def _capacity(size_bytes: int) -> str:
 
 
 def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
-    """Return the description, and all that is missing in it or contradicts the runs.
+    """Return the description, with what it lacks and what contradicts the runs.
 
-    The operator's statements come first, then the nodes' facts, then the run script's output
-    into the logs; contradictions between them are issues.
+    The operator's file has precedence, then the nodes' facts, and then the run script's output in the
+    logs. Contradictions between these are issues.
 
     Args:
-        system: The operator's statements.
+        system: What the operator states about the system.
         chosen: The runs of the package.
     """
     nodes = [facts_of_nodes(one.run.nodes) for one in chosen]
@@ -258,7 +259,7 @@ def _value_of(
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
         return stated[key]
-    # Rackproof itself read the nodes; a run script may have printed a placeholder.
+    # Rackproof itself read the nodes. A run script may have printed a placeholder.
     for sources in (nodes, printed):
         found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
         if found:
@@ -277,7 +278,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
             versions = source.get(STACK)
             for name, version in versions.items() if isinstance(versions, dict) else ():
                 found.setdefault(name, {})[str(version)] = None
-        # Benchmarks use separate images, whose libraries may differ: both versions are true.
+        # Benchmarks use separate images with different libraries, so both versions are true.
         stack |= {name: "; ".join(versions) for name, versions in found.items()}
     if isinstance(stated, dict):
         stack |= stated
@@ -308,8 +309,9 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 
 
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
-    """Yield runs on nodes that differ from each other or from the first run's: one description is
-    one system.
+    """Yield runs on nodes that differ from each other or from the first run.
+
+    One description is for one system.
     """
     first: tuple[tuple[object, ...], str] | None = None
     for one in chosen:
@@ -337,7 +339,10 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
 
 
 def _kinds_of_nodes(nodes: Sequence[Node]) -> dict[tuple[object, ...], list[str]]:
-    """Return each kind (processor, number and models of accelerators) with the names of its nodes."""
+    """Return the nodes of each kind.
+
+    A kind is the processor and the number and models of accelerators.
+    """
     kinds: dict[tuple[object, ...], list[str]] = {}
     for node in nodes:
         kind = (node.cpu, len(node.gpus), *sorted({gpu.name for gpu in node.gpus}))
@@ -359,7 +364,7 @@ def _contradictions(system: SystemFile, description: Mapping[str, Any], one: Cho
         ("the log", {**printed, STACK: software}, one.log.path),
     )
     for key in FIELDS:
-        # A run script sees its container: if the nodes themselves show a value, that value decides.
+        # A run script sees its container. If the nodes themselves have a value, that value decides.
         known = [place for place in places if place[1].get(key)]
         for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):
@@ -383,7 +388,7 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
 
 
 def _only_of_log(printed: Any, nodes: Any) -> Any:
-    """Return the software that only a log shows, not the nodes themselves."""
+    """Return the software that only a log shows."""
     if not (isinstance(printed, dict) and isinstance(nodes, dict)):
         return printed
     return {name: version for name, version in printed.items() if name not in nodes}
@@ -394,7 +399,7 @@ _Doubts = Iterator[tuple[str, Doubt, str, str]]
 
 
 def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
-    """Yield the values of one key that disagree; for the software, each version."""
+    """Yield the values of a key that disagree. For software, these are versions."""
     if key == STACK:
         yield from _doubts_of_software(described, seen)
     elif described and (doubt := doubt_of(key, str(described), str(seen))):

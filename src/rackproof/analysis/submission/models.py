@@ -11,11 +11,14 @@ from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
 class SubmissionError(RackproofError):
-    """A package that cannot be made at all (operator's file, folder, disk); the message gives the remedy."""
+    """Report that no package can be made, because of the operator's file, a folder or the disk.
+
+    The message has the remedy.
+    """
 
 
 class Issue(Record):
-    """Something missing or wrong, with its place and the remedy.
+    """Describe something that is missing or wrong, with its place and the remedy.
 
     Attributes:
         verdict: Either ``fail`` (proven wrong), ``unproven`` (missing, unknown), or ``None`` for a
@@ -48,8 +51,8 @@ class CheckerAnswer(Record):
     Attributes:
         accepted: The answer, or ``None`` if there was none (crashed, stopped, never run).
         error: The reason for a missing answer.
-        messages: Its warnings and errors, each with the file of the package that it was reading.
-        checked: The benchmarks whose logs it examined (it skips unknown ones).
+        messages: Its warnings and errors, each with the file of the package that it read.
+        checked: The benchmarks whose logs it examined. It skips unknown ones.
         allowed: The benchmarks of the round.
     """
 
@@ -66,9 +69,10 @@ class CheckerAnswer(Record):
 
 
 class BenchmarkPart(Record):
-    """One benchmark of the package. ``minutes`` is the score, or ``None`` if the rules allow none.
+    """Describe one benchmark of the package.
 
-    ``runs[i]`` is the id of the run whose log is ``result_<i>.txt``.
+    ``minutes`` is the score, or ``None`` if the rules allow none. ``runs[i]`` is the id of the run whose
+    log is ``result_<i>.txt``.
     """
 
     benchmark: str
@@ -80,7 +84,7 @@ class BenchmarkPart(Record):
 
 
 class Submission(Record):
-    """The outcome: the packed files, the checker's answer, and all missing or wrong parts.
+    """Describe the outcome, with the packed files, the checker's answer, and what is missing or wrong.
 
     ``folder`` is the submitter's folder inside the output folder, or empty if nothing was written.
     """
@@ -99,7 +103,7 @@ class Submission(Record):
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run with its result log: its record, and the log's own statements.
+    """Hold a run's record, with the statements in its result log.
 
     Attributes:
         moment: The start of the run, in seconds since 1970 (0 if unknown).
@@ -121,7 +125,7 @@ class ChosenRun:
 
     @property
     def benchmark(self) -> str:
-        """Return the benchmark by its name in the rules: from the log, or else from the record."""
+        """Return the benchmark's name in the rules, from the log or else from the record."""
         return self.stated.get("submission_benchmark") or self.run.benchmark
 
 
@@ -134,4 +138,5 @@ class CopiedFile:
 
 
 Files = dict[str, bytes | CopiedFile]
-"""The files of a package: path below the output folder → contents, or the file to copy."""
+"""The files of a package. The key is the path below the output folder, and the value is the contents or
+the file to copy."""

@@ -1,4 +1,4 @@
-"""Write the package as files, at their places, completely or not at all."""
+"""Write the files of a package to their places, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Name of the manifest beside the submitter's folder; it lists the runs in the package and the
-files that Rackproof wrote."""
+"""Name of the manifest beside the submitter's folder. It lists the runs in the package, and the files
+that Rackproof wrote."""
 
-# Files in a run's folder that reproduce it: configuration, run scripts, code.
+# Files in a run's folder that serve to repeat it, such as configuration, run scripts and code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
 # Git hosts and the repository checker of the rules refuse spaces and leading dots.
 _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
 
 
 def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
-    """Return the configuration and scripts in a run's folder: relative path → file.
+    """Return the configuration and scripts in a run's folder by their relative path.
 
-    Logs, the record, reports, links, hidden files and files that are too large for a repository are
+    Logs, the record, reports, links, hidden files, and files that are too large for a repository are
     left out.
     """
     logs = {log.path for log in one.run.logs}
@@ -72,9 +72,9 @@ def lay_out(
     """Return the package without ``scaling.json``, which the official checker writes.
 
     Args:
-        system: The operator's statements, which name the folders.
+        system: What the operator states about the system, with the names of the folders.
         description: The system description.
-        groups: Each benchmark with its runs, in the order of ``result_<i>.txt``.
+        groups: The runs of each benchmark, in the order of ``result_<i>.txt``.
         ruleset: The ruleset of the round.
     """
     top = system.submitter_folder
@@ -133,9 +133,9 @@ def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], li
 def implementation_readme(
     benchmark: str, chosen: Sequence[ChosenRun], code: Sequence[str], *, ruleset: str
 ) -> str:
-    """Return the README of an implementation: how its runs were made, according to their records.
+    """Return the README of an implementation, which describes its runs from their records.
 
-    The environment of the runs is left out because it contains paths and accounts of the site.
+    The environment of the runs is left out, because it contains paths and accounts of the site.
     """
     lines = [f"# {benchmark}, MLPerf Training {ruleset}", ""]
     for title, value_of in _README_FACTS:
@@ -151,7 +151,7 @@ def implementation_readme(
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a section of the README, or an empty list if it would be empty."""
+    """Return a section of the README. If it would be empty, return an empty list."""
     return ["", f"## {title}", "", *lines] if lines else []
 
 
@@ -177,7 +177,7 @@ _README_FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
 
 
 def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
-    """Return the seeds of all runs from their records or, if a record has none, from their logs."""
+    """Return the seeds of all runs from their records, or else from their logs."""
     seeds: list[int] = []
     for one in chosen:
         seeds += one.run.seeds or _digits(one.stated.get("seed", ""))
@@ -219,7 +219,7 @@ def _read(file: CopiedFile) -> bytes:
 
 
 def manifest_of(draft: Path, facts: Mapping[str, Any]) -> bytes:
-    """Return the manifest of a written package: facts about it, and the SHA-256 of every file."""
+    """Return the manifest of a written package, with facts about it and the SHA-256 of every file."""
     return (json.dumps({**facts, "files": _hashes(draft)}, indent=2) + "\n").encode()
 
 
@@ -235,8 +235,8 @@ def refuse_strangers(out: Path) -> None:
     """Check that an output folder is absent, empty, or an unchanged package.
 
     Raises:
-        SubmissionError: The folder contains a file that Rackproof did not write; the message names
-            the first one.
+        SubmissionError: The folder contains a file that Rackproof did not write. The message has the
+            first one.
     """
     if not os.path.lexists(out):
         return
@@ -253,7 +253,7 @@ def refuse_strangers(out: Path) -> None:
 
 
 def _change_since(out: Path) -> str:
-    """Return the first file of a written package that differs from its manifest, or "" if there is none.
+    """Return the first file of a written package that differs from its manifest, or "".
 
     Raises:
         SubmissionError: The folder has no manifest, so Rackproof did not write it.
@@ -269,7 +269,7 @@ def _change_since(out: Path) -> str:
     changed: list[str] = [name for name in sorted({*known, *there}) if known.get(name) != there.get(name)]
     if changed:
         return changed[0]
-    # The hashes follow links: a link to the same content would pass for the file.
+    # The hashes follow links, so a link to the same content would be accepted as the file.
     return "a link in it" if any(path.is_symlink() for path in out.rglob("*")) else ""
 
 
@@ -279,13 +279,13 @@ def draft_beside(out: Path) -> Path:
 
 
 def put_in_place(draft: Path, out: Path) -> None:
-    """Rename a complete draft to ``out``; an earlier package of Rackproof's is replaced.
+    """Rename a complete draft to ``out``. An earlier package by Rackproof is replaced.
 
     Raises:
-        SubmissionError: ``out`` belongs to something else, or cannot be replaced; the old contents
+        SubmissionError: ``out`` is not a package of Rackproof, or cannot be replaced. The old contents
             remain.
     """
-    # Checked again: the checks take minutes, in which a file may have been added there.
+    # Check again, because a file may have been added during the checks, which take minutes.
     refuse_strangers(out)
     former = draft.with_suffix(".former")
     try:

@@ -1,4 +1,7 @@
-"""Check a benchmark's runs by the rules of a round; each issue has its remedy. No I/O."""
+"""Check a benchmark's runs by the rules of a round. No I/O.
+
+Each issue has its remedy.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
 def judge_runs(
     chosen: Sequence[ChosenRun], score: FolderScore, system: SystemFile, *, ruleset: str
 ) -> list[Issue]:
-    """Return the issues about the runs of one benchmark: missing or wrong contents.
+    """Return the issues about the runs of one benchmark, for missing or wrong contents.
 
     Args:
         chosen: The runs, in the order of ``result_<i>.txt``.
-        score: The score of the folder that has their logs under these names.
-        system: The operator's statements.
+        score: The score of the folder with their logs under these names.
+        system: What the operator states about the system.
         ruleset: The ruleset of the round.
     """
     benchmark = chosen[0].benchmark
@@ -53,7 +56,7 @@ def judge_runs(
 
 
 def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: FolderScore) -> Iterator[Issue]:
-    """Yield the score's findings that no run may have, each with its run if it names one."""
+    """Yield the score's findings that no run may have, with the run if it is known."""
     for finding in score.findings:
         if finding.verdict is None or not finding.verdict.gates:
             continue
@@ -91,7 +94,10 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
 def _failed(
     benchmark: str, by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore]
 ) -> Iterator[Issue]:
-    """Yield every run that is not good; the rules allow as many failures as olympic scoring drops."""
+    """Yield every run that is not good.
+
+    The rules allow as many failures as olympic scoring drops.
+    """
     bad = []
     for file, one in by_file.items():
         run = scored.get(file)
@@ -156,7 +162,7 @@ def _shared(
     seen: dict[str, str] = {}
     for file, one in by_file.items():
         run = scored.get(file)
-        # A log without events states nothing that could be compared.
+        # A log without events has no statements to compare.
         if run is None or not run.events:
             continue
         yield from _other_division(one, run, system)
@@ -247,10 +253,10 @@ def judge_answer(
     *,
     ruleset: str,
 ) -> list[Issue]:
-    """Return the problems that the checker found in the package, and the gaps of its answer.
+    """Return the problems that the checker found in the package, and what its answer lacks.
 
-    The checker accepts contents that it does not read: benchmarks that the round does not have are skipped.
-    Therefore its answer must show that it checked every benchmark and the description.
+    The checker accepts contents that it does not read. For example, it skips benchmarks that the round
+    does not have. Its answer must therefore show that it checked every benchmark and the description.
     """
     if answer.accepted is None:
         return [_no_answer(answer, groups)]
@@ -312,8 +318,8 @@ def _rejection(answer: CheckerAnswer) -> Issue:
     only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
     return Issue(
         code="checker_rejects",
-        # Too few runs prove nothing, and neither does the number that converge; its other findings
-        # are proven.
+        # With too few runs, neither these nor the number that converge prove anything. The other
+        # findings are proven.
         verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
         message=f"the official package checker rejects the package: {errors}",
         remedy="repair the listed problems, then run the same command again",
@@ -321,7 +327,7 @@ def _rejection(answer: CheckerAnswer) -> Issue:
 
 
 def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
-    """Return the id of the run whose log a text of the checker names, or "" unless it is exactly one."""
+    """Return the id of the run whose log is in a text of the checker, or "" unless there is exactly one."""
     names = {(match[1], int(match[2])) for match in _PACKED_LOG.finditer(text)}
     found = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
     return found.pop() if len(found) == 1 else ""

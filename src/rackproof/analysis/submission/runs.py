@@ -1,4 +1,4 @@
-"""Select the runs of a submission, and read their logs' statements about the system."""
+"""Select the runs of a submission, and read what their logs state about the system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def latest_runs(
 ) -> list[tuple[Run, Path]]:
     """Return the newest runs of each benchmark, of any verdict, with their folders.
 
-    Verdicts are ignored: selecting only good runs would not give a result.
+    Verdicts are ignored, because a selection of only good runs would not be a result.
 
     Args:
         results: The results folder.
@@ -39,8 +39,7 @@ def latest_runs(
         sku: The model of the nodes, to return only runs on them.
 
     Raises:
-        SubmissionError: There are no runs of a benchmark; the message lists the benchmarks that
-            have runs.
+        SubmissionError: A benchmark has no runs. The message lists the benchmarks that have some.
         ResultsError: A record is damaged.
     """
     by_name: dict[str, list[Run]] = {}
@@ -61,9 +60,9 @@ def latest_runs(
 def runs_gone(
     results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], known: Iterable[RunRow]
 ) -> list[Issue]:
-    """Return evidence that a run needed for ``--latest`` is gone: its folder or record is missing.
+    """Return evidence that a run for ``--latest`` is missing, with its folder or only its record.
 
-    Deleting failed runs would select the good ones, which gives no result.
+    If failed runs could be deleted, the good runs would be selected, which is not a result.
 
     Args:
         results: The results folder.
@@ -94,7 +93,7 @@ def runs_gone(
             remedy="bring them back from a backup, or name the runs themselves",
         )
         for what, names in (
-            ("the history lists runs whose folders are gone", gone),
+            ("the folders of some runs in the history are missing", gone),
             ("folders of runs have no run.json", lost),
         )
         if names
@@ -120,7 +119,7 @@ def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:
 
 
 def moment_of(run: Run, folder: Path) -> float:
-    """Return the start of a run in seconds since 1970, or 0 if neither record nor log shows it."""
+    """Return the start of a run in seconds since 1970, or 0 if neither record nor log has it."""
     known = run.started or stamp_of(run.run_id)
     if known is not None:
         return known.timestamp()
@@ -150,7 +149,7 @@ def result_log(run: Run) -> LogFile | None:
 
 
 def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
-    """Read a run's result log: its bytes must be those that were recorded.
+    """Read a run's result log. Its bytes must be those that were recorded.
 
     Args:
         run: The record of the run.
@@ -163,8 +162,8 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
             code="no_result_log",
             verdict=Verdict.UNPROVEN,
             run=run.run_id,
-            message=f"its record names no single log with MLPerf events (logs: {shown})",
-            remedy="choose another run, or import the result log by itself with `rackproof import`",
+            message=f"its record does not have exactly one log with MLPerf events (logs: {shown})",
+            remedy="choose another run, or import only the result log with `rackproof import`",
         )
     data = _recorded_bytes(run.run_id, log, folder / log.path)
     if isinstance(data, Issue):
@@ -213,7 +212,7 @@ def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
 def system_of(log: bytes) -> dict[str, Any]:
     """Return the description of the system that the run script printed into the log, if it did.
 
-    Empty and placeholder values are left out because they state nothing.
+    Empty values and placeholders are left out.
     """
     for match in _SYSTEM_LINE.finditer(log):
         try:

@@ -1,9 +1,9 @@
-"""The process of the official package checker: ``python -m rackproof.analysis.submission.worker``.
+"""Run the official package checker in a process (``python -m rackproof.analysis.submission.worker``).
 
-Reads a job (JSON) from standard input and answers with one ``CheckerAnswer`` (JSON) on standard output.
-It is a process of its own because the tool may crash or take very long on hostile logs and prints; it
-works on a copy because the tool writes ``scaling.json`` into the folder it reads. Only its log records
-are trusted: text that the tool prints may come from a result log.
+The process reads a job (JSON) from standard input, and writes one ``CheckerAnswer`` (JSON) to standard
+output. It is separate because the tool prints, may crash, and may take very long on hostile logs. It
+works on a copy, because the tool writes ``scaling.json`` into the folder that it reads. Only the tool's
+log records are trusted, because text that it prints may come from a result log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Listener(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note one record; the constant part of a message is the tool's own, the rest may be a log's."""
+        """Note one record. The constant part of a message is the tool's own; the rest may be from a log."""
         if record.msg == "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !":
             self.accepted = True
         elif str(record.msg).startswith("PACKAGE CHECKER FOUND ERRORS"):
@@ -54,7 +54,7 @@ class _Listener(logging.Handler):
             self.described.append(str(_argument(record)))
         elif record.levelno >= logging.WARNING:
             self._keep(record)
-        # It reads all logs at once: from here on no message belongs to one file.
+        # The tool reads all logs at once here. From now on, no message belongs to one file.
         elif str(record.msg).strip() == "Running Seed Checker":
             self.file = ""
 
@@ -120,7 +120,7 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
 
 
 def _unsafe(folder: Path, ruleset: str) -> str:
-    """Return the log that would lead the tool to a rules file that is not its own, or "" if there is none."""
+    """Return the log that would lead the tool to another rules file than its own, or ""."""
     for log in sorted(folder.glob("results/*/*/result_*.txt")):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:

@@ -1,4 +1,7 @@
-"""Store logs made elsewhere as runs: record, raw log, history and pages in the results folder."""
+"""Store logs from elsewhere as runs.
+
+Each run gets a record, the raw log, an entry in the history, and pages in the results folder.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from rackproof.store.history.client import History
 
 
 class ImportedRun(Record):
-    """A run made from a log, with the place of its record.
+    """Describe a run that was made from a log.
 
-    ``known`` means that it was imported before. ``history`` is the reason why it is not in the
-    history yet, or empty.
+    ``known`` means that it was imported before. ``history`` is the reason why it is not in the history
+    yet, or "".
     """
 
     run: Run
@@ -28,10 +31,10 @@ class ImportedRun(Record):
 
 
 class ImportResult(Record):
-    """The result of an import: the runs, and the files that were skipped, each with the reason.
+    """Describe the result of an import.
 
-    ``unread`` lists files that may contain logs but could not be read, which makes the whole
-    unproven.
+    It lists the runs, and the skipped files with the reasons. ``unread`` lists files that may contain
+    logs but could not be read; if there are any, the whole import is unproven.
     """
 
     imported: tuple[ImportedRun, ...]
@@ -48,16 +51,16 @@ def import_logs(
     old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> ImportResult:
-    """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
+    """Turn one log, or every log in a folder, into a run with record, raw log, history and pages.
 
-    A file in no known format is skipped, unless its name is that of a log: then it becomes an
-    unproven run. Two byte-identical logs become two runs, the second with a finding.
+    A file in an unknown format is skipped, unless its name is that of a log. Then it becomes an unproven
+    run. Two byte-identical logs become two runs, and the second has a finding.
 
     Args:
-        place: The path of a folder or a log.
+        place: The path of a log, or of a folder with logs.
         results_folder: The folder for the folders of runs.
-        benchmark: The name of the benchmark; by default the one that each log states, or else its
-            folder's name.
+        benchmark: The name of the benchmark. By default, it is the name in the log, or else the folder's
+            name.
         format: The name of a log format, or ``auto``.
         old: Whether the logs are known to be old, so that their age is not judged.
         progress: A function that is called before each file.
@@ -74,7 +77,7 @@ def import_logs(
     if place.resolve().is_relative_to(own):
         raise NoLogsError(f"{place} is in the results folder {results_folder}: its logs are runs already")
     root = place if place.is_dir() else place.parent
-    # From the place, not the time: importing the same folder again gives the same plan.
+    # The id comes from the path, not from the time. The same folder gives the same plan each time.
     plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{text_digest(str(root.resolve()))[:8]}"
     history = History(results_folder)
     imported: list[ImportedRun] = []
@@ -94,9 +97,9 @@ def import_logs(
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path
         folder = results_folder / run_id
-        # A run's id is made from its log: the same log always has the same folder.
+        # A run's id comes from its log, so the same log always has the same folder.
         known = (folder / run_folder.RECORD_NAME).is_file()
-        # The log comes first: a record without its log beside it could never be judged again.
+        # The log is written first, because a record without its log can never be judged again.
         _copy_log(path, folder, name)
         run_folder.write_run(run, folder)
         write_run_reports(run, folder)

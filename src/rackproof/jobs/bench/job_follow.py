@@ -1,7 +1,7 @@
-"""Follow a job on a node: poll the node, read its answer, and choose the lines to show.
+"""Follow a job on a node. Poll the node, read its answer, and choose the lines to show.
 
-No I/O; the caller provides the time. The node is polled with one small shell command, because a
-module call takes a hundred times as much of the node's time and would slow the job.
+No I/O; the caller provides the time. A poll is one small shell command. A module call would take a
+hundred times as much of the node's time, and slow the job.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rackproof.logs.progress import Progress
 CHUNK_BYTES = 256 * 1024
 """Largest number of bytes of log in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""Distance in bytes from which even a patient follower skips to the newest chunk: progress must be
-current."""
+"""Number of unread bytes above which a patient follower skips to the newest chunk, so that it shows the
+current progress."""
 KERNEL_TICKS_PER_S = 100
-"""Unit of start times in /proc; fixed for user space on every architecture with GPUs."""
+"""Unit of the start times in /proc. It is fixed on all architectures with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -43,16 +43,16 @@ def poll_command(
     wait_s: float = 0,
     limit: int = CHUNK_BYTES,
 ) -> str:
-    """Return the POSIX shell command that queries a node about a job.
+    """Return the POSIX shell command that asks a node about a job.
 
     Args:
         folder: The folder of the job on the node.
-        offset: The number of bytes of the log that were already read.
+        offset: The number of log bytes that were read before.
         supervisor_pid: The process id of the supervisor, or 0 if unknown.
         job_pid: The process id of the job's program, or 0 if unknown.
-        wait_s: The number of seconds that the node waits first, but not beyond the program's end;
-            so the end of a job is noticed at once without frequent polls. A node whose ``tail``
-            does not support ``--pid`` does not wait.
+        wait_s: The number of seconds that the node waits before it answers. It stops waiting when the
+            program ends, so that the end is noticed at once with few polls. A node whose ``tail`` does
+            not support ``--pid`` does not wait.
         limit: The largest number of bytes of log in the answer.
     """
     wait = ""
@@ -60,8 +60,8 @@ def poll_command(
         watch = f"tail --pid={int(job_pid)} -s 0.3 -f /dev/null"
         # After an early end, the supervisor still has to record it.
         wait = f"timeout {wait_s:.1f} {watch} >/dev/null 2>&1 </dev/null; [ $? -eq 124 ] || sleep 0.3; "
-    # The state is read before the log: once it is "ended", the following log is complete. Base64,
-    # because a terminal in between (become over SSH) changes line ends.
+    # The state is read before the log. If the state is "ended", the log after it is complete. The log is
+    # in Base64, because a terminal in between (become over SSH) would change line ends.
     return (
         f"{wait}cd {shlex.quote(folder)} 2>/dev/null || {{ echo {_MARK}nofolder; exit 0; }}; "
         f"echo {_MARK}state; "
@@ -76,12 +76,12 @@ def poll_command(
 
 @dataclass(frozen=True)
 class PollResult:
-    """A node's answer to :func:`poll_command`.
+    """Describe a node's answer to :func:`poll_command`.
 
     Attributes:
         state: The state of the job (state.json), or None if no job was started.
-        alive: Whether the supervisor is running, or None if its process id was not known yet.
-        age_s: The seconds since the start of the job by the node's own clock, or None if unknown.
+        alive: Whether the supervisor is running, or None if its process id was unknown.
+        age_s: The seconds since the job started, by the node's clock, or None if unknown.
         log_bytes: The size of the log on the node.
         data: The new bytes of the log.
     """
@@ -106,7 +106,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
         supervisor_pid: The process id that was passed to :func:`poll_command`.
 
     Raises:
-        ValueError: The answer is truncated or garbled; the remedy is to poll again.
+        ValueError: The answer is truncated or garbled. Poll again.
     """
     # A terminal in between ends lines with CR LF.
     lines = text.replace("\r", "").splitlines()
@@ -117,7 +117,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
     except (ValueError, StopIteration):
         raise ValueError(f"the node's answer is not whole: {sanitize(text[-200:])!r}") from None
     log_bytes, data = _new_log_bytes(log_lines)
-    # `cat` leaves out missing files: without state.json, boot_id comes first.
+    # `cat` skips missing files. Without state.json, the answer begins with boot_id.
     if not facts or not facts[0].startswith("{"):
         return PollResult(None, None, None, log_bytes, data)
     state, kernel_lines = _state(facts[0]), facts[1:]
@@ -175,8 +175,8 @@ def _state(line: str) -> Mapping[str, Any]:
     try:
         state = json.loads(line)
     except RecursionError:
-        # More than a ValueError is caught: with brackets nested a thousand deep, a node could end
-        # this process.
+        # Catch more than ValueError, because a thousand nested brackets from a node must not end this
+        # process.
         state = None
     if (
         not isinstance(state, dict)
@@ -184,20 +184,21 @@ def _state(line: str) -> Mapping[str, Any]:
         or not all(isinstance(state.get(key), int) for key in _INTEGERS)
     ):
         raise ValueError("state.json on the node is damaged")
-    # Only the node needs the token, to find the job's processes; here it would appear in output.
+    # The token stays on the node, which uses it to find the job's processes. Output must not show it.
     return {key: value for key, value in state.items() if key not in ("token", "version")}
 
 
 def _runs(text: str, start_ticks: int) -> bool:
     """Return whether a /proc/PID/stat shows a live process that was started at the given time."""
-    # The name in brackets may itself contain spaces and brackets: count fields from the last
-    # bracket. A process id is reused, but not with the same start time; Z and X are dead but not reaped.
+    # The name in brackets may contain spaces and brackets, so count the fields from the last bracket. A
+    # process id may be reused, but not with the same start time. Z and X are dead processes that were
+    # not reaped.
     fields = text.rpartition(")")[2].split()
     return len(fields) > 19 and fields[0] not in ("Z", "X") and fields[19] == str(start_ticks)
 
 
 def _float(value: float) -> float:
-    """Return the number as a float; a log can contain integers that are too large for one."""
+    """Return the number as a float. A log may contain integers that are too large for a float."""
     try:
         return float(value)
     except OverflowError:
@@ -211,23 +212,24 @@ def _number(value: float) -> str:
 
 def _bytes_text(done: int, total: int | None) -> str:
     """Write how much of a download is there: ``1.2 of about 7.4 GB``."""
-    # More than was expected: then nothing is known of the rest.
+    # More was done than expected, so the remainder is unknown.
     of = f" of about {total / 1e9:.1f}" if total and total > done else ""
     return f"{done / 1e9:.1f}{of} GB"
 
 
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
-    """Return the offset for the next poll: after the new bytes or, if too many are pending, near
-    the end.
+    """Return the offset for the next poll.
+
+    It is after the new bytes or, if too many bytes are pending, near the end of the log.
 
     Args:
         offset: The offset of the first byte in the answer.
         answer: The answer of the node.
-        patient: Whether to read on from there even if more than one chunk is pending, as when a log
-            is read for the first time. For a job with endless output, this would keep the node
-            busy.
+        patient: Whether to continue from there even if more than one chunk is pending, as at the first
+            reading of a log. For a job with endless output, this would keep the node busy.
     """
-    # The log shrank, so it was truncated or replaced: only later text is new.
+    # The log is shorter than before, so it was truncated or replaced. Read only what is added from now
+    # on.
     if answer.log_bytes < offset:
         return answer.log_bytes
     offset += len(answer.data)
@@ -239,8 +241,8 @@ def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
 def next_pause(followed_s: float, poll_s: float) -> float:
     """Return the seconds to wait before the next poll.
 
-    The pause is half a second at first, then an eighth of the time followed so far, at most five
-    seconds. It is never less than ten times the duration of the last poll.
+    The first pause is half a second. Later pauses are an eighth of the time followed so far, and at most
+    five seconds. A pause is at least ten times as long as the last poll, up to 30 seconds.
 
     Args:
         followed_s: The seconds followed so far.
@@ -251,7 +253,7 @@ def next_pause(followed_s: float, poll_s: float) -> float:
 
 @dataclass
 class Estimate:
-    """The expected end of a job: from the pace of its progress, or else from history.
+    """Estimate when a job ends, from its progress or else from earlier jobs.
 
     Attributes:
         expected_s: The duration of earlier jobs like this one in seconds, or None if unknown.
@@ -271,17 +273,19 @@ class Estimate:
             self._last = (elapsed_s, fraction)
 
     def left_s(self, elapsed_s: float, *, may_end_early: bool = False) -> float | None:
-        """Return the expected seconds until the end, negative if overdue, or None if unknown.
+        """Return the expected seconds until the end, or None if unknown.
+
+        The number is negative if the job is overdue.
 
         Args:
             elapsed_s: The seconds since the start of the job.
-            may_end_early: Whether the job ends when a target is reached: its last epoch is then the
-                latest end, and the duration of earlier jobs, until it is exceeded, the likely one.
+            may_end_early: Whether the job ends when it reaches a target. Its last epoch is then the
+                latest end. The duration of earlier jobs, until it is exceeded, is the likely end.
         """
         left = self._left_by_pace(elapsed_s)
         usual = None if self.expected_s is None else self.expected_s - elapsed_s
         if self._last is not None and self._last[1] >= 1:
-            # All steps are done: the remaining output has no pace of its own.
+            # All steps are done. The progress does not show how long the remaining output takes.
             return usual if usual is not None and usual > 0 else None
         if left is None or (may_end_early and usual is not None and 0 < usual < left):
             return usual
@@ -291,8 +295,8 @@ class Estimate:
         """Return the seconds until the last step at the current pace, or None if too little is known."""
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
-            # Start-up does not belong to the pace: it is measured between two points if there are
-            # two. Below a hundredth of the job, rounding in the log would dominate.
+            # Measure the pace between two points if there are two, because the start-up is not part of
+            # it. Below a hundredth of the job, rounding in the log would dominate.
             pace = (until - since) / (high - low) if high - low >= 0.01 else until / high
             if high - low >= 0.01 or high >= 0.02:
                 return (1 - high) * pace - (elapsed_s - until)
@@ -300,15 +304,14 @@ class Estimate:
 
 
 class ProgressPrinter:
-    """A printer that decides when a progress line is due, and writes it.
+    """Decide when a progress line is due, and format it.
 
     Args:
         run_id: The name of the run.
         node: The name of the node.
         clock: A function that returns monotonic seconds.
-        wall: A function that returns the time of day, for the expected end.
-        every_s: The shortest interval between lines in seconds; a new epoch or phase is shown
-            sooner.
+        wall: A function that returns the time of day, to show the expected end.
+        every_s: The shortest interval between lines in seconds. A new epoch or phase is shown sooner.
         expected_s: The duration of earlier jobs like this one in seconds.
     """
 
@@ -345,8 +348,8 @@ class ProgressPrinter:
             progress: The progress shown by the log.
             elapsed_s: The seconds since the start of the job.
             log_bytes: The size of the log.
-            hang_s: The seconds of silence after which the supervisor stops the job, or 0 if it does
-                not.
+            hang_s: The seconds of silence after which the supervisor stops the job, or 0 if it never
+                does.
         """
         now = self._clock()
         self._estimate.observe(elapsed_s, progress.fraction)
@@ -371,7 +374,7 @@ class ProgressPrinter:
         return self._line(parts)
 
     def connection_lost(self, reason: str) -> str | None:
-        """Return the line about a node that does not answer, or None; the job itself continues."""
+        """Return the line about a node that does not answer, or None. The job continues."""
         now = self._clock()
         if self._lost is None:
             self._lost = now
@@ -381,7 +384,9 @@ class ProgressPrinter:
         else:
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         gone = duration(now - self._lost)
-        return self._line([f"no answer for {gone}, trying again (the job goes on): {sanitize(reason, 200)}"])
+        return self._line(
+            [f"no answer for {gone}, trying again (the job continues): {sanitize(reason, 200)}"]
+        )
 
     def connection_restored(self) -> str | None:
         """Return the line about a node that answers again, or None if it never stopped."""
@@ -431,8 +436,8 @@ class ProgressPrinter:
         if left <= 0:
             return [f"expected to end {duration(-left)} ago"] if left < -1 else []
         when = self._wall() + timedelta(seconds=left)
-        # From twenty hours on, a time of day alone could mean today or tomorrow.
+        # If the job needs 20 hours or more, the time of day alone could mean today or tomorrow.
         moment = f"{when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}"
-        # Without an earlier job that reached the target, only the last epoch is known.
+        # If no earlier job reached the target, only the last epoch is known.
         is_latest = may_end_early and self._estimate.expected_s is None
         return [f"{'ends at the latest' if is_latest else 'ends'} about {moment} (in {duration(left)})"]

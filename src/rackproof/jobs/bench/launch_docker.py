@@ -1,9 +1,8 @@
-"""Launch a benchmark whose image is built on the node: provide the program to start, and its
-specification.
+"""Launch a benchmark whose image is built on the node.
 
-The program is workloads/docker_run.py, started under the supervisor on every host that --limit
-selects, or on one node that submits a Slurm job for all of them (``bench_together``). One JSON text
-specifies sources, image, data and config. It contains no secret.
+The program is workloads/docker_run.py. The supervisor starts it on every host that --limit selects. With
+``bench_together``, it starts on one node, which submits a Slurm job for all of them. Its specification
+is one JSON text with sources, image, data and config. It contains no secrets.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from rackproof.jobs.bench.launch_slurm import Site, rack_obstacle
 
 PROGRAM = "docker_run.py"
 SILENCE_BEYOND_S = 900
-"""Additional seconds before a hang is found: until the training, the program reports its progress
-every few seconds."""
+"""Additional seconds of silence before a job counts as hung. Until the training starts, the program
+reports progress every few seconds."""
 GRACE_S = 120.0
-"""Seconds between SIGTERM and SIGKILL, in which the program must end its container, which is not
-its own child."""
+"""Seconds between SIGTERM and SIGKILL. In this time, the program must stop its container, which is not
+its child process."""
 _CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
 _SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -39,7 +38,7 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
         DefinitionError: The definition names an unknown variable.
     """
     if site.config:
-        # Operators give the name as run.sub uses it, or the file's name: both mean the same config.
+        # Operators give the name as run.sub has it, or the name of the file. Both mean the same config.
         found = _CONFIG.fullmatch(site.config)
         return found[1] if found else ""
     configs = loaded.definition.configs
@@ -58,7 +57,7 @@ def docker_obstacle(
     unreached: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> str:
-    """Return the reason why these nodes cannot run it, or "" if there is none.
+    """Return the reason why these nodes cannot run the benchmark, or "".
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -67,7 +66,7 @@ def docker_obstacle(
     if build is None or configs is None:
         return "its definition has no build"
     ref = substitute_variables(build.ref, variables, f"{loaded.path}: build.ref")
-    # A branch moves: the same run tomorrow would use other sources.
+    # A branch moves. Tomorrow, the same run would use other sources.
     if not _COMMIT.fullmatch(ref):
         return f"the commit of the sources is {ref or 'empty'!r}: give 40 hexadecimal digits, not a branch"
     if site.together:
@@ -104,7 +103,7 @@ def docker_specification(
     definition, build = loaded.definition, loaded.definition.build
     if build is None:
         raise DefinitionError(f"{loaded.path}: launch with docker needs build")
-    # Together, all nodes must start the same build: one on shared storage, not one on each node.
+    # If the nodes run together, all must start the same build, so it is on shared storage.
     home = f"{site.shared}" if site.together else f"{variables['bench_home']}"
     known = {**variables, "data": docker_data_folder(loaded, site, variables)}
     return {
@@ -141,7 +140,7 @@ def docker_specification(
 
 
 def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> str:
-    """Return the folder of the data: on each node, or on shared storage if nodes run together."""
+    """Return the data folder. It is on each node, or on shared storage if the nodes run together."""
     name = (loaded.definition.build.data if loaded.definition.build else "") or loaded.name
     top = f"{site.shared}/data" if site.together else variables["bench_data"]
     return f"{top}/{name}"
@@ -150,7 +149,7 @@ def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[
 def docker_environment(
     loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
 ) -> dict[str, str]:
-    """Return the variables with which run.sub is started.
+    """Return the environment variables of run.sub.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

@@ -1,8 +1,8 @@
-"""Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack by Slurm. No I/O.
+"""Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack with Slurm. No I/O.
 
-The bench role starts that program on one node of the rack, under the supervisor. Its specification
-is one JSON text with image, data, config and nodes. It contains the names of secret variables, but
-not their values.
+The bench role starts that program on one node of the rack, under the supervisor. Its specification is
+one JSON text with image, data, config and nodes. It contains the names of secret variables, but not
+their values.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
 PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
-"""Additional seconds that the supervisor waits; the program itself ends a job that hangs."""
+"""Additional seconds of silence that the supervisor allows. The program itself ends a hung job."""
 GRACE_S = 120.0
-"""Seconds between SIGTERM and SIGKILL, in which the program has to cancel the job and see it end."""
+"""Seconds between SIGTERM and SIGKILL. In this time, the program must cancel the job and wait for its end."""
 
 
 LEAST_SECRET = 8
-"""Smallest number of characters of a secret: a shorter value is a mistake, and removing it from a
-log would damage the log."""
+"""Smallest length of a secret. A shorter value is a mistake, and its removal from a log would damage the
+log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Name of a machine's architecture in registries, by the kernel's name."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
 class Site(Record):
-    """The Slurm cluster as the inventory describes it: the variables bench_* of the lead."""
+    """Describe the Slurm cluster, as the variables bench_* of the lead have it."""
 
     rack: str = ""
     shared: str = ""
@@ -52,29 +52,29 @@ class Site(Record):
     registry_scheme: str = "https"
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
     images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """Images in place of those of the definitions, by benchmark."""
+    """Images by benchmark. They replace the images of the definitions."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
     sku_architecture: str = Field(default="", pattern="^(amd64|arm64)?$")
     """Architecture of the SKU's nodes, for a plan of nodes that do not answer yet."""
     architecture: str = ""
-    """Architecture of all its nodes, from their facts; empty if unknown."""
+    """Architecture of all its nodes, from their facts, or "" if unknown."""
     launch_host: str = ""
     partition: str = ""
     account: str = ""
     reservation: str = ""
     together: bool = False
-    """True if Slurm runs a benchmark on the nodes together although each could run it alone."""
+    """True if Slurm runs a benchmark on the nodes together, although each node could run it alone."""
     repeats: int = Field(default=1, ge=0)
     """Number of repeats; 0 means as many as a publishable result needs."""
     config: str = ""
     precision: str = ""
     hang_s: int = Field(default=0, ge=0)
-    """Seconds of silence after which a job hangs; 0 means the definition's value."""
+    """Seconds of silence after which a job counts as hung. 0 means the definition's value."""
     queue_s: int = Field(default=86400, gt=0)
     size_factor: float = Field(default=1, ge=0)
     environment: dict[str, str] = {}  # noqa: RUF012
     secrets: dict[str, int] = {}  # noqa: RUF012
-    """Secret variables of jobs, with the length of each; only the supervisor gets their values."""
+    """Length of each secret variable of jobs. Only the supervisor gets the values."""
     published_references: bool = True
     sku: str = ""
     sku_gpus: int = 0
@@ -107,7 +107,7 @@ class Site(Record):
 
 def unreached_obstacle(unreached: Sequence[str]) -> str:
     """Return why no job can use all nodes of a rack together where some did not answer, or ""."""
-    # A smaller rack would need another config: its result would belong to another benchmark.
+    # A smaller rack would need another config, so its result would be of another benchmark.
     if not unreached:
         return ""
     left_out = (
@@ -120,7 +120,7 @@ def unreached_obstacle(unreached: Sequence[str]) -> str:
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
-    """Return the reason why no job can use all nodes of a rack together, or "" if there is none."""
+    """Return why a job cannot use all nodes of a rack together, or ""."""
     if unreached:
         return unreached_obstacle(unreached)
     if not site.shared.startswith("/"):
@@ -131,16 +131,17 @@ def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
 def slurm_obstacles(
     loaded: LoadedDefinition, site: Site, unreached: Sequence[str], *, with_image: bool
 ) -> Iterator[str]:
-    """Yield each reason why the nodes cannot run the benchmark by Slurm.
+    """Yield each reason why the nodes cannot run the benchmark with Slurm.
 
-    The checks are, in this order: nodes that did not answer, shared storage, an image for the nodes'
+    The checks are, in this order, nodes that did not answer, shared storage, an image for the nodes'
     architecture, a config for the SKU, and the SKU's number of GPUs.
 
     Args:
         loaded: The benchmark's definition.
         site: The Slurm cluster.
         unreached: The requested nodes that did not answer.
-        with_image: Whether to check the image: not where no node answered, or their architectures differ.
+        with_image: Whether to check the image. It is not checked if no node answered, or if the nodes
+            have several architectures.
     """
     yield unreached_obstacle(unreached)
     yield rack_obstacle(site, ())
@@ -156,7 +157,7 @@ def slurm_obstacles(
 
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return the names of nodes by architecture; the key is empty if it is unknown. No I/O."""
+    """Return the names of nodes by architecture. The key is "" if the architecture is unknown. No I/O."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         machine = node.software.get("machine", "")
@@ -178,9 +179,9 @@ def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
 
 
 def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
-    """Return repository and tag of the image for a site's nodes; both are empty if there is none.
+    """Return the repository and the tag of the image for a site's nodes, or two empty texts.
 
-    A digest without a tag is returned in place of the tag.
+    If the image has a digest and no tag, the digest takes the tag's place.
     """
     container = loaded.definition.container
     name = site.images.get(loaded.name, "")
@@ -193,7 +194,10 @@ def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
 
 
 def _image_for(container: Container, architecture: str) -> str:
-    """Return a definition's image for an architecture or, if that is unknown, only an image for all."""
+    """Return a definition's image for an architecture.
+
+    If the architecture is unknown, return the image only if all architectures have the same one.
+    """
     if architecture:
         return {str(key): name for key, name in container.images.items()}.get(architecture, "")
     names = set(container.images.values())
@@ -201,7 +205,7 @@ def _image_for(container: Container, architecture: str) -> str:
 
 
 def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
-    """Return the reason why there is no image for a site's nodes, or "" if there is one."""
+    """Return why there is no image for a site's nodes, or ""."""
     container = loaded.definition.container
     if container is None or image_of(loaded, site)[0]:
         return ""
@@ -213,10 +217,10 @@ def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
 
 
 def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
-    """Return the config file for a number of nodes, as a pattern for display.
+    """Return the name of the config file for a number of nodes, as a pattern for display.
 
-    It is the inventory's ``bench_config`` if that is set. Otherwise a ``?`` replaces the name of an
-    unknown SKU, and a ``*`` the part of the file name that only the image shows.
+    It is ``bench_config`` of the inventory if that is set. Otherwise, ``?`` replaces an unknown SKU, and
+    ``*`` replaces the part that only the image shows.
     """
     if site.config:
         return site.config
@@ -231,7 +235,7 @@ def slurm_specification(
     nodes: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> dict[str, object]:
-    """Return the specification for slurm_run.py: JSON values; sizes are in GB, times in seconds.
+    """Return the specification for slurm_run.py as JSON values. Sizes are in GB, times in seconds.
 
     Raises:
         DefinitionError: The definition lacks container or configs, or names an unknown variable.
@@ -285,8 +289,8 @@ def slurm_environment(
 ) -> dict[str, str]:
     """Return the environment variables of the job, in addition to those of its config.
 
-    The inventory's variables replace those of the definition. Secret variables have a placeholder as
-    their value.
+    The inventory's variables have precedence over the definition's. Secret variables have a placeholder
+    as value.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -296,12 +300,12 @@ def slurm_environment(
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    # The site's variables come last: only the site can name the links that NCCL may use.
+    # The site's variables come last, because only the site knows which links NCCL may use.
     return {**own, **site.environment, **site.hidden}
 
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the arguments of slurm_run.py for a specification; the caller adds the run's id."""
+    """Return the arguments of slurm_run.py for a specification. The caller adds the run's id."""
     # Sorted, because the arguments are part of the fingerprint that identifies an interrupted plan.
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
@@ -325,7 +329,7 @@ def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[
 
 
 def _pull_lines(loaded: LoadedDefinition, container: Container, site: Site) -> list[str]:
-    """Return the lines of a plan for its image: one for each image that its nodes may need."""
+    """Return the plan's lines about images, one for each image that the nodes may need."""
     own = site.architecture or loaded.name in site.images
     architectures: dict[tuple[str, str], list[str]] = {}
     for architecture in [site.architecture] if own else sorted(container.images):

@@ -1,4 +1,4 @@
-"""Check that a log can belong to the recorded run: its run, its time, its node's GPUs. No I/O."""
+"""Check that a log belongs to the recorded run, by its run id, times and GPUs. No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS
 
 BY_ITSELF = ("local", "mpirun")
-"""Launchers whose program writes its end to its own log; others only report on Slurm or a container."""
+"""Launchers whose program writes the end of the run into its log. Other launchers only report on Slurm
+or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""Largest difference between a log's clock and that of the node that started the job, in seconds."""
+"""Largest allowed difference in seconds between the clocks of a log and of the node that started the job."""
 CLUSTER_SLACK_S = 300.0
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
@@ -38,8 +39,8 @@ def log_findings(
 
     Args:
         planned: The run as it was planned.
-        job: The state of the job that its supervisor wrote; empty if none was started.
-        started: The start of the job by its supervisor, or None if unknown.
+        job: The job's state from its supervisor. It is empty if no job was started.
+        started: The job's start from its supervisor, or None if unknown.
         ended: The end of the job, or None if unknown.
         parsed: The parsed logs of the run.
         nodes: The nodes as they were when the run started.
@@ -137,7 +138,7 @@ def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
 
 
 def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
-    """Return a finding for each time at which the log does not report other uses of the run's GPUs."""
+    """Yield a finding for each moment at which the log does not state who else used the run's GPUs."""
     for moment, text in MOMENTS.items():
         silent = sorted(
             gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
@@ -193,7 +194,7 @@ def _rule_findings(
 
 
 def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
-    """Return the differences between the GPUs in a log and the planned ones of its node."""
+    """Yield the differences between the GPUs in a log and those that the plan has for its node."""
     if "" in stated or not stated:
         yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
     foreign = sorted(stated - there - {""})

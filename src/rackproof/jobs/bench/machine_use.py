@@ -1,4 +1,7 @@
-"""Check, from the job's supervisors, that a machine was idle apart from a run. No I/O."""
+"""Check that other processes did not use a machine during a run. No I/O.
+
+The supervisors of the job measure the use.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,21 @@ BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
 """Share of a run's time below which slowdowns by others do not move its speeds beyond their bounds."""
 _FEWEST_S = 1.0
-"""Processor seconds of others below which even a short run is not slowed: a login and a timer's
-script use as much."""
+"""Processor seconds of other processes that do not slow even a short run. A login and a timer's script
+use about as much."""
 _WATCHED = 0.5
-"""Share of a job's time that its supervisor has to watch: a machine that was hardly watched is not known to
-be idle."""
+"""Share of a job's time for which its supervisor must have measured the use. With less, the machine is
+not known to be idle."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""Programs that run a job outside its supervisor's processes: the job's own time would count as
-that of others.
-"""
+"""Programs that run a job outside the supervisor's processes. The job's own time would count as use by
+others."""
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
-    """Return the use of each node from the states of a job; invalid ones are left out.
+    """Return the use of each node from the states of a job. Invalid states are left out.
 
     Args:
-        jobs: The state of the job by node.
+        jobs: The job's state on each node.
     """
     found = {}
     for node, job in jobs.items():
@@ -66,12 +68,14 @@ def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
 
 
 def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """Return the reason why no speed of a run counts, or "": the nodes that others used during it, and those
-    whose supervisor does not state their use.
+    """Return why no speed of a run counts, or "".
+
+    The reasons are nodes that other processes used during the run, and nodes whose supervisor did not
+    state their use.
 
     Args:
-        uses: By node, the use by others.
-        jobs: The state of the job by node, for the nodes whose supervisor measures it.
+        uses: The use of each node by others.
+        jobs: The job's state on each node whose supervisor measures the use.
     """
     reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
     reasons += [
@@ -85,17 +89,18 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
 
 
 def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
-    """Return how little a supervisor states of a job that has ended; "" if it is enough, or the job has not
-    ended.
+    """Return how little a supervisor states about an ended job.
+
+    Return "" if it states enough, or if the job has not ended.
     """
-    # Of a job whose end is not known, the run is unproven for that.
+    # A job without a known end is unproven for that reason already.
     if job.get("phase") != "ended" or job.get("ended_by") != "itself":
         return ""
     if use is None:
         return "nothing"
     elapsed_s = job.get("elapsed_s")
     took = elapsed_s if isinstance(elapsed_s, int | float) and math.isfinite(elapsed_s) else 0.0
-    # Written so that NaN counts as nothing. It is rounded to a tenth of a second.
+    # NaN counts as nothing here. The number is rounded to a tenth of a second.
     is_enough = use.cpus > 0 and use.seconds + 0.1 >= _WATCHED * took
     return "" if is_enough else f"only {use.seconds:g} of {took:g} s"
 
@@ -103,7 +108,7 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
 def was_busy(use: MachineUse) -> bool:
     """Return whether others slowed a run down for a share of its time that affects its speeds."""
     used_s = use.others_s + use.stolen_s
-    # Written so that NaN counts as busy.
+    # NaN counts as busy here.
     few = use.disturbed_s < _DISTURBED * max(use.seconds, 0.1) or used_s < _FEWEST_S
     return not few
 
@@ -125,7 +130,7 @@ def _reason(node: str, use: MachineUse) -> str:
 
 
 def busy_findings(reason: str) -> list[Finding]:
-    """Return a remark that no speed of a run counts; quality still counts, so it has no verdict."""
+    """Return a remark that no speed of a run counts. It has no verdict, because quality still counts."""
     return (
         [Finding(code=BUSY_CODE, message=f"no speed of this run counts: {reason}"[:4000])] if reason else []
     )

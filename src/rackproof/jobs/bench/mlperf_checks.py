@@ -1,6 +1,6 @@
-"""Check a run of MLPerf Training beyond its own events: rules, convergence, places, references.
+"""Check a run of MLPerf Training against its rules, reference convergence, node placement and references.
 
-The checks run when a run is recorded, after each repeat, while the rack is still in use.
+The checks run after each repeat, while the rack is still in use.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from rackproof.logs._mlperf import EVALUATED_OFFLINE, TARGETS, TARGETS_06
 from rackproof.store.run_folder import ResultsError
 
 TOO_FAST = 0.75
-"""Share of the reference's mean below which a run's samples are too few to be credible.
+"""A run is not credible if it needs fewer samples than this share of the reference's mean.
 
-The reference's own runs stay above 0.85 of it. `rackproof score` compares all repeats together.
+The reference's own runs all have more than 0.85. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
-"""Tolerances for the time of one repeat: the samples that it needs to converge vary by more than a tenth."""
+"""Tolerances for the time of one repeat. The number of samples until convergence varies by more than a
+tenth."""
 ONE_EVALUATION = 0.35
-"""Share by which one run of round 0.6 may meet its target an evaluation sooner or later; for
-transformer an evaluation is a third."""
+"""Tolerance for round 0.6, in which a run may reach its target one evaluation earlier or later. An
+evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
 """Name of the measurement that a run without the NCCL preflight lacks."""
@@ -65,11 +66,11 @@ class LauncherEvidence(NamedTuple):
 
 
 class LauncherOutput:
-    """The lines of a cluster job's launcher in the lead's log, read in the same pass as the log.
+    """Collect the launcher's lines from the lead's log, in the same pass that parses the log.
 
     Args:
-        launcher: The name of the launcher; round 0.6 uses ``docker``, and its run script writes
-            additional lines.
+        launcher: The name of the launcher. With ``docker`` (round 0.6), the run script writes additional
+            lines.
     """
 
     def __init__(self, launcher: str) -> None:
@@ -91,7 +92,7 @@ class LauncherOutput:
             planned: The run as it was planned.
             folder: The folder of the run.
             parsed: The parsed logs of the run.
-            plan_id: The id of its plan, which lists the earlier repeats.
+            plan_id: The id of the plan. The plan has the earlier repeats.
         """
         path = folder / "logs" / f"{planned.lead}.log"
         output = self._run_sub.result()
@@ -109,8 +110,8 @@ class LauncherOutput:
             output, planned.nodes, planned.sku_gpus, run_id=planned.run_id, script=script
         )
         findings += launcher_time_findings(output, parsed)
-        # If a job ended before its training, a finding names the cause; a checker that misses every
-        # event would hide it.
+        # If the job ended before its training, a finding already has the cause. The checker's complaints
+        # about missing events would hide it.
         if not run_sub.ended_before_training(output):
             findings += event_findings(planned, parsed)
             findings += check_compliance(planned, path)
@@ -126,7 +127,7 @@ class LauncherOutput:
 def run_script(planned: PlannedRun) -> run_sub.RunScript:
     """Return the behaviour of a planned run's script, as its definition and the operator state it."""
     result = planned.result
-    # Without rules, a job is not a run of MLPerf Training, and its script may be any.
+    # Without rules, the job is not a run of MLPerf Training, and may use any script.
     lacks, processes = (result.lacks, result.processes) if result.ruleset else (EVERYTHING, "")
     return run_sub.RunScript(lacks=lacks, processes=processes, preflight_off=preflight_is_off(planned))
 
@@ -147,9 +148,7 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
-    """Return findings including those about missing evidence: the cause of a job's end precedes the
-    evidence lost by it.
-    """
+    """Combine findings with those about missing evidence. The cause of a job's end comes first."""
     causes = [one for one in findings if one.verdict is Verdict.FAIL or one.code in ("no_mpi", "refused")]
     return [*causes, *lacks, *(one for one in findings if one not in causes)]
 
@@ -162,7 +161,7 @@ def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[Parsed
         if log.first_event_s is not None and log.last_event_s is not None:
             moments.append((f"the first event of {named}", log.first_event_s))
             moments.append((f"the last event of {named}", log.last_event_s))
-    # Two markers are enough: the first and the last.
+    # Only the first and the last marker are needed.
     markers = sorted(output.times.items(), key=lambda marker: marker[1])
     moments += dict([*markers[:1], *markers[-1:]]).items()
     return run_sub.slurm_time_findings(output.end, moments)
@@ -185,7 +184,7 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
         yield Finding(code="no_seed", verdict=Verdict.UNPROVEN, message=message)
     missing = [f"submission_{name}" for name in SUBMISSION_EVENTS if not tags.get(f"submission_{name}")]
     if missing and "submission_events" not in planned.result.lacks:
-        message = f"the log has no {', '.join(missing)}: of which benchmark and system it is, is not shown"
+        message = f"the log has no {', '.join(missing)}: its benchmark and its system are unknown"
         yield Finding(code="no_submission_events", verdict=Verdict.UNPROVEN, message=message)
     stated, meant = tags.get("submission_benchmark", ""), canonical_benchmark(planned.benchmark)
     if stated and _is_known_benchmark(meant) and canonical_benchmark(stated) != meant:
@@ -194,8 +193,9 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
 
 
 def _is_known_benchmark(name: str) -> bool:
-    """Return whether MLPerf Training has a benchmark of this name; a site's definition may use
-    another name.
+    """Return whether MLPerf Training has a benchmark of this name.
+
+    A site's definition may have another name.
     """
     return any(name in targets for targets in (TARGETS, TARGETS_06, EVALUATED_OFFLINE))
 
@@ -227,8 +227,8 @@ def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:
 def check_compliance(planned: PlannedRun, path: Path) -> list[Finding]:
     """Check one run's log with MLCommons' own checker.
 
-    This reads the log again, in addition to parsing: the checker accepts only a file with its own
-    name, and runs as a separate program.
+    The checker is a separate program that accepts only certain file names, so it reads the log a second
+    time.
     """
     ruleset = planned.result.ruleset
     if not ruleset:
@@ -253,7 +253,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     if run.compliant is True:
         return []
     reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
-    # None is not an answer of the checker: an unchecked log has not failed.
+    # The checker gave no answer. A log that was not checked has not failed.
     word, verdict = "could not be checked by", Verdict.UNPROVEN
     if run.compliant is False:
         word, verdict = "is not compliant with", Verdict.FAIL
@@ -281,12 +281,13 @@ def convergence_input_findings(
 
 
 def check_convergence(planned: PlannedRun, samples: float | None, batch: float | None) -> list[Finding]:
-    """Return a finding if one run needed far fewer samples than the reference; the rules compare
-    all repeats.
+    """Return a finding if one run needed far fewer samples than the reference.
+
+    The rules compare all repeats.
     """
     ruleset = planned.result.ruleset
     mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
-    # Unproven, not failed: one run may be lucky, and the rules only judge all repeats.
+    # The verdict is unproven because one run may be lucky. The rules judge only all repeats together.
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
     message = f"too fast to be true: converged after {samples:.10g}, the reference needs {mean:.6g}"
@@ -313,12 +314,12 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     """Return the score of all repeats together according to the rules.
 
     Args:
-        planned: The repeats of one benchmark on one rack, all of which are recorded.
+        planned: The repeats of one benchmark on one rack. All are recorded.
         results: The results folder.
 
     Returns:
-        The verdict and a text. The verdict is None if fewer repeats were requested than a result
-            needs; the text is then a remark.
+        The verdict and a text. The verdict is None if fewer repeats were requested than a result needs.
+        The text is then a remark.
     """
     ruleset, needed = planned[0].result.ruleset, planned[0].result.repeats
     if not ruleset:
@@ -326,12 +327,12 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     if len(planned) < needed:
         return None, f"{len(planned)} repeats; a publishable result needs {needed} (bench_repeats=0)"
     with tempfile.TemporaryDirectory(prefix="rackproof-score-") as scratch:
-        # The checker needs a folder of files with these names; links avoid copies of long logs.
+        # The checker needs a folder with these file names. Links avoid copies of long logs.
         for index, run in enumerate(planned):
             log = results / run.run_id / "logs" / f"{run.lead}.log"
             os.symlink(log.resolve(), Path(scratch) / f"result_{index}.txt")
         try:
-            # CHECK_S is for one log: most results of MLPerf Training need ten.
+            # CHECK_S is for one log, and most results of MLPerf Training need ten.
             score = score_folder(Path(scratch), ruleset=ruleset, timeout_s=10 * CHECK_S)
         except (ValueError, OSError) as error:
             return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"
@@ -367,19 +368,21 @@ def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
         accelerators=len(planned.nodes) * planned.sku_gpus,
         kind="official",
     )
-    # The newest round comes first; older rounds had other software and other targets.
+    # The newest round is first. Older rounds had other software and other targets.
     return [result for result in results if result.round == results[0].round]
 
 
 def _middle_result(
     results: Sequence[PublishedResult], effort: Callable[[PublishedResult], float | None]
 ) -> PublishedResult | None:
-    """Return the middle result of several submitters: the best one comes from a tuned machine.
+    """Return the middle result of several submitters.
+
+    The best result may be from a specially tuned machine.
 
     Args:
         results: The results of several submitters.
-        effort: A function that returns a higher number for a slower result; of two in the middle,
-            the slower one counts.
+        effort: A function that returns a higher number for a slower result. If two results are in the
+            middle, the slower one is used.
     """
     if not results:
         return None
@@ -387,7 +390,7 @@ def _middle_result(
 
 
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return the published result of round 0.6 for the system whose config the run used."""
+    """Return the published result of round 0.6 for the system of the run's config."""
     system = published_system(str(planned.parameters.get("system", "")))
     benchmark = canonical_benchmark(planned.benchmark)
     # Two nodes of a system are not the same as that system.
@@ -399,7 +402,7 @@ def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Referen
                 "minutes", tolerance=ONE_EVALUATION, warn=TIME_WARNING, ceiling=ONE_EVALUATION
             )
             return [reference]
-        # Benchmarks count images, tokens or sequences: only equal units are comparable.
+        # Benchmarks count images, tokens or sequences. Only equal units are comparable.
         if measurement.name in THROUGHPUT and result.throughput_unit == measurement.unit:
             return [result.reference("throughput")]
     return []
@@ -417,7 +420,7 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
     measurements = []
     for other in plan.runs:
         record = recorded.get(other.run_id)
-        # Failed repeats are left out: a difference from them is not evidence against this run.
+        # Failed repeats are left out, because a difference from them is no evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
         if _is_same_result(other, planned) and other.repeat < planned.repeat:

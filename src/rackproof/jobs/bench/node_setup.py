@@ -1,9 +1,8 @@
-"""Plan the network and storage that an experiment's points need on their nodes, and check that they
-were used.
+"""Plan the network and storage that an experiment needs on its nodes, and check that they were used.
 
-A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by
-the module ``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. No I/O:
-the answers of nodes are passed in as raw data, and are hostile until they are checked.
+A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. The module
+``rackproof_bench_setup`` makes it, and workloads/rendezvous.py starts the point on each node. No I/O;
+the nodes' answers are raw data, and are checked because they may be hostile.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from rackproof.core.records import Direction, Finding, Measurement, Record, Sour
 from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
-"""Parameters that require a set-up of nodes; with an empty value, a node remains as it is."""
+"""Parameters that need a setup of nodes. If a parameter is empty, the node remains as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
-"""Seconds that the overlay of a run remains after its job if nothing removes it."""
+"""Seconds after the end of its job until a run's overlay expires, if nothing removes it."""
 COLD = 0.01
-"""Largest share of sampled data in memory with which a cache still counts as emptied."""
+"""Largest share of the sampled data in memory for which the cache counts as emptied."""
 LEAST_BYTES = 1 << 20
 """Smallest number of bytes that an interface must have carried if several nodes trained over it."""
 
@@ -56,11 +55,14 @@ class Storage(Record):
 
 
 class ExperimentConfig(Record):
-    """A node's inventory settings for experiments: the variables bench_* of the same names."""
+    """Describe a node's inventory settings for experiments.
+
+    They are the variables bench_* of the same names.
+    """
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
-    # From 198.18.0.0/15, which RFC 2544 reserves for measuring networks: no site routes it.
+    # RFC 2544 reserves 198.18.0.0/15 for measurements of networks, so no site routes it.
     overlay_subnet: str = "198.19.0.0/16"
     # Below Linux's ephemeral ports (from 32768), and not 29500, PyTorch's default.
     port: int = Field(default=29417, gt=1023, lt=65536)
@@ -107,17 +109,17 @@ def needs_setup(point: Mapping[str, Scalar]) -> bool:
 
 
 def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
-    """Return a node's IPv4 address on the training network, from its raw facts, or '' if unknown.
+    """Return a node's IPv4 address on the training network from its raw facts, or "".
 
     Args:
         raw: The raw facts of the node.
-        interface: The interface named in the inventory; empty for the first that is not a
-            container's.
+        interface: The interface in the inventory. If it is empty, use the first interface that does not
+            belong to containers.
     """
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
     output = answer.get("stdout") if isinstance(answer, Mapping) else None
-    # In the kernel's order, in which interfaces made by software follow hardware interfaces.
+    # The order is the kernel's, in which software interfaces come after hardware interfaces.
     for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
             return str(address)
@@ -138,12 +140,12 @@ def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> st
 def setup_obstacle(
     point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], asked: int
 ) -> str:
-    """Return the reason why a point cannot be set up on these nodes, or "" if there is none.
+    """Return why a point cannot be set up on these nodes, or "".
 
     Args:
         point: The point.
-        experiment: The inventory's variables of the first node.
-        peers: The nodes that are available for it.
+        experiment: The inventory's variables for the first node.
+        peers: The available nodes.
         asked: The number of nodes that it requests.
     """
     if asked > len(peers):
@@ -152,14 +154,14 @@ def setup_obstacle(
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
     obstacle = _storage_obstacle(point, experiment)
-    # A single node on the host's network meets no other node and needs no address.
+    # A single node on the host's network needs no address, because it has no peers.
     if not obstacle and (asked > 1 or network == "overlay"):
         obstacle = _address_obstacle(peers[:asked], experiment.fabric_interface)
     return obstacle
 
 
 def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return the reason why a point's storage or cache is not available, or "" if there is none."""
+    """Return why a point's storage or cache is not available, or ""."""
     storage = str(point.get("storage", ""))
     if storage and storage not in experiment.storages:
         known = ", ".join(sorted(experiment.storages)) or "none"
@@ -192,7 +194,7 @@ def plan_setup(
 
     Args:
         point: The point.
-        experiment: The inventory's variables of the first node.
+        experiment: The inventory's variables for the first node.
         peers: The run's nodes, ordered by rank.
         limit_s: The time limit of the job in seconds.
         only_first: Whether only the first node starts the program (a launcher).
@@ -216,7 +218,7 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
     mounts: list[dict[str, Any]] = []
     for point in points:
         storage = experiment.storages.get(str(point.get("storage", "")))
-        # Compared by value, not hashed: a mount is a mapping.
+        # A mount is a mapping, which cannot be hashed, so compare it by value.
         if storage is not None and storage.mount and storage.mount not in mounts:
             mounts.append(storage.mount)
     return mounts
@@ -225,18 +227,18 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
 def judge_setup(
     planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
 ) -> SetupEvidence:
-    """Judge the nodes' reports on a run's setup: everything that is not shown is unproven.
+    """Judge the nodes' reports on a run's setup. What a report does not show is unproven.
 
     Args:
         planned: The planned setup.
-        lead: The node whose job is covered by the run's own findings.
-        reports: By node, the result of ``rackproof_bench_setup`` when it removed the setup.
-        jobs: By node, the end of its job, for all nodes except the lead.
-        started: Whether a job was started; if not, the run has another finding.
+        lead: The lead node. The run's own findings cover its job.
+        reports: The result of ``rackproof_bench_setup`` on each node, from the removal of the setup.
+        jobs: The end of each node's job, except the lead's.
+        started: Whether a job was started. If not, another finding says so.
     """
     measurements: list[Measurement] = []
     report_of = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
-    # This also applies if no job was started: the setup comes before it.
+    # Check this even if no job was started, because the setup comes before the job.
     findings = _leftover_findings(planned, report_of)
     if not started:
         return SetupEvidence(findings=tuple(findings), network=planned.network)
@@ -263,7 +265,7 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
     for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
             text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
-            # Without a verdict: a leftover after the run does not invalidate the measurements.
+            # This has no verdict, because a leftover after the run does not invalidate the measurements.
             findings.append(_finding("setting_left", None, text, name))
     return findings
 
@@ -287,12 +289,13 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the differences of a node's network from the plan."""
-    # The report names its node: a report that was registered for another node is not evidence for this one.
+    # The report has its node's name. The report of another node is no evidence for this one.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")
     differences = []
-    # Check both ends: a link that went away in between may have sent the training over another.
+    # Check before and after the run. If the link was lost in between, the training may have used another
+    # one.
     for moment, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
         difference = _link_difference(planned.network, interface, link, moment)
         if difference:
@@ -316,14 +319,14 @@ def _route_differences(
 
 
 def _link_difference(network: str, interface: object, link: Mapping[str, Any], moment: str) -> str:
-    """Return the fault of a node's interface before or after the run, or "" if there is none."""
+    """Return the fault of a node's interface before or after the run, or ""."""
     shown = sanitize(interface, 40)
     if link.get("interface") != interface or not interface:
         return f"{shown} was not there {moment} the run"
     difference = _kind_difference(network, link.get("kind"), moment)
     if difference:
         return f"{shown} was {difference}"
-    # Only before: a link that is down afterwards did no harm to the run if it carried the bytes.
+    # A link that is down after the run did no harm, if it carried the bytes.
     if moment == "before" and "UP" not in (link.get("flags") or ()):
         return f"{shown} was down"
     return ""
@@ -356,7 +359,7 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
 
 
 def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
-    # Synthetic data is generated in memory: there is no storage that could differ.
+    # Synthetic data is generated in memory, so no storage can differ.
     if planned.storage in ("", "synthetic"):
         return []
     storage = _map(report.get("storage"))
@@ -374,7 +377,7 @@ def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
         return f"nothing is known of the storage at {planned.data}"
     allowed = _TYPES.get(planned.storage)
-    # Local file systems have too many names to list: any that is not a network file system is local.
+    # There are too many local file systems to list. Any that is not a network file system is local.
     if kind not in allowed if allowed else _NOT_LOCAL.fullmatch(kind):
         shown = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
         return f"{planned.data} was not {planned.storage} but {shown}"
@@ -413,7 +416,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
         return [
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)
         ]
-    # All three are required: a state that contradicts itself does not prove success.
+    # All three are required, because a state that contradicts itself proves no success.
     if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
         return []
     how = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
@@ -427,7 +430,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
 def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> list[Measurement]:
     """Return the bandwidths that the lead measured, only for pairs of this run."""
     names = {peer.name for peer in planned.nodes}
-    # By pair: a node that reports one of its links twice must not compensate for another.
+    # Count by pair, so that a node that reports one link twice does not compensate for another node.
     measurements: dict[tuple[str, str], Measurement] = {}
     raw = _map(report.get("rendezvous")).get("bandwidth")
     for entry in raw if isinstance(raw, list) else []:
@@ -437,7 +440,7 @@ def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> lis
             continue
         measurements[ends] = Measurement(
             name="link_bandwidth",
-            # The unit in which links are sold: bits and powers of ten.
+            # Links are sold in bits per second, with powers of ten.
             value=rate * 8 / 1e9,
             unit="Gbit/s",
             direction=Direction.HIGHER,
@@ -485,7 +488,7 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
         return "synthetic"
     storage = _map(report.get("storage"))
     mount = _map(storage.get("mount"))
-    # A FUSE mount shows the program as its source; the unit that mounts it names the bucket.
+    # The source of a FUSE mount is the program. The unit that mounts it has the bucket's name.
     source = storage.get("unit_source") or mount.get("source") or "not known"
     options = sanitize(storage.get("unit_options") or mount.get("options") or "", 300)
     cache = f", cache {planned.cache}" if planned.cache else ""

@@ -1,4 +1,4 @@
-"""Describe a plan for the operator: its runs, their references, and what the nodes lack. No I/O."""
+"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST = "unproven until a run of these nodes is accepted (rackproof accept)"
 
 
 def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
-    """Describe the plan: its runs, their nodes, duration and references, the omissions.
+    """Describe a plan's runs, their nodes, duration and references, and what was left out.
 
     Args:
         plan: The plan.
@@ -78,7 +78,7 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
 
 
 def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
-    """Return the expected duration of runs from their history, or from their limits if there is none."""
+    """Return the expected duration of runs from their history, or else from their time limits."""
     expected_s = [run.expected_s for run in runs if run.expected_s is not None]
     # A run that cannot be made takes no time.
     limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
@@ -143,7 +143,9 @@ def _bound_texts(rule: JudgeRule) -> list[str]:
 
 
 def _baseline_texts(named: Sequence[SkuReference], has_others: bool) -> list[str]:
-    """Return the SKU's references of a metric, and whether a value may have no reference at all.
+    """Return texts about the SKU's references of a metric.
+
+    One text states whether a value may have no reference.
 
     Args:
         named: The SKU's references of the metric.

@@ -1,7 +1,7 @@
-"""Plan the runs that one command requested, from benchmarks, nodes and parameters.
+"""Plan the runs of one command from benchmarks, nodes and parameters.
 
-A plan is stored as ``results/PLAN_ID/plan.json``. If the same request is made again while runs are
-missing, that plan is found and continued, so an interrupted playbook loses no result and starts no
+A plan is stored as ``results/PLAN_ID/plan.json``. If the same request is made while runs of an earlier
+plan are missing, that plan is continued. An interrupted playbook therefore loses no result and starts no
 run twice.
 """
 
@@ -63,23 +63,21 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
-"""Age up to which an interrupted plan is resumed; after that, the same request gets a new plan."""
+"""Age up to which an interrupted plan is resumed. Later, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
 """Number of repeats of a result that may fail; Rackproof applies this MLPerf Training rule to all
 benchmarks."""
 COSTLY_TO_CHANGE = ("network", "storage")
-"""Parameters that require a new setup of nodes if they change; points are ordered so that these,
-above all the first, change least.
-"""
+"""Parameters whose change needs a new setup of nodes. Points are ordered so that these change least,
+above all the first."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
-"""Age from which a file's change time is sure to differ after the next change, on every file system
-in use."""
+"""Age from which another change of a file is sure to change its ctime, on every file system in use."""
 RUN_COMMAND = "run_command.py"
 """Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""Code of the finding on a run whose job may still be running: the job is followed, not repeated."""
+"""Code of the finding on a run whose job may still be running. Such a job is followed, not repeated."""
 
 
 class NodeSku(Record):
@@ -88,11 +86,11 @@ class NodeSku(Record):
     sku: str = ""
     gpus: int = 0
     gpu_name: str = ""
-    """Text that the product name of its GPUs must contain; empty for the SKU's own name."""
+    """Text that the product name of its GPUs must contain. Empty means the SKU's own name."""
 
 
 class PlannedRun(Record):
-    """One planned run: all data needed to start, follow and judge it."""
+    """Describe one planned run, with all data needed to start, follow and judge it."""
 
     # The id is the name of folders on the controller and on nodes.
     run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
@@ -112,7 +110,7 @@ class PlannedRun(Record):
     grace_s: float = 10
     launcher: str = "local"
     repeat: int = 0
-    """Number of this repeat of a result, from 1, or 0 if nothing is repeated."""
+    """The number of this repeat, from 1, or 0 if nothing is repeated."""
     repeats: int = 0
     would: tuple[str, ...] = ()
     """Actions that it would perform on a cluster, as text."""
@@ -121,9 +119,9 @@ class PlannedRun(Record):
     sku: str = ""
     sku_gpus: int = 0
     sku_gpu_name: str = ""
-    """Text that the product name of the SKU's GPUs must contain; empty for the SKU's own name."""
+    """Text that the product name of the SKU's GPUs must contain. Empty means the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """SKU of each node; empty in plans made before this field existed: then all nodes have the lead's SKU."""
+    """The SKU of each node. It is empty in old plans; then all nodes have the lead's SKU."""
     result: Result
     """Rules for reading and judging its log, as the definition had them at planning."""
     definition_path: str
@@ -135,10 +133,10 @@ class PlannedRun(Record):
     setup: NodeSetup | None = None
     """Setup of the nodes that start the run together, or None if a node is used as it is."""
     unproven_because: str = ""
-    """Reason why the run cannot be made (no such GPU); if not empty, it is recorded as unproven and
-    not started."""
+    """The reason why the run cannot be made, such as a missing GPU. The run is then recorded as unproven
+    and not started."""
     obstacles: tuple[str, ...] = ()
-    """The reasons of a run under Slurm, one each; ``unproven_because`` joins them."""
+    """The separate reasons against a run under Slurm. ``unproven_because`` joins them."""
 
     @property
     def definition_name(self) -> str:
@@ -153,8 +151,9 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """A point of a suite that this node cannot run, which is not a fault: for example two GPUs
-    requested, one present.
+    """Describe a point of a suite that a node cannot run.
+
+    This is not a fault; for example, the point may need two GPUs.
     """
 
     benchmark: str
@@ -172,7 +171,7 @@ class Plan(Record):
     runs: tuple[PlannedRun, ...]
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
-    """Requested nodes that did not answer; their results are unproven."""
+    """Requested nodes that did not answer. Their results are unproven."""
     sha256: str = Field(default="", exclude=True)
     """Digest of the file, set when it is read."""
 
@@ -195,7 +194,7 @@ class Plan(Record):
             if not (folder / RECORD_NAME).is_file():
                 continue
             run = read_run(folder)
-            # A folder that was copied or renamed by hand must not count as the planned run.
+            # A folder that was copied or renamed by hand does not count as the planned run.
             identity = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
             if identity != (planned.run_id, planned.benchmark, self.plan_id):
                 raise ResultsError(
@@ -218,7 +217,10 @@ class Plan(Record):
         }
 
     def result_of(self, run: PlannedRun) -> str:
-        """Return the name of the result that a run repeats; nodes that work side by side have one each."""
+        """Return the name of the result that a run repeats.
+
+        If several nodes make the same benchmark separately, each has its own result.
+        """
         alone = all(other.nodes == run.nodes for other in self.runs if other.benchmark == run.benchmark)
         return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
 
@@ -231,10 +233,10 @@ class Plan(Record):
                 yield run
 
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
-        """Return the results whose repeats can no longer become valid, each with the reason.
+        """Return the results whose repeats can no longer become valid, with the reasons.
 
-        One repeat may fail: it counts as the slowest (docs/using/scoring.md). Two failures rule the
-        result out.
+        One repeat may fail; it counts as the slowest (docs/using/scoring.md). With two failures, the
+        result is invalid.
         """
         repeats: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
@@ -249,7 +251,7 @@ class Plan(Record):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Return the nodes on which no run was possible, each with the reasons: their state is unproven."""
+        """Return the nodes on which no run was possible, with the reasons. Their state is unproven."""
         reasons: dict[str, list[str]] = {}
         for point in self.skipped:
             if all(point.node not in run.nodes for run in self.runs):
@@ -259,16 +261,14 @@ class Plan(Record):
 
     @property
     def expected_s(self) -> float | None:
-        """Return the expected seconds of the whole plan based on earlier runs, or None if a run has
-        no history.
-        """
+        """Return the expected seconds of the plan from earlier runs, or None if a run has no history."""
         each = [planned.expected_s for planned in self.runs]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
 
 
 def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
-    """Return the numbers of the repeats that count as failed, with their verdicts."""
+    """Return the numbers and verdicts of the repeats that count as failed."""
     failed = []
     for run in runs:
         record = recorded.get(run.run_id)
@@ -293,25 +293,25 @@ def make_plan(
     experiments: Mapping[str, ExperimentConfig] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Return the plan for every node and every point of the selected benchmarks.
+    """Return the plan for each node and each point of the selected benchmarks.
 
     Args:
         selected: The definitions.
         nodes: The nodes that answered, by inventory name.
-        variables: Per node, the values that definitions may name (``bench_data`` …).
-        suite: The suite whose matrix is used; empty for each benchmark's own.
-        overrides: The operator's values, which replace those of matrices.
+        variables: The values for definitions (``bench_data`` …), by node.
+        suite: The suite whose matrix is used, or "" for each benchmark's own.
+        overrides: The operator's values, which replace those of the matrices.
         unreached: The requested nodes that did not answer.
-        assumed: Those of them that a rack's runs include all the same, as the inventory describes them: a dry
-            run shows the plan of a rack before its nodes are there.
-        estimate: Returns the seconds that a run is expected to take, or None.
+        assumed: The nodes that did not answer but are planned as the inventory describes them. With
+            these, a dry run can show a rack's plan before its nodes exist.
+        estimate: A function that returns the expected seconds of a run, or None.
         now: The time of planning.
-        sites: Per node, its Slurm cluster, for benchmarks that run on a whole rack.
-        experiments: Per node, the inventory's variables for experiments (storages, networks).
-        addresses: Per node, its address on the network used for training.
+        sites: The Slurm cluster of each node, for benchmarks that run on a whole rack.
+        experiments: The inventory's variables for experiments (storages, networks), by node.
+        addresses: The address of each node on the training network.
 
     Raises:
-        DefinitionError: An override is not a parameter, or a definition names an unknown variable.
+        DefinitionError: An override is not a parameter, or a definition has an unknown variable.
     """
     now = now or datetime.now(UTC)
     planner = _Planner(
@@ -360,14 +360,17 @@ def _node_sku(site: Site) -> NodeSku:
 
 
 def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
-    """Return the fingerprint of a request; two plans of the same request have the same one."""
+    """Return the fingerprint of a request. Plans of the same request have the same fingerprint."""
     # The fingerprint covers all of a run except its id, its file's time and its expected time, which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
 
 
 def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
-    """Return the runs, each with an id: for hundreds planned in one second, six random digits are too few."""
+    """Return the runs, each with a unique id.
+
+    Six random digits are too few for hundreds of runs that are planned in one second.
+    """
     named: dict[str, PlannedRun] = {}
     for run in runs:
         run_id = run.run_id
@@ -378,12 +381,10 @@ def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
 
 
 def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs ordered so that :data:`COSTLY_TO_CHANGE` changes least on each host, else in
-    given order.
-    """
+    """Return the runs in an order in which :data:`COSTLY_TO_CHANGE` changes least on each host."""
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
-    # Order by first occurrence, not by value: the operator chose the order of the inventory and the matrix.
+    # Keep the order of first occurrence, because the operator chose the order of inventory and matrix.
     hosts = list(dict.fromkeys(run.lead for run in runs))
     values = {
         name: list(dict.fromkeys(str(run.parameters.get(name, "")) for run in runs))
@@ -400,7 +401,7 @@ def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 @dataclass
 class _Planner:
-    """A request, with the runs and the skipped points found so far."""
+    """Collect the runs and the skipped points of a request."""
 
     selected: Sequence[LoadedDefinition]
     nodes: Mapping[str, Node]
@@ -417,7 +418,7 @@ class _Planner:
     skipped: list[Skipped] = field(default_factory=list)
 
     def add_runs(self) -> None:
-        """Add all runs of the request: first the runs of single nodes, then those that need several."""
+        """Add all runs of the request. The runs of single nodes come first."""
         for name in self.nodes:
             for loaded in self.selected:
                 self._add_single_node_runs(loaded, name)
@@ -425,7 +426,7 @@ class _Planner:
             self._add_multi_node_runs(loaded)
 
     def _add_single_node_runs(self, loaded: LoadedDefinition, name: str) -> None:
-        """Add the runs that one node makes alone."""
+        """Add the runs of one node."""
         if self._needs_whole_rack(loaded):
             return
         definition, gpus_there = loaded.definition, len(self.nodes[name].gpus)
@@ -454,7 +455,7 @@ class _Planner:
             return
         run = self._program_run(loaded, point, self._peers([name]))
         if lacks_gpus:
-            # The operator gave this value: a request that cannot be met must appear as a result.
+            # The operator gave this value. A request that cannot be met must appear as a result.
             reason = f"{gpus} GPUs requested, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
@@ -469,8 +470,8 @@ class _Planner:
             self._add_grouped_runs(loaded, members)
 
     def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
-        """Add the runs of points with a number of nodes; each uses the first nodes of the rack."""
-        # All ranks of one job have the same number of GPUs: the node with the fewest is the limit.
+        """Add the runs of points with a number of nodes. Each uses the first nodes of the rack."""
+        # All ranks of a job have the same number of GPUs, so the node with the fewest sets the limit.
         gpus_there = min(len(self.nodes[name].gpus) for name in members)
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there):
             if point.get("nodes", "") != "":
@@ -482,7 +483,7 @@ class _Planner:
         node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
         lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
-        # Values that the operator gave are planned as unproven; other points are skipped.
+        # If the operator gave the values, the run is planned as unproven. Other points are skipped.
         if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
             reason = f"gpus={gpus}: there are {gpus_there}"
             if lacks_nodes:
@@ -490,7 +491,7 @@ class _Planner:
             self._skip(loaded, members[0], reason)
             return
         run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
-        # The setup already reports too few nodes; its remedy has to come first.
+        # If the setup already reports too few nodes, its remedy comes first.
         if lacks_gpus and not run.unproven_because:
             reason = f"{gpus} GPUs requested, a node of these has {gpus_there}"
             reason += f"; give gpus={gpus_there} or fewer"
@@ -504,7 +505,7 @@ class _Planner:
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
-                # The first node leads a run with docker: it must be the one named by bench_launch_host.
+                # With docker, the first node leads the run. It must be bench_launch_host.
                 ordered = [lead, *(name for name in members if name != lead)]
                 runs = _docker_runs(
                     loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
@@ -549,7 +550,7 @@ class _Planner:
             parameters={
                 "nodes": len(members),
                 **{axis: value for axis, value in point.items() if value != ""},
-                # Both change the measured value: as parameters they separate histories and references.
+                # Both change the measured value. As parameters, they separate histories and references.
                 **({"precision": site.precision} if site.precision else {}),
                 **({"config": site.config} if site.config else {}),
             },
@@ -574,7 +575,7 @@ class _Planner:
         setup, obstacle = None, ""
         # A run without a setup is started directly, without a rendezvous and its finding.
         if node_setup.needs_setup(point):
-            # mpirun is a launcher: it starts the ranks on the other nodes.
+            # mpirun starts the ranks on the other nodes.
             setup = node_setup.plan_setup(
                 point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
             )
@@ -585,7 +586,8 @@ class _Planner:
             suite=self.suite,
             lead=lead,
             nodes=tuple(peer.name for peer in peers),
-            # An empty value leaves an option to the workload; it is neither recorded nor compared.
+            # With an empty value, the workload uses its own default. The value is neither recorded nor
+            # compared.
             parameters={axis: value for axis, value in point.items() if value != ""},
             runtime=launch.runtime,
             program=RUN_COMMAND if launch.command else launch.program,
@@ -629,7 +631,7 @@ class _Planner:
 
 
 def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tuple[str, ...]:
-    """Return the arguments of a run's program or, for a command, the command itself."""
+    """Return the arguments of a run's program, or the command itself."""
     launch = loaded.definition.launch
     if launch.command:
         place = f"{loaded.path}: launch.command"
@@ -650,7 +652,7 @@ def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
         DefinitionError: The number of nodes is not a positive integer.
     """
     count = point["nodes"]
-    # True is an int and would be planned as one node.
+    # True is an int, and would be planned as one node.
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise DefinitionError(f"{loaded.path}: nodes: {count!r} is not a number of nodes")
     return count
@@ -662,7 +664,7 @@ def _rack_lead(site: Site, members: Sequence[str]) -> tuple[str, str]:
         return members[0], ""
     if site.launch_host in members:
         return site.launch_host, ""
-    # The run is planned anyway: its record then shows the obstacle and the remedy.
+    # The run is planned, so that its record shows the obstacle and the remedy.
     return members[0], NOT_LIMITED.format(site.launch_host)
 
 
@@ -687,7 +689,7 @@ def _docker_runs(
     now: datetime,
     unreached: Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Return the repeats of a benchmark whose image is built on one node or on several together."""
+    """Return the repeats of a benchmark with a built image, on one node or on several together."""
     specification = docker_specification(loaded, site, nodes, variables)
     run = PlannedRun(
         **_by_site(loaded, site, suite, now, "docker"),
@@ -710,7 +712,7 @@ def _docker_runs(
 def _by_site(
     loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
 ) -> dict[str, Any]:
-    """Return the settings shared by all runs whose launcher uses a site's containers."""
+    """Return the settings that all runs in a site's containers share."""
     how = launch_slurm if launcher == "slurm" else launch_docker
     launch, result = loaded.definition.launch, loaded.definition.result
     return {
@@ -743,10 +745,10 @@ def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
 
 
 def _settled_ctime_ns(path: Path) -> int:
-    """Return a file's change time, or 0 if a change right now might leave it the same.
+    """Return a file's change time, or 0 if another change now might leave it the same.
 
-    File system clocks tick every few milliseconds or seconds: a file that was changed a moment ago
-    may change again within the same tick, so only an older time is proof.
+    The clocks of file systems tick every few milliseconds or seconds. A file that has just changed may
+    change again within the same tick, so only an older time is proof.
     """
     try:
         ctime_ns = path.stat().st_ctime_ns
@@ -758,9 +760,8 @@ def _settled_ctime_ns(path: Path) -> int:
 def definition_findings(planned: PlannedRun) -> list[Finding]:
     """Return a finding if the definition was changed or lost after the run was planned.
 
-    Such a run is judged by the rules it was planned with, but it cannot be repeated: the file no
-    longer contains these rules. The file is read again only if its change time does not rule out a
-    change.
+    The run is judged by the rules in its plan. It cannot be repeated, because the file no longer
+    contains these rules. The file is read again only if its change time allows a change.
     """
     path = Path(planned.definition_path)
     try:
@@ -791,26 +792,25 @@ def fitting_overrides(
 ) -> Matrix:
     """Return the overrides that apply to one of several benchmarks.
 
-    Overrides that only other benchmarks have are left out; overrides that no benchmark has remain,
-    so that they are refused.
+    An override that only other benchmarks have is left out. One that no benchmark has remains, so that
+    it is refused.
     """
-    # A suite mixes benchmarks: an override for one must not stop the others.
+    # A suite has several benchmarks. An override for one of them does not stop the others.
     known = {name for one in chosen for name in one.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
 
 
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
-    """Return the unfinished plan of the same request if there is one; else store and return the new
-    one.
+    """Return the unfinished plan of the same request, or store and return the new plan.
 
     Args:
-        plan: The new plan, as it would be made now.
+        plan: The new plan.
         results: The results folder.
-        resume: False to make a new plan even if an earlier one was interrupted.
+        resume: Whether to continue an interrupted plan.
 
     Returns:
-        The plan to carry out, and whether it is an earlier one that is continued.
+        The plan to carry out, and whether it is an earlier one.
 
     Raises:
         ResultsError: The results folder cannot be written.
@@ -825,7 +825,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
 
 def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
     """Return the newest stored plan of the same request that is recent enough to be continued."""
-    # A plan's id begins with its time, so reverse order of names means newest first.
+    # A plan's id begins with its time, so the reverse order of names has the newest first.
     for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
         earlier = _read_plan(path)
         if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
@@ -836,8 +836,7 @@ def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
 
 
 def _is_unfinished(plan: Plan, results: Path) -> bool:
-    """Return whether runs of a stored plan are missing, or the report of runs that are costly to
-    repeat.
+    """Return whether runs of a stored plan are missing, or the report of runs that are costly to repeat.
 
     Raises:
         ResultsError: A record is damaged, or belongs to another run.
@@ -863,10 +862,10 @@ def read_plan(results: Path, plan_id: str) -> Plan:
 
 
 def _read_plan(path: Path) -> Plan | None:
-    """Return the plan in a file, or None if it is missing or malformed: it is then not resumed."""
+    """Return the plan in a file, or None if the file is missing or malformed. Such a plan is not resumed."""
     try:
         plan = Plan.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except (OSError, ValueError):
         return None
-    # The folder was copied or renamed by hand: its runs name another plan as theirs.
+    # If the folder was copied or renamed by hand, its runs have another plan's id.
     return plan if plan.plan_id == path.parent.name else None

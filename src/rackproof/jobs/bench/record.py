@@ -1,7 +1,6 @@
-"""Turn a job that ended into a record, a verdict, reports, and history: parse, judge, store,
-report.
+"""Turn an ended job into a record, a verdict, reports and history.
 
-The playbook's recording task calls this module. No other module decides about a run.
+The recording task of the playbook calls this module. No other module decides on a run's verdict.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ from rackproof.store.run_folder import write_run
 # Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After one of these
-# nothing is proven in either direction; any other status except 0 means that something failed while
-# the workload ran.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). They prove neither success
+# nor failure. Any other status except 0 means that something failed while the workload ran.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
@@ -70,7 +68,7 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Exit status of Rackproof's own programs where a parameter's value is wrong: a mistake, and no fault."""
+"""Exit status of Rackproof's own programs for a wrong parameter value. It is a mistake, not a fault."""
 _LINES_READ = 20
 """So many last lines of a log are searched for words."""
 
@@ -102,11 +100,12 @@ class RecordedRun(Record):
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return the findings against the run that follow from the job's end, as opposed to its log.
+    """Return the findings that follow from the job's end, not from its log.
 
-    Only a job of this run that ended by itself, succeeded, and has exit status 0 on the requested
-    nodes adds no finding. The state comes from a node: an absent or damaged value is a finding of
-    :func:`~rackproof.jobs.bench.required_evidence.machine_lacks`.
+    There are none only if the job belongs to this run, ended by itself, succeeded, and has exit status 0
+    on the requested nodes. The state comes from a node.
+    :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports absent and damaged values of
+    it.
     """
     job = evidence.job
     findings = []
@@ -155,8 +154,8 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
     """Return the faults of a job of this run that is no longer running."""
     finding = _interruption(planned, job) or _exit_failure(planned, job)
     findings = [finding] if finding is not None else []
-    # Degraded: the run's numbers are valid, but the remaining processes may occupy the next run's
-    # GPUs.
+    # The verdict is degraded, because the run's numbers are valid, but the remaining processes may
+    # occupy the next run's GPUs.
     if job.get("unkillable"):
         message = f"processes of the job survive SIGKILL on the node: {sanitize(job['unkillable'], 200)}"
         findings.append(_finding("unkillable", Verdict.DEGRADED, message))
@@ -167,8 +166,8 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
     """Return a finding if a job did not end by itself, or if its end is unknown."""
     ended_by = job.get("ended_by", "itself")
     if ended_by == "supervisor_died" and planned.launcher == "slurm":
-        # The program on that node only followed the job; the same command again finds the Slurm job
-        # or its end.
+        # The program on that node only followed the job. The same command finds the Slurm job, or its
+        # end.
         message = (
             f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
             "job may go on: start the same command again, which follows it (or scancel --name "
@@ -189,9 +188,9 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding if a job that ended by itself failed; the checks are in order of importance."""
+    """Return a finding if a job that ended by itself failed. The most important cause is checked first."""
     status, signal = job.get("exit_status", 0), job.get("signal")
-    # This comes first: a signal is the cause, whatever the exit status.
+    # A signal is the cause, whatever the exit status is.
     if signal is not None:
         return _finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}")
     if status in COULD_NOT_RUN:
@@ -201,7 +200,7 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         message = f"the job could not run: a parameter has a value that it cannot use (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
-        # This precedes the supervisor's own report: a failed program is a failure whatever it reports.
+        # A failed program is a failure, whatever the supervisor reports.
         return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
     if not job.get("succeeded", True):
         message = "the job has exit status 0, yet its supervisor reports no success"
@@ -210,7 +209,7 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 _ENDED_EARLY = frozenset({"exit_status", "killed", "could_not_run", "hung", "timed_out"})
-"""Findings of a program that did not come to its end: its last lines may contain the reason."""
+"""Findings of a program that ended early. Its last lines may contain the reason."""
 
 
 def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
@@ -240,19 +239,19 @@ def build_run(
     sku_references: Sequence[SkuReference] = (),
     words: str = "",
 ) -> Run:
-    """Judge the measurements and return the record. The only file it reads is a changed definition.
+    """Judge the measurements and return the record. It reads no file except a changed definition.
 
     Args:
         planned: The run as it was planned.
         parsed: The parsed logs of the run.
         evidence: The other facts about the run.
-        references: Returns the references of a measurement.
+        references: A function that returns the references of a measurement.
         plan_id: The id of the plan.
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
-        trouble: The reason why references may not have been found.
-        sku_references: The baselines of the SKU; each one that fits must have its measurement.
-        words: The last lines of its program, on one line, for the reason of one that died.
+        trouble: The reason why references may be missing.
+        sku_references: The baselines of the SKU. Each that applies must have a measurement.
+        words: The last lines of the program, as one line. They explain why it ended early.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
     started, ended = moment_of(evidence.job.get("started")), moment_of(evidence.job.get("ended"))
@@ -321,7 +320,7 @@ def _expected_baselines(
     findings: Sequence[Finding],
     measurements: Sequence[Measurement],
 ) -> list[SkuReference]:
-    """Return the baselines of the SKU whose measurement a run must have."""
+    """Return the SKU's baselines for which a run must have a measurement."""
     # A missing or failed preflight has a gating finding with cause and remedy.
     explained = any(one.code == PREFLIGHT_CODE and one.verdict and one.verdict.gates for one in findings)
     # A preflight with a size other than the baseline's is judged without a reference.
@@ -335,7 +334,7 @@ def _expected_baselines(
 
 
 def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return the findings from outside the logs, the most specific first: reports show only a few."""
+    """Return the findings that are not from logs, the most specific first. Reports show only a few."""
     job = job_findings(planned, evidence)
     if planned.launcher in BY_ITSELF:
         return [*job, *evidence.findings, *definition_findings(planned)]
@@ -365,9 +364,8 @@ def write_record(
 ) -> RecordedRun:
     """Parse the logs under ``folder/logs``, judge them, and write record, history and reports.
 
-    The record is written before history and reports: a later failure loses no run and is named in
-    :attr:`RecordedRun.history`; :func:`rackproof.jobs.bench.tasks.report_plan` creates a missing
-    page later.
+    The record is written first, so a later failure loses no run. :attr:`RecordedRun.history` has the
+    failure, and :func:`rackproof.jobs.bench.tasks.report_plan` writes a missing page later.
 
     Args:
         planned: The run as it was planned.
@@ -406,17 +404,16 @@ def judge_folder(
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
 ) -> tuple[Run, str]:
-    """Return the record of a run from the logs under ``folder/logs``, and why references may be
-    missing.
+    """Return a run's record from the logs under ``folder/logs``, and why references may be missing.
 
-    No file is written.
+    This writes no file.
 
     Args:
         planned: The run as planned.
         evidence: The other facts about it.
         folder: The folder ``results/RUN_ID``.
-        history: Returns the accepted references of this hardware.
-        plan_id: The plan it belongs to.
+        history: The history, which has the accepted references of this hardware.
+        plan_id: The id of its plan.
         sku_references: The baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
     """
@@ -432,7 +429,7 @@ def judge_folder(
         }
         evidence = evidence.model_copy(update=update)
     measured = [*_log_measurements(logs.parsed), *evidence.measurements]
-    # Query this before the run is stored: a run must never be its own reference.
+    # Read the references before the run is stored, so that a run is never its own reference.
     accepted, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
 
     def references(measurement: Measurement) -> list[Reference]:
@@ -465,11 +462,11 @@ def _words_of_lead(planned: PlannedRun, folder: Path, files: Sequence[LogFile]) 
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
-    """Store a written record in the history and write its page; return the page and the errors."""
+    """Store a written record in the history, and write its page. Return the page and the errors."""
     page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
-    except Exception as error:  # the record is safe; the following steps are additional
+    except Exception as error:  # The record is already written. An error from here on must not lose it.
         remarks.append(f"run {run.run_id} could not be entered into the history: {error}")
     try:
         page = str(write_run_reports(run, folder)["html"])
@@ -480,14 +477,14 @@ def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, lis
 
 @dataclass
 class _Logs:
-    """The logs of a run; each is read once."""
+    """Hold the logs of a run. Each is read once."""
 
     files: list[LogFile] = field(default_factory=list)
     parsed: list[ParsedLog] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """Faults of the files themselves, as opposed to faults that they report."""
+    """Faults of the files themselves. Faults that the logs report are not here."""
     launcher_output: LauncherOutput | None = None
-    """Output of the launcher, for a job that a cluster started and whose lead's log was readable."""
+    """Output of the launcher, if a cluster started the job and the lead's log was readable."""
 
 
 def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
@@ -498,7 +495,7 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
         logs.findings += findings
     for path in paths:
         is_lead = path.stem == planned.lead
-        # Only the lead's log contains the launcher's output; other nodes' logs would contradict it.
+        # Only the lead's log contains the launcher's output. Logs of other nodes would contradict it.
         output = LauncherOutput(planned.launcher) if is_lead and planned.launcher not in BY_ITSELF else None
         entry = _read_log(planned, path, output, logs)
         if is_lead and entry is not None:
@@ -507,7 +504,7 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
 
 
 def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, logs: _Logs) -> LogFile | None:
-    """Read one log into the logs of its run; return its entry, or None if it is unreadable."""
+    """Read one log into the logs of its run. Return its entry, or None if it is unreadable."""
     name = f"logs/{path.name}"
     try:
         log, entry = read_log_file(
@@ -542,11 +539,11 @@ def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
 def _baselines_of(
     baselines: Sequence[SkuReference], planned: PlannedRun, measurement: Measurement
 ) -> list[Reference]:
-    """Return the SKU's baselines of a measurement: those for its most specific case, unchanged.
+    """Return the SKU's baselines that apply to a measurement.
 
-    More labels and parameters make a baseline more specific. Among equally specific baselines, none
-    hides another. Of the other references only the bound on the bad side remains: a reference for a
-    more specific case must not lower the SKU's floor.
+    A baseline with more labels and parameters is more specific. The most specific baselines remain
+    unchanged. Of the others, only the bound on the bad side remains, because a reference for a specific
+    case must not lower the SKU's floor.
     """
     fitting = [
         baseline
@@ -562,7 +559,7 @@ def _baselines_of(
 
 
 def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | None:
-    """Return the better direction of a measurement, from its rule or else from the measurement itself."""
+    """Return the better direction of a measurement, from its rule or else from the measurement."""
     for rule in planned.result.judge:
         if rule.metric == measurement.name and rule.direction is not None:
             return rule.direction
@@ -572,12 +569,12 @@ def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | 
 def _floor(reference: Reference, direction: Direction | None) -> Reference:
     """Return a reference without its bound on the good side."""
     open_side = {Direction.HIGHER: {"high": None}, Direction.LOWER: {"low": None}, None: {}}[direction]
-    # A reference that has only a warning uses it as its floor; without it, no value would fail.
+    # If the reference has only a warning, the warning becomes the floor. Otherwise, no value could fail.
     return reference.model_copy(update=open_side)
 
 
 def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    # Published results come from MLPerf's own code: other programs' numbers are not comparable.
+    # Published results come from MLPerf's own code. Numbers of other programs are not comparable.
     if planned.launcher in BY_ITSELF or not planned.published_references:
         return []
     return published_references(planned, measurement)
@@ -605,10 +602,10 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 
 
 def preload_libraries() -> None:
-    """Import the modules that :func:`record` will need, so that processes forked from this one share them.
+    """Import the modules that :func:`record` needs, so that forked processes share them.
 
-    Importing Matplotlib and SQLAlchemy takes a CPU-second, and a playbook forks a process for each
-    task.
+    A playbook forks a process for each task, and the import of Matplotlib and SQLAlchemy takes a
+    CPU-second.
     """
     import matplotlib.backends.backend_svg  # noqa: F401
 
@@ -621,7 +618,7 @@ def _dataset(tags: Mapping[str, str]) -> Dataset | None:
     if not tags:
         return None
     counts = ("objects", "size_bytes")
-    # Tags come from a log: an invalid count is left out, because an error would lose the run.
+    # Tags come from a log. An invalid count is left out, so that it does not lose the run.
     numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
     texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
     return Dataset.model_validate({**texts, **numbers})

@@ -1,10 +1,8 @@
-"""List the evidence that the verdict on a run needs: for a run on one machine, and for one under
-Slurm. No I/O.
+"""List the evidence that the verdict on a run needs. No I/O.
 
-Each table has a row for every field of the structures that contain the evidence, even if its
-absence has no effect; a test compares them. The judge of a run evaluates its table before any
-check, and the checks compare only values that are present: missing evidence already has its
-finding.
+One table is for a run on one machine, and one for a run under Slurm. Each has a row for every field of
+the structures with the evidence, even if a missing field has no effect. A test compares them. The judge
+evaluates the table before all checks, so that the checks only compare present values.
 """
 
 from __future__ import annotations
@@ -57,30 +55,30 @@ class Evidence(Record):
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job as its supervisor wrote it; empty if no job was started."""
+    """State of the job from its supervisor. It is empty if no job was started."""
     findings: tuple[Finding, ...] = ()
     """Faults that are visible in the nodes' facts."""
     could_not_start: str = ""
-    """Reason, for the operator, why no job was started, or why it was not followed to its end."""
+    """Reason, for the operator, why no job was started or why it was not followed to its end."""
     command: tuple[str, ...] = ()
     description: str = ""
     storage: str = ""
     network: str = ""
     notes: str = ""
     measurements: tuple[Measurement, ...] = ()
-    """Measurements in the logs other than events: phases, the preflight's bandwidth."""
+    """Measurements in the logs that are not events, such as phases and the preflight's bandwidth."""
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
     """Use of each node by other processes while the job ran."""
     busy: str = ""
-    """Reason why no speed is judged; empty if the machines were idle or need not be."""
+    """Reason why no speed is judged. It is empty if the machines were idle or need not be."""
     container_digest: str = ""
     slurm_start: datetime | None = None
-    """Start of this run's Slurm job according to Slurm: following it may have started later."""
+    """Start of the Slurm job according to Slurm. The program may follow it only from a later time."""
 
 
 @dataclass(frozen=True)
 class MachineRun:
-    """A run that its own program started and ended, with its plan, facts and logs."""
+    """Describe a run that its own program started and ended, with its plan, facts and logs."""
 
     planned: PlannedRun
     known: Evidence
@@ -89,17 +87,20 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A run's job under Slurm, with its plan, the behaviour of its run script, its log and Slurm's record."""
+    """Describe a run's job under Slurm, with its plan, run script, log and Slurm's record."""
 
     planned: PlannedRun
     script: RunScript
     output: RunSubOutput
     output06: RunSub06Output = field(default_factory=RunSub06Output)
-    """Output of the run script of round 0.6; empty for other runs."""
+    """Output of the run script of round 0.6. It is empty for other runs."""
 
     @property
     def has_record(self) -> bool:
-        """Return whether Slurm's record is present: round 0.6 runs on one node without Slurm."""
+        """Return whether Slurm has a record of the job.
+
+        In round 0.6, a run on one node does not use Slurm.
+        """
         by_slurm = self.planned.launcher != "docker" or len(self.planned.nodes) > 1
         return by_slurm and bool(self.output.end)
 
@@ -135,7 +136,7 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
 
 
 def usable_state(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usable part of a job's state: rows of the table report absent and damaged parts."""
+    """Return the usable part of a job's state. Rows of the table report absent and damaged parts."""
     return {key: job[key] for key in _JOB_KINDS if job_value_state(key, job.get(key)) is _THERE}
 
 
@@ -152,9 +153,9 @@ def job_value_state(key: str, value: object) -> EvidenceState:
 
 
 def moment_of(raw: object) -> datetime | None:
-    """Return a time that a node states, or None if it is invalid; without a time zone, it is UTC."""
+    """Return a time from a node, or None if it is invalid. A time without a zone is UTC."""
     try:
-        # fromtimestamp(True) is one second after the start of 1970.
+        # True is an int, which fromtimestamp() would accept.
         if isinstance(raw, int | float) and not isinstance(raw, bool):
             return datetime.fromtimestamp(raw, UTC)
         if isinstance(raw, str):
@@ -179,7 +180,7 @@ def _ended(run: MachineRun) -> bool:
 
 
 def _by_itself(run: MachineRun) -> bool:
-    # If a job was ended from outside, a finding names the cause; the same applies to a signal.
+    # If something else ended the job, or a signal did, a finding already has the cause.
     return _ended(run) and run.known.job.get("ended_by") == "itself" and run.known.job.get("signal") is None
 
 
@@ -327,7 +328,7 @@ def _has_record(job: SlurmJob) -> bool:
 
 
 def _trained(job: SlurmJob) -> bool:
-    """Return whether the training started: if a job ended earlier, everything else is a consequence."""
+    """Return whether the training started. If not, everything else is a consequence of that."""
     if job.planned.launcher == "docker":
         by_slurm = len(job.planned.nodes) > 1
         return _was_taken(job) and not ended_before_training06(job.output06, job.output, by_slurm=by_slurm)
@@ -339,8 +340,8 @@ def _prints(name: str) -> Callable[[SlurmJob], bool]:
 
 
 def _lists_nodes(job: SlurmJob) -> bool:
-    # One line has the list, its length and the job's number: if that line is missing, the list's
-    # row reports it.
+    # One line has the list, its length and the job's number. If the line is missing, the row of the list
+    # reports it.
     return bool(job.output.node_list)
 
 
@@ -434,7 +435,7 @@ def _preflight_state(output: RunSubOutput) -> EvidenceState:
 
 SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
     _of_record("job", "another_job", without="Slurm's record does not show the job's number"),
-    _of_record("name", "another_job", without="Slurm's record does not show of which run the job is"),
+    _of_record("name", "another_job", without="Slurm's record does not show the job's run"),
     _of_record("state", "slurm_state", without="Slurm's record does not show how the job ended"),
     _of_record(
         "exit_code",
@@ -453,7 +454,7 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
 )
-"""Facts that Slurm must report about a job; workloads/slurm_run.py queries them."""
+"""Facts that Slurm must report about a job. workloads/slurm_run.py queries them."""
 
 
 def _launcher_report(job: str, remedy: str) -> RequiredEvidence[SlurmJob]:
@@ -485,7 +486,7 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log has no list of nodes (:::DLPAL): it does not show on which nodes it ran",
     ),
     _of_output("node_count", "nodes_unknown", _lists_nodes),
-    _of_output("job", "another_job", _lists_nodes, without="the log does not show of which Slurm job it is"),
+    _of_output("job", "another_job", _lists_nodes, without="the log does not show its Slurm job"),
     _of_output("cache_clearings", "cache_not_cleared", harmless="each node's answer counts"),
     _of_output(
         "caches_cleared",
@@ -561,5 +562,5 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show on which nodes run.sub started the training (Launching on node)",
     ),
 )
-"""Rows for a run of round 0.6. Its :class:`RunSub06Output` needs only the nodes: events and the
-number of cleared caches are compared."""
+"""Rows for a run of round 0.6. Its :class:`RunSub06Output` needs only the nodes, because checks compare
+the number of events and of cleared caches."""

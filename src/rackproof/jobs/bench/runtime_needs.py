@@ -1,4 +1,4 @@
-"""Find the requirements of runs' environments that a node does not meet, before these are created."""
+"""Find what a node lacks for the environments of runs, before these are created."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rackproof.core.untrusted import mapping_at
 
 @dataclass(frozen=True)
 class RuntimeNeeds:
-    """The requirements of a runtime on the system.
+    """Describe what a runtime needs from the system.
 
     Attributes:
         oldest, newest: The limits of the interpreter's version.
-        libraries: The name of each shared library, with the package of Debian and Ubuntu that
-            contains it.
+        libraries: The name of each shared library, with the package of Debian and Ubuntu that contains
+            it.
         imports: Modules that an interpreter has to find.
     """
 
@@ -30,7 +30,7 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Read the needs of runtimes; a runtime without a file, such as a definition's own, has none.
+    """Read the needs of runtimes. A runtime without a file, such as a site's own, has none.
 
     Args:
         workloads: The folder of the workloads on this machine.
@@ -57,14 +57,15 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mapping[str, Any]) -> list[str]:
-    """Return a line for each requirement of a runtime that a node does not meet; unanswered ones
-    are left out. No I/O.
+    """Return a line for each need of a runtime that a node does not meet. No I/O.
+
+    Needs about which the node gave no answer are left out.
 
     Args:
         node: The name of the node.
         runtime: The name of the runtime.
         needs: The requirements of the runtime.
-        facts: The raw answer of the node: ``loadable`` lists libraries, ``interpreters`` versions
+        facts: The node's raw answer. ``loadable`` lists libraries, and ``interpreters`` lists versions
             of Python.
     """
     lines = []
@@ -99,18 +100,17 @@ def _fits(version: object, needs: RuntimeNeeds) -> bool:
 
 
 def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> str:
-    """Return why a configured interpreter cannot be used for a runtime, or "" if nothing is known against it.
-    No I/O.
+    """Return why a runtime cannot use a configured interpreter, or "" if no reason is known. No I/O.
 
     Args:
         runtime: The runtime's name.
-        path: The interpreter, as bench_pythons has it.
-        facts: The node's raw answer: ``pythons`` has what each interpreter reported.
+        path: The interpreter in ``bench_pythons``.
+        facts: The node's raw answer. ``pythons`` has the report of each interpreter.
     """
     answer = mapping_at(mapping_at(facts, "pythons"), runtime)
     status, shown = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
     if status == "absent":
-        return f"{shown}, which is not there: correct the path, or leave it out and it is made"
+        return f"{shown}, which does not exist: correct the path, or leave it out to have one made"
     found = mapping_at(mapping_at(answer, "said"), "imports")
     lacking = sorted(sanitize(name, 60) for name, there in found.items() if there is False)
     if status == "ok" and lacking:
@@ -122,10 +122,8 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
 
 
 def program_obstacle(program: str, facts: Mapping[str, Any]) -> str:
-    """Return why a definition's program cannot be started on a node, or "" if nothing is known against it.
-    No I/O.
-    """
+    """Return why a node cannot start a definition's program, or "" if no reason is known. No I/O."""
     if mapping_at(facts, "programs").get(program) is False:
         name = sanitize(program, 200)
-        return f"{name} is not there: install it, or give its whole path in `launch.command`"
+        return f"{name} is not there: install it, or give its full path in `launch.command`"
     return ""

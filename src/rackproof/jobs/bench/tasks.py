@@ -1,7 +1,7 @@
-"""Run the tasks of bench.yml, one function per task: select, plan, record, report.
+"""Run the tasks of bench.yml. Each task (select, plan, record, report) has one function.
 
-The Ansible plugins check arguments, call these functions, and turn :class:`BenchError` into a
-failed task.
+The Ansible plugins check arguments, call these functions, and turn :class:`BenchError` into a failed
+task.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
-"""Most systems in the table that compares them: a rack has no more, and more columns are hard to
-read. `rackproof compare` compares any two."""
+"""Largest number of systems in the comparison table. A rack has no more, and more columns are hard to
+read. `rackproof compare` compares any two systems."""
 
 
 _LARGEST_VALUE = 2**63
-"""Bound of an integer parameter: the database stores integers in 64 bits."""
+"""Bound of an integer parameter. The database stores integers in 64 bits."""
 
 
 class BenchError(RackproofError):
-    """An error that the operator must fix; the message gives the cause and the remedy."""
+    """Report an error that the operator must fix. The message has the cause and the remedy."""
 
 
 class Choice(Record):
@@ -72,7 +72,10 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """The conditions for judging a speed: a reference, and nodes that were idle apart from the run."""
+    """Define what is required to judge a speed.
+
+    These are a reference, and nodes that no other process used during the run.
+    """
 
     references: bool
     idle: bool = True
@@ -117,14 +120,14 @@ class PlanOutcome(Record):
 
 
 class PlanReport(Record):
-    """The outcome of a plan: its verdict, message and report."""
+    """Describe the outcome of a plan, with its verdict, message and report."""
 
     verdict: Verdict
     gates: bool
     message: str
     report: str
     runs: tuple[str, ...] = ()
-    """Ids of all recorded runs of the plan, including those of earlier calls."""
+    """Ids of all recorded runs of the plan, also from earlier calls."""
 
 
 def select_benchmarks(
@@ -145,14 +148,14 @@ def select_benchmarks(
     Args:
         folder: The folder with the definitions.
         results: The results folder.
-        suite: The requested suite; ignored if benchmarks are given.
+        suite: The requested suite. It is ignored if benchmarks are given.
         benchmarks: The names of the requested benchmarks.
-        parameters: The operator's values: one value or a list for each parameter.
+        parameters: The operator's value, or list of values, for each parameter.
         sku_references: The baselines of the SKU.
         hosts: The hosts that ``--limit`` selects.
-        owner_pid: Process whose end releases the claim; None claims nothing (a dry run).
-        workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
-        given: Variables of the command line, among which a parameter may be by mistake.
+        owner_pid: The process whose end releases the claim. None claims nothing (a dry run).
+        workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
+        given: Variables of the command line. A parameter may be among them by mistake.
 
     Raises:
         BenchError: A name is unknown, a definition or baseline is wrong, a host is claimed, or the
@@ -170,7 +173,7 @@ def select_benchmarks(
         _check_points(chosen, suite, overrides)
         # Checked here so that a wrong baseline is not noticed only after hours of training.
         _sku_references(sku_references)
-        # This is the last step: a refused request must not leave a claim behind.
+        # This is the last step, so that a refused request leaves no claim behind.
         if owner_pid is not None:
             host_claims.claim_hosts(results, hosts, owner_pid)
     except (DefinitionError, ResultsError, host_claims.HostClaimedError) as error:
@@ -189,10 +192,10 @@ def select_benchmarks(
 def _refuse_parameters_as_variables(
     chosen: Iterable[definitions.LoadedDefinition], given: Mapping[str, Any]
 ) -> None:
-    """Check that no parameter is given as a variable, which would change nothing.
+    """Check that no parameter is given as a variable, which would have no effect.
 
     Raises:
-        DefinitionError: One is.
+        DefinitionError: A parameter is given as a variable.
     """
     for loaded in chosen:
         for name in sorted(given.keys() & loaded.definition.parameters.keys()):
@@ -212,7 +215,10 @@ def _plain(value: Any) -> Any:
 
 
 def _programs(chosen: Iterable[definitions.LoadedDefinition]) -> tuple[str, ...]:
-    """Return the programs that definitions name themselves; one that depends on a variable is left out."""
+    """Return the programs in the commands of definitions.
+
+    A program that depends on a variable is left out.
+    """
     commands = (loaded.definition.launch.command for loaded in chosen)
     return tuple(dict.fromkeys(command[0] for command in commands if command and "{{" not in command[0]))
 
@@ -258,13 +264,13 @@ def plan_runs(
         answered: The facts about each node that answered.
         resume: Whether to continue an interrupted plan of the same request.
         dry_run: Whether to write nothing.
-        assumed: Variables of nodes that did not answer: a dry run plans a rack's runs with them all the same.
-        sku_references: The baselines of the SKU, to show those that judge the runs.
-        workloads: Folder of the workloads on this machine, to read the requirements of their runtimes.
+        assumed: Variables of nodes that did not answer. A dry run plans a rack's runs with these nodes.
+        sku_references: The baselines of the SKU, to show which of them judge the runs.
+        workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
     Raises:
-        BenchError: A definition names an unknown variable, a node lacks a variable, or the plan
-            cannot be written.
+        BenchError: A definition has an unknown variable, a node lacks a variable, or the plan cannot be
+            written.
     """
     assumed = assumed or {}
     _check_variables({**answered, **assumed})
@@ -317,7 +323,7 @@ def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
 def _starts_by_host(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], plan: Plan
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the data for starting the runs, by the host that starts them, in plan order."""
+    """Return the data to start the runs with, by starting host, in the order of the plan."""
     starts: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
@@ -334,12 +340,11 @@ def _make_plan(
     *,
     dry_run: bool,
 ) -> Plan:
-    """Return the plan as it would be made now.
+    """Return a new plan for the request.
 
     Raises:
-        BenchError: A variable of the Slurm cluster has a value that makes no sense.
-        DefinitionError: A definition is wrong or names an unknown variable, or a node lacks a
-            variable.
+        BenchError: A variable of the Slurm cluster has an invalid value.
+        DefinitionError: A definition is wrong or has an unknown variable, or a node lacks a variable.
     """
     known = {**answered, **assumed}
     sites = {host: _site(host, answer.slurm) for host, answer in known.items()}
@@ -380,7 +385,7 @@ def _with_obstacles(plan: Plan, answered: Mapping[str, NodeAnswer]) -> Plan:
 
 
 def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
-    """Return why a run cannot be started on one of its nodes, or "" if nothing is known against it."""
+    """Return why a run cannot start on one of its nodes, or "" if no reason is known."""
     for node in run.nodes:
         if node not in answered:
             continue
@@ -397,7 +402,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
 
 
 def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-    """Return the hosts that need the workloads, each once; for a Slurm job, the submitting host."""
+    """Return the hosts that need the workloads. For a Slurm job, that is the submitting host."""
     workers: dict[str, None] = {}
     for run in runs:
         workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
@@ -426,7 +431,7 @@ def _lacking_for_runtimes(
 def _runtimes(
     runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer]
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the runtimes of the runs that nodes start together, by host, each once."""
+    """Return the runtimes that each host needs for the runs, without duplicates."""
     names: dict[str, dict[str, None]] = {}
     for run, host in _setups(runs):
         names.setdefault(host, {})[run.runtime] = None
@@ -498,22 +503,22 @@ def record_run(
         plan_id: The id of the plan.
         run_id: The id of the run.
         facts: The raw facts of the nodes that took part.
-        sku: The SKU of the lead node; the plan has those of the other nodes.
+        sku: The SKU of the lead node. The plan has the SKUs of the other nodes.
         sku_gpus: The number of GPUs that the lead must have, or 0 if unknown.
         sku_references: Baselines of the SKU.
         required: The conditions for judging a speed.
-        job: The final state of the job; empty if none was started.
-        failure: The reason why no job was started, or empty.
+        job: The final state of the job. It is empty if none was started.
+        failure: The reason why no job was started, or "".
         command: The command line of the job.
-        texts: The operator's notes: description, notes, storage, network.
+        texts: The operator's description, notes, storage and network.
         points: The setup of each node, if the run has one.
-        jobs: The final state of each node's part of the job, except the first node's.
+        jobs: The final state of each node's part of the job, except the lead's.
 
     Raises:
         BenchError: The record cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
-    # A node that was lost during the run has no facts; the run must be recorded all the same.
+    # A node that was lost during the run has no facts, but the run must be recorded.
     facts = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
     baselines, baseline_findings = _usable_sku_references(sku_references)
     setup = node_setup.SetupEvidence()
@@ -563,7 +568,7 @@ def _jobs_of_others(jobs: Mapping[str, Any] | None) -> dict[str, Mapping[str, An
 
 def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) -> dict[str, NodeSku]:
     """Return the SKU of each node from the plan, or the lead's SKU if the plan has none for it."""
-    # The lead's SKU is the playbook's: it may have been corrected since the plan was made.
+    # The lead's SKU is from the playbook, because it may have been corrected since the plan was made.
     known = {**planned.node_skus, planned.lead: of_lead}
     return {name: known.get(name, of_lead) for name in names}
 
@@ -634,8 +639,7 @@ def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEviden
 
 
 def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
-    """Return a plan's benchmarks whose repeats can no longer become a valid result, with the
-    reasons.
+    """Return a plan's benchmarks whose repeats can no longer become a valid result, with the reasons.
 
     Raises:
         BenchError: The plan or one of its records cannot be read.
@@ -672,7 +676,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    # A missing run gates like an unproven one: without it the plan proves nothing.
+    # A missing run gates like an unproven one, because the plan proves nothing without it.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
     lines = [
@@ -698,14 +702,14 @@ def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | Non
 
 
 def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
-    """Write the pages that go with the plan's report; return lines with their paths or errors."""
+    """Write the other pages of the plan. Return lines with their paths or errors."""
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
     judge = all(run.published_references for run in made.runs)
     return [*remarks, _comparison(runs, results / made.plan_id, judge)]
 
 
 def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
-    """Describe the runs that no longer have the logs by which they were judged."""
+    """Describe the runs whose logs changed after they were judged."""
     changed = []
     for run in made.runs:
         record = recorded.get(run.run_id)
@@ -736,7 +740,7 @@ def _scores(
     """Return a line with the score of each benchmark's repeats, and its verdict."""
     scores: dict[str, Verdict | None] = {}
     for members in _repeat_groups(made, given_up):
-        # A score of only some repeats would not be a result; missing repeats are named elsewhere.
+        # A score of only some repeats would not be a result. Another line names the missing repeats.
         if all(run.run_id in recorded for run in members):
             verdict, words = score_repeats(members, results)
             scores[f"{made.result_of(members[0])}: {words}"] = verdict
@@ -744,7 +748,7 @@ def _scores(
 
 
 def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
-    """Return, for each result that can still become valid, its repeats."""
+    """Return the repeats of each result that can still become valid."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
     for run in made.runs:
         if run.repeats > 1 and made.result_of(run) not in given_up:
@@ -753,7 +757,7 @@ def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[Planned
 
 
 def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
-    """Write a page that compares the systems, if there are several; return a line with its path.
+    """Write a page that compares the systems, if there are several. Return a line with its path.
 
     Args:
         runs: The runs of a plan.
@@ -761,7 +765,7 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
         judge: Whether published systems serve as references (``bench_published_references``).
     """
     systems = systems_of(runs)
-    # With only one system there is nothing to compare.
+    # One system alone cannot be compared.
     if not 2 <= len(systems) <= SIDE_BY_SIDE:
         return ""
     known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
@@ -775,7 +779,7 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
 
 
 def _mend_page(run: Run, folder: Path) -> str:
-    """Write the page of a run if it is missing or older than the record; return any error."""
+    """Write the page of a run if it is missing or older than the record. Return the error, or ""."""
     page = folder / "report.html"
     try:
         # The record is written first, so an older page is incomplete or shows an earlier verdict.
@@ -787,17 +791,17 @@ def _mend_page(run: Run, folder: Path) -> str:
 
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return why a task failed: the end of the program's output, or else the task's message."""
+    """Return why a task failed, from the end of the program's output or else the task's message."""
     item = _failed_item(result)
-    # `msg` of a failed command is only "non-zero return code"; the program's own output names the cause.
+    # `msg` of a failed command is only "non-zero return code". The program's output has the cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
     message = "\n".join(lines) or str(item.get("msg") or "no message")
-    # A program on a node wrote this text, and terminals and pages show it: it is sanitized.
+    # This text is from a program on a node. Sanitize it, because terminals and pages show it.
     return f"{task}: {sanitize(message, 4000, newlines=True)}"
 
 
 def _failed_item(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first failed item of a task with a loop, or else the result itself."""
+    """Return the first failed item of a task with a loop, or else the result."""
     items = result.get("results")
     for item in items if isinstance(items, list | tuple) else ():
         if isinstance(item, Mapping) and item.get("failed"):
@@ -816,7 +820,7 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
     except ValidationError as error:
         problem = error.errors()[0]
         name = "_".join(["bench", *(str(part) for part in problem["loc"])])
-        # Not chained to the original error, whose text contains the values.
+        # The error is not chained to the original one, whose text contains the values.
         raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from None
 
 
@@ -838,13 +842,13 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # These programs store a copy of the benchmark's code, from which config and run script are fetched.
+    # These programs store a copy of the benchmark's code. Config and run script are fetched from it.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":
         shared = f"{shared if len(run.nodes) > 1 else home}/docker"
     return {
-        # The rules stay in the plan: no task needs them, and Ansible would template them.
+        # The rules stay in the plan. No task needs them, and Ansible would template them.
         **run.model_dump(mode="json", exclude={"result"}),
         "format": run.result.format,
         "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
@@ -902,7 +906,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
 
 def _scalar(name: str, value: Any) -> Scalar:
     """Return an operator's value; ``-e`` passes text, so text that is a number becomes one."""
-    # NaN is not even equal to itself, so runs with it could never be compared.
+    # NaN is not equal to itself, so runs with it could never be compared.
     if isinstance(value, bool | int) and abs(value) < _LARGEST_VALUE:
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -916,7 +920,7 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 def _number_in_text(text: str) -> int | float | None:
     """Return the finite number in a text (an int if it is a whole number), or None."""
-    # Python would read "8_00" as 800, and the digits of every script; here these stay text.
+    # Python would read "8_00" as 800, and accept digits of all scripts. Here, these stay text.
     if "_" in text or not text.isascii():
         return None
     for kind in (int, float):

@@ -13,8 +13,10 @@ from rackproof.store.run_folder import RECORD_NAME
 
 
 class UploadOutcome(Record):
-    """The result of an upload. ``whole`` is true if every folder is in the store; ``files`` is the
-    number of files in it, and ``new`` the number of those that are new.
+    """Describe the result of an upload.
+
+    ``whole`` is true if every folder is in the store. ``files`` is the number of files in it, and
+    ``new`` is the number of new ones among them.
     """
 
     whole: bool
@@ -32,13 +34,13 @@ def upload_results(
     region: str,
     credentials: Sequence[Mapping[str, Any]],
 ) -> UploadOutcome:
-    """Upload folders of results to an object store; objects that it already has are not sent again.
+    """Upload folders of results to an object store. Objects that it already has are not sent again.
 
     Args:
         results: The results folder.
-        names: Names of the folders to upload; empty for all that hold a run or a plan.
+        names: Names of the folders to upload. Empty means all folders with a run or a plan.
         source: The bucket as ``BUCKET`` or ``BUCKET:/PREFIX``.
-        url: URL of the store; empty for AWS.
+        url: URL of the store. Empty means AWS.
         region: The region of the store.
         credentials: The keys, in the form of ``storage_s3fs_credentials``.
     """

@@ -1,4 +1,4 @@
-"""Check an inventory, and make one of an existing cluster: read its sources, guess the SKUs, write a folder.
+"""Check an inventory, and make one from an existing cluster.
 
-No node is queried.
+The sources are read, the SKUs are guessed, and a folder is written. No node is queried.
 """

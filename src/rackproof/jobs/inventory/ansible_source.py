@@ -1,4 +1,4 @@
-"""Take nodes over from an Ansible inventory: one that Ansible lists, or the saved JSON of such a list."""
+"""Read nodes from an Ansible inventory, or from the saved JSON of ``ansible-inventory --list``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
     """Return the hosts of an inventory.
 
     Args:
-        path: Output of ``ansible-inventory --list``, or an inventory as Ansible takes one.
+        path: Output of ``ansible-inventory --list``, or any inventory that Ansible reads.
 
     Raises:
-        AdoptError: It is neither, or has no hosts.
+        AdoptError: The path is neither, or has no hosts.
         InventoryError: Ansible cannot read it.
     """
     inventory = _listed(path)
@@ -51,7 +51,8 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         elif name != "localhost":
             nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups.get(name, ()), left))
     if any(_names_gpus(node) for node in nodes):
-        # Where some hosts have GPUs by name, those that name none are others: file servers, logins.
+        # If some hosts state GPUs, the hosts that state none are others, such as file servers and login
+        # hosts.
         nodes = [
             node if _names_gpus(node) else node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
             for node in nodes
@@ -137,7 +138,7 @@ def _node(
 def _taken_variables(
     name: str, values: Mapping[str, Any], left: dict[str, list[str]]
 ) -> dict[str, str | int | bool]:
-    """Return the connection variables of a host; others are added to ``left``, by variable."""
+    """Return the connection variables of a host. Other variables are added to ``left``."""
     taken: dict[str, str | int | bool] = {}
     for variable, value in values.items():
         if (fitting := _connection(str(variable), value)) is not None:
@@ -148,7 +149,7 @@ def _taken_variables(
 
 
 def _hints(values: Mapping[str, Any], groups: Sequence[str]) -> Iterator[GpuHint]:
-    """Yield the texts that may name a host's GPUs: its variables, then its groups."""
+    """Yield the texts that may state a host's GPUs, from its variables and then its groups."""
     for key in (*COLUMNS["gpu"], *COLUMNS["type"]):
         value = values.get(key)
         if isinstance(value, str) and value.strip():
@@ -158,7 +159,7 @@ def _hints(values: Mapping[str, Any], groups: Sequence[str]) -> Iterator[GpuHint
 
 
 def _rack(values: Mapping[str, Any], groups: Sequence[str]) -> str:
-    """Return the rack that a host's variables state, else the first group whose name is a rack's, else ""."""
+    """Return the rack from a host's variables, or else the first group with the name of a rack, or ""."""
     stated = next((str(values[key]) for key in COLUMNS["rack"] if isinstance(values.get(key), str)), "")
     return sanitize(stated, 60) or next((group for group in groups if _RACK_GROUP.fullmatch(group)), "")
 
@@ -173,8 +174,10 @@ _READ_VARIABLES = frozenset(word for name in ("gpus", "gpu", "type", "rack") for
 
 
 def _connection(variable: str, value: object) -> str | int | bool | None:
-    """Return the value of a connection variable, or None for any other variable; templates are not
-    evaluated."""
+    """Return the value of a connection variable, or None for any other variable.
+
+    Templates are not evaluated.
+    """
     if variable == "ansible_become":
         return value if isinstance(value, bool) else None
     if isinstance(value, bool) or not isinstance(value, str | int):

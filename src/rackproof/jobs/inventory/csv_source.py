@@ -1,4 +1,7 @@
-"""Take nodes over from a CSV file, one line a node, or a line with a host list for several alike."""
+"""Read nodes from a CSV file.
+
+A line is for one node, or has a host list for several equal nodes.
+"""
 
 from __future__ import annotations
 
@@ -69,15 +72,15 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "serial": ("serial", "serial_number"),
     "bmc": ("bmc", "bmc_address", "oob_ip"),
 }
-"""The meaning of a column, by the words of its heading, the best first; spaces and hyphens count as
-underscores.
-"""
+"""Headings of columns by their meaning, the best first. Spaces and hyphens count as underscores."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
 
 
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
-    """Return the number of GPUs in the first variable or field of that meaning, or None if it cannot be one.
+    """Return the number of GPUs from the first variable or field with that meaning, or None.
+
+    It is also None if the value cannot be a number of GPUs.
 
     Args:
         values: Values of any kind, by the names of :data:`COLUMNS`.
@@ -90,8 +93,8 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     """Return the nodes of a CSV file with a line of headings.
 
     Raises:
-        AdoptError: It cannot be read, has no column of names, or a line is unusable; the message has its
-            number.
+        AdoptError: The file cannot be read, has no column of names, or has an unusable line. The message
+            has the line's number.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
@@ -110,7 +113,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
 
 
 def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[str]]:
-    """Return the place of each known column, and the headings that mean nothing here."""
+    """Return the place of each known column, and the unknown headings."""
     texts = list(heading)
     words = [re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_") for text in texts]
     found = {

@@ -1,7 +1,7 @@
 """Write an adopted inventory into its folder, and keep changes by hand.
 
-The folder's ``.adopted`` contains the files as they were written last: lines that differ were changed by
-hand, and stays.
+The folder's ``.adopted`` contains the files as they were last written. A line that differs was changed
+by hand, and remains.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class _KeptNodes(Record):
 
 
 class InventoryChange(Record):
-    """The changes of a folder, before they are written.
+    """Describe the changes of a folder before they are written.
 
     Args:
         files: Each file that changes, with its new text.
-        bases: The texts that are noted as written, by file.
+        bases: The text of each file to keep in ``.adopted``.
         diff: The change as a unified diff.
-        remarks: Lines that were changed by hand and by the sources, and so stay.
+        remarks: Lines that both the operator and the sources changed. The operator's remain.
     """
 
     files: dict[str, str]
@@ -50,10 +50,10 @@ class InventoryChange(Record):
 
 
 def check_folder(folder: Path) -> bool:
-    """Return whether an earlier adopt wrote a folder; an absent or empty one is new.
+    """Return whether an earlier adopt wrote a folder. An absent or empty folder is new.
 
     Raises:
-        AdoptError: Files of another origin are there.
+        AdoptError: The folder has files of another origin.
     """
     if (folder / _KEPT).is_dir():
         return True
@@ -72,10 +72,10 @@ def check_folder(folder: Path) -> bool:
 def add_missing_nodes(
     folder: Path, nodes: Sequence[AdoptedNode], *, remove: bool
 ) -> tuple[tuple[AdoptedNode, ...], list[str]]:
-    """Return the nodes with those of the last adopt that no source names now, and remarks on these.
+    """Return the nodes, with those of the last adopt that are in no source now, and remarks about these.
 
     Raises:
-        AdoptError: The note of the last adopt cannot be read.
+        AdoptError: The list of the last adopt cannot be read.
     """
     path = folder / _KEPT / _NODES
     if not path.exists():
@@ -143,10 +143,10 @@ def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
 
 
 def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[Complaint]:
-    """Return the errors of the folder as it would be, without writing it.
+    """Return the errors that the folder would have, without writing it.
 
     Raises:
-        AdoptError: Ansible could not read it, or would read it otherwise than it is meant.
+        AdoptError: Ansible cannot read it, or reads it differently from what was intended.
     """
     with tempfile.TemporaryDirectory(prefix="rackproof-adopt-") as draft:
         copy = Path(draft) / "inventory"
@@ -174,11 +174,11 @@ def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedN
     Raises:
         ResultsError: A file cannot be written.
     """
-    # First: a folder whose writing was interrupted has to be known as one of adopt's.
+    # Do this first, so that a folder is recognized even if writing is interrupted.
     (folder / _KEPT).mkdir(parents=True, exist_ok=True)
     for name, text in change.files.items():
         write_file(folder / name, text.encode())
-    # The note is written last: after an interruption, files that are written already count as changes by
+    # Write the copies last. After an interruption, files that are already written count as changed by
     # hand.
     for name, text in change.bases.items():
         write_file(folder / _KEPT / name, text.encode())

@@ -1,4 +1,7 @@
-"""Write an adopted cluster as the files of an inventory: hosts.yml, and variables of each SKU. No I/O."""
+"""Write an adopted cluster as the files of an inventory. No I/O.
+
+The files are hosts.yml and the variables of each SKU.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,15 @@ _RACKS_LINE = re.compile(r"(?m)^slurm_racks:.*$")
 
 
 class AdoptedCluster(Record):
-    """The contents of an inventory: nodes with their SKUs, groups, and the host of slurmctld.
+    """Hold the contents of an inventory, with nodes and their SKUs, groups, and the host of slurmctld.
 
     Args:
         nodes: The nodes.
         guesses: The SKU of each node.
-        racks: Group of each rack to its nodes.
-        partitions: Group of each partition to its nodes.
-        controller: The host that answers for Slurm's states; "" if there is no Slurm, or it is unknown.
+        racks: The nodes of each rack's group.
+        partitions: The nodes of each partition's group.
+        controller: The host that returns Slurm's states. It is "" if there is no Slurm, or if the host
+            is unknown.
     """
 
     nodes: tuple[AdoptedNode, ...]
@@ -39,7 +43,7 @@ class AdoptedCluster(Record):
 
     @property
     def has_slurm(self) -> bool:
-        """Return whether Slurm lists any of the nodes: it alone states a node's own host name."""
+        """Return whether Slurm lists any of the nodes. Only Slurm states a node's own host name."""
         return any(node.in_slurm for node in self.nodes)
 
     def skus(self) -> dict[str, list[str]]:
@@ -76,7 +80,7 @@ def _slug(text: str) -> str:
 
 
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:
-    """Return a group's name that no host and no other kind of group has."""
+    """Return a name for a group that no host and no other kind of group has."""
     name = _slug(text) or "unnamed"
     is_free = name not in taken and not name.startswith((PREFIX, _PARTITION)) and not name[0].isdigit()
     return name if is_free else f"{prefix}{name}"
@@ -160,7 +164,7 @@ def _with_parents(skus: Iterable[str], known: Mapping[str, ShippedSku]) -> dict[
 def _members(
     hosts: Collection[str], racks: Mapping[str, Collection[str]], children: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the members of a group: whole racks by their names, and the other hosts."""
+    """Yield the members of a group, which are the names of whole racks and of other hosts."""
     wanted = set(hosts)
     whole = [rack for rack, nodes in racks.items() if wanted.issuperset(nodes)]
     rest = wanted.difference(*(racks[rack] for rack in whole))
@@ -173,7 +177,10 @@ def _members(
 
 
 def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
-    """Return a host with its variables; ``is_checked`` is whether own names of hosts are compared."""
+    """Return a host with its variables.
+
+    ``is_checked`` means that the hosts' own names are compared.
+    """
     values: dict[str, str | int | bool] = {"ansible_host": node.address} if node.address else {}
     if node.hostname or (is_checked and not node.in_slurm):
         values["validate_hostname"] = node.hostname
@@ -185,7 +192,7 @@ def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
 
 
 def _scalar(value: str | int | bool) -> str:
-    """Return a value as YAML in one line; text that YAML would read as something else is quoted."""
+    """Return a value as YAML in one line. Text that YAML would read as another type is quoted."""
     if not isinstance(value, str):
         return json.dumps(value)
     is_plain = _PLAIN.fullmatch(value) is not None and value[0].isalnum() and yaml.safe_load(value) == value
@@ -228,7 +235,7 @@ _SIZES = {
 
 
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
-    """Return the variables of a SKU that Rackproof does not ship: facts, no bounds, and never a pass."""
+    """Return the variables of an unknown SKU. They have facts and no bounds, and never allow a pass."""
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
     unsure = dict.fromkeys(text for one in guesses for text in one.unsure)

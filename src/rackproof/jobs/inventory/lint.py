@@ -1,4 +1,4 @@
-"""Find mistakes in an inventory before any playbook runs, without contacting a node."""
+"""Find mistakes in an inventory before a playbook runs, without contacting a node."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
 
 class InventoryError(RackproofError):
-    """The inventory cannot be read; the message names file and line as Ansible does."""
+    """Report an inventory that cannot be read. The message has file and line, as Ansible reports them."""
 
 
 class Complaint(Record):
-    """One mistake in the inventory: its place, and what to do."""
+    """Describe one mistake in the inventory, with its place and the remedy."""
 
     where: str
     what: str
@@ -50,11 +50,11 @@ class Complaint(Record):
 
 @dataclass(frozen=True)
 class Inventory:
-    """The inventory as Ansible reads it.
+    """Hold the inventory as Ansible reads it.
 
     Args:
         hosts: The variables of each host, as they are written.
-        groups: The hosts of each group, those of its children among them.
+        groups: The hosts of each group, including those of its child groups.
         files: Names of groups and of hosts that have files of variables.
     """
 
@@ -64,8 +64,9 @@ class Inventory:
 
 
 def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
-    """Return an inventory as Ansible lists it, with the keys that its files have twice and the parts that are
-    not YAML.
+    """Return an inventory from Ansible, and complaints about its files.
+
+    The complaints are about duplicate keys, and about parts that are not YAML.
 
     Raises:
         InventoryError: There is no inventory, or Ansible cannot read it.
@@ -105,7 +106,7 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
         files |= set(folder.glob(pattern))
     for file in sorted(one for one in files if one.suffix in (".yml", ".yaml") and one.is_file()):
         try:
-            # Composed, not constructed: a vault's tag is unknown here.
+            # Compose the YAML without constructing values, because the tag of a vault is unknown here.
             tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             mark = getattr(error, "problem_mark", None)
@@ -162,7 +163,7 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
 
 
 def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
-    """Return all that is wrong with an inventory, each once.
+    """Return all mistakes in an inventory, without duplicates.
 
     Args:
         inventory: The inventory.
@@ -249,8 +250,9 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Com
 
 
 def fits_kind(value: object, kind: str) -> bool:
-    """Return whether Ansible takes a value as that type; a template's value is not known before it
-    runs. No I/O.
+    """Return whether Ansible accepts a value as a type. No I/O.
+
+    A template may have any type.
     """
     if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
         return True
@@ -267,12 +269,12 @@ def _text_fits(text: str, kind: str) -> bool:
     try:
         return kind in ("int", "float") and float(text if kind == "float" else int(text)) is not None
     except ValueError:
-        # Ansible splits a text at commas, and takes one for a mapping that looks like one.
+        # Ansible splits a text at commas, and reads a text that looks like a mapping as one.
         return False
 
 
 def _files_without_group(inventory: Inventory) -> Iterator[Complaint]:
-    """Yield each file of variables whose group no inventory has: nothing reads it."""
+    """Yield each file of variables whose group does not exist, so that nothing reads the file."""
     for name, path in inventory.files.items():
         if name not in inventory.groups and name != "all":
             near = known_variables.nearest(name, inventory.groups, 0.7)

@@ -1,4 +1,4 @@
-"""Merge a file that was written once, changed by hand, and would be written otherwise now. No I/O."""
+"""Merge a generated file that was changed by hand with its new version. No I/O."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 
 class MergedFile(NamedTuple):
-    """The merged text, and the lines that both sides changed: the kept line, and the rejected one."""
+    """Hold the merged text, and the lines that both sides changed, as the kept line and the rejected one."""
 
     text: str
     conflicts: tuple[tuple[str, str], ...] = ()
 
 
 def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
-    """Return a text with the changes of both sides; where both changed the same lines, ``mine`` stays.
+    """Return a text with the changes of both sides. If both changed the same lines, ``mine`` remains.
 
     Args:
-        base: The text that was written last time.
-        mine: The present text, with changes by hand.
-        theirs: The text to write now.
+        base: The text that was written last.
+        mine: The current text, with changes by hand.
+        theirs: The new text.
     """
     if base in (mine, theirs) or mine == theirs:
         return MergedFile(theirs if base == mine else mine)

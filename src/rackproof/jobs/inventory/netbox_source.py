@@ -1,7 +1,8 @@
-"""Take the devices of a NetBox over, by its REST API: read page by page, and never redirected.
+"""Read devices from a NetBox through its REST API, page by page and without redirects.
 
-Shapes by NetBox's documentation of 3.5 to 4.6: a list is ``{"count", "next", "previous", "results"}``; the
-token is sent as ``Authorization: Token …``, one of version 2 (``nbt_…``) as ``Bearer``.
+The forms are from NetBox's documentation of 3.5 to 4.6. A list is ``{"count", "next", "previous",
+"results"}``. The token is sent as ``Authorization: Token …``, and a token of version 2 (``nbt_…``) as
+``Bearer``.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _FILTER = re.compile(r"[a-z][a-z0-9_]{0,60}")
 
 
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
-    """Return NetBox's token, of a file that only its owner may read, or of the environment.
+    """Return NetBox's token from the environment, or from a file that only its owner can read.
 
     Raises:
-        AdoptError: There is none, or others may read the file.
+        AdoptError: There is no token, or other users can read the file.
     """
     if path is None:
         text, place = environment.get(TOKEN, ""), TOKEN
@@ -79,12 +80,12 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     """Return the devices of a NetBox that can be nodes, and the reasons why others are left out.
 
     Args:
-        url: Its address, such as ``https://netbox.example.org``.
+        url: The address of NetBox, such as ``https://netbox.example.org``.
         token: A token that may read devices.
-        filters: NetBox's own filters of devices, ``role=gpu-node``.
+        filters: NetBox's own filters for devices, such as ``role=gpu-node``.
 
     Raises:
-        AdoptError: NetBox does not answer, refuses, redirects, answers with another form, or never ends.
+        AdoptError: NetBox does not answer, refuses, redirects, answers in another form, or never ends.
     """
     devices = _Netbox(url, token).devices(_read_filters(filters))
     known = [one for one in devices if text_at(one, "name").strip()]
@@ -120,14 +121,14 @@ def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token would go along to wherever it leads."""
+    """Follow no redirect, because the token would go to the other server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class _Netbox:
-    """One NetBox; its token is sent to no other server."""
+    """Query one NetBox. Its token is sent to no other server."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -145,7 +146,8 @@ class _Netbox:
         self._url = f"{parts.scheme}://{parts.netloc}{path}"
         kind = "Bearer" if token.startswith("nbt_") else "Token"
         self._headers = {"Authorization": f"{kind} {token}", "Accept": "application/json"}
-        # A proxy of the environment would read the token of plain HTTP; of HTTPS it only passes bytes on.
+        # For plain HTTP, a proxy of the environment could read the token. For HTTPS, it only passes
+        # bytes on.
         proxies = [urllib.request.ProxyHandler({})] if parts.scheme == "http" else []
         self._open = urllib.request.build_opener(_NoRedirect(), *proxies).open
         self._shown = sanitize(f"NetBox at {self._url}", 120)
@@ -171,13 +173,14 @@ class _Netbox:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")
             for one in results:
                 if not isinstance(one, Mapping) or one.get("id") in found or one.get("id") is None:
-                    # A page that comes again would never end; a device that moved was missed on another page.
+                    # A repeated page would never end. A device that moved would be missing on another
+                    # page.
                     raise AdoptError(
                         f"{self._shown} lists a device twice or none at all: its pages never end, or devices "
                         "changed meanwhile; try again"
                     )
                 found[one["id"]] = one
-            # Counted here, so that no answer names the address of the next page.
+            # Count pages here, so that no answer decides on the address of the next page.
             if page.get("next") is None:
                 break
             if not results or len(found) > count:
@@ -248,10 +251,10 @@ def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
 def _choose(
     devices: Sequence[Mapping[str, Any]], *, keep_all: bool
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the devices that can be nodes, and the others: by a filter, or by the roles of those with GPUs.
+    """Return the devices that can be nodes, and the others.
 
-    A NetBox has switches and power strips as well. Without a filter a device counts if it names a GPU, or has
-    the role of one that does.
+    A NetBox has switches and power strips as well. Without a filter, a device can be a node if it states
+    a GPU, or if it has the role of a device that does.
     """
     if keep_all:
         return list(devices), []
@@ -325,7 +328,7 @@ def _node(name: str, device: Mapping[str, Any], site: str, remarks: list[str]) -
 def _fitting_variables(
     name: str, device: Mapping[str, Any], remarks: list[str]
 ) -> dict[str, str | int | bool]:
-    """Return address, serial number and BMC of a device; a text that cannot be one becomes a remark."""
+    """Return address, serial number and BMC of a device. A text that cannot be one becomes a remark."""
     given = {
         "ansible_host": _address(device, "primary_ip"),
         "reimage_serial": text_at(device, "serial").strip(),

@@ -1,4 +1,4 @@
-"""Nodes as the sources of an adopted cluster describe them, checked and joined by name. No I/O."""
+"""Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O."""
 
 from __future__ import annotations
 
@@ -29,34 +29,41 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
 BY_NAME = "its name"
-"""Origin of a rack that only a name suggests; every other one is better."""
+"""Origin of a rack that only a name suggests. Every other origin is better."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 class AdoptError(RackproofError):
-    """A source cannot be read, or would make a wrong inventory; the message names it and what to do."""
+    """Report a source that cannot be read, or that would make a wrong inventory.
+
+    The message has the remedy.
+    """
 
 
 class GpuHint(Record):
-    """A text that may name the GPUs of a node, and where it stands: ``Gres``, ``column gpu_model``."""
+    """Describe a text that may state a node's GPUs.
+
+    ``where`` is its place, such as ``Gres`` or ``column gpu_model``.
+    """
 
     where: str
     text: str
 
 
 class AdoptedNode(Record):
-    """A node of an existing cluster; fields that no source states are empty.
+    """Describe a node of an existing cluster. Fields that no source states are empty.
 
     Args:
         name: Its name in the inventory.
-        source: The source that named it first.
-        address: Where it is reached, if not by its name.
-        hostname: Its own host name, if it is not its name here.
-        rack: Its rack, and ``rack_from`` which fact states it.
-        gpu_count: How many GPUs it has; 0 is that a source states none, None that none is known.
-        hints: Texts that may name its GPUs' model, the most specific first.
-        sku: The SKU that a source names itself.
-        sizes: Slurm's counts: cpus, sockets, cores_per_socket, threads, real_memory_mb.
+        source: The first source that has the node.
+        address: Its address, if it differs from its name.
+        hostname: Its own host name, if it differs from its name here.
+        rack: Its rack. ``rack_from`` is the fact that states it.
+        gpu_count: Its number of GPUs. 0 means that a source states none, and None that the number is
+            unknown.
+        hints: Texts that may state the model of its GPUs, the most specific first.
+        sku: The SKU that a source states.
+        sizes: Numbers from Slurm: cpus, sockets, cores_per_socket, threads, real_memory_mb.
         in_slurm: Whether Slurm lists it.
         variables: Other variables of the inventory: ansible_port, ansible_user, reimage_serial, ...
     """
@@ -78,8 +85,10 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """The nodes of one source, the host of slurmctld if it names one, and the nodes that were left out or not
-    read."""
+    """Hold the nodes of one source.
+
+    It also has the host of slurmctld if it is known, and the nodes that were left out.
+    """
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
@@ -103,9 +112,9 @@ def address_problem(address: str) -> str:
 
 
 def variable_fits(name: str, text: str) -> bool:
-    """Return whether a text can be the value of a variable that describes a host or its connection.
+    """Return whether a text can be the value of a variable of a host or its connection.
 
-    A template never can: a source must not make Ansible run anything.
+    A template cannot, because a source must not make Ansible run anything.
     """
     if name == "ansible_port":
         return re.fullmatch(r"[0-9]{1,5}", text) is not None and 0 < int(text) < 65_536
@@ -116,10 +125,10 @@ def variable_fits(name: str, text: str) -> bool:
 
 
 def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | int | bool]:
-    """Return variables of a host; an empty text gives no variable.
+    """Return the variables of a host. An empty text gives no variable.
 
     Args:
-        given: Name to text, of the variables of :func:`variable_fits`.
+        given: The text of each variable, with names as in :func:`variable_fits`.
         place: The host and its source, for the message.
 
     Raises:
@@ -132,10 +141,11 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
-    """Return each node once, with the facts of all sources; the source that is named first wins.
+    """Return each node once, with the facts of all sources. The source that is given first has precedence.
 
     Raises:
-        AdoptError: There is no node, or too many; two have one address; names differ by case alone.
+        AdoptError: There are no nodes or too many, two nodes have the same address, or names differ only
+            in case.
     """
     found: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Read a source's file: bounded, whole, text in UTF-8."""
+"""Read the file of a source, which is UTF-8 text of limited size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def read_text(path: Path) -> str:
     """Return a file's text, without a byte order mark.
 
     Raises:
-        AdoptError: It is missing, no file, too large, or no text in UTF-8.
+        AdoptError: The file is missing, too large, no regular file, or no text in UTF-8.
     """
     try:
         # A FIFO would block the open.

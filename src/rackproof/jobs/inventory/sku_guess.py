@@ -1,5 +1,6 @@
-"""Guess the SKU of a node from its sources, with the reason and the doubts. No I/O but the
-shipped files of SKUs.
+"""Guess the SKU of a node from its sources, with the reason and the doubts.
+
+The shipped files of SKUs are the only I/O.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _COUNTS = (
 
 
 class ShippedSku(Record):
-    """A SKU that Rackproof ships: group, name, number and model of its GPUs, and its file's text."""
+    """Describe a SKU that Rackproof ships, with its group, name, GPUs, and the text of its file."""
 
     group: str
     name: str
@@ -76,14 +77,14 @@ class ShippedSku(Record):
 
 
 class SkuGuess(Record):
-    """The SKU that a node is taken for.
+    """Describe the SKU that a node probably has.
 
     Args:
-        group: Its group; "" for a node without GPUs.
+        group: Its group, or "" for a node without GPUs.
         name: ``bench_sku``.
-        gpus: The number of GPUs; None is not known.
-        model: The product of the GPUs; "" is not known.
-        shipped: Whether Rackproof has a file for it; else it gets a skeleton.
+        gpus: The number of GPUs, or None if unknown.
+        model: The product of the GPUs, or "" if unknown.
+        shipped: Whether Rackproof has a file for it. Otherwise, it gets a skeleton.
         why: The fact that decided.
         unsure: The facts that are missing.
     """
@@ -142,8 +143,9 @@ def guess_sku(
 
     Args:
         node: The facts of its sources.
-        shipped: The SKUs that there are.
-        rules: Pattern (of its name, or of a text that describes it) and SKU; the first that fits decides.
+        shipped: The SKUs that Rackproof ships.
+        rules: Patterns with SKUs. A pattern is for the node's name, or for a text that describes it. The
+            first pattern that fits decides.
     """
     for pattern, sku in rules:
         if fnmatchcase(node.name, pattern) or any(
@@ -165,14 +167,14 @@ def guess_sku(
 
 
 def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[str]]:
-    """Return the model of the first text that names one, and the texts that name another."""
+    """Return the model from the first text with a model, and the texts with another model."""
     found = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
     if not found:
         return None, []
     others = [
         f"{hint.where} {sanitize(hint.text, 40)} names {model}, {found[0][1].where} {found[0][0]}"
         for model, hint in found[1:]
-        # A type without its board is not a contradiction: h100 beside H100 PCIe.
+        # A model without its board does not contradict one with it, such as h100 and H100 PCIe.
         if _bare(model) != _bare(found[0][0])
     ]
     # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.
@@ -182,15 +184,12 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
 
 
 def _bare(model: str) -> str:
-    """Return a model without its board; of a system's name, the model of its GPUs."""
+    """Return a model without its board. For a system's name, return the model of its GPUs."""
     return expected_model(model).split()[0]
 
 
 def model_of_text(text: str) -> str:
-    """Return the model that a text names, such as ``nvidia_h100_80gb_hbm3`` or ``DGX H100``, or "".
-
-    No I/O.
-    """
+    """Return the model in a text such as ``nvidia_h100_80gb_hbm3`` or ``DGX H100``, or "". No I/O."""
     return (_system(text) or (expected_model(text), 0))[0]
 
 
@@ -203,7 +202,7 @@ def _system(text: str) -> tuple[str, int] | None:
 
 
 def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
-    """Return the number of GPUs and the fact that states it; contradictions go to ``unsure``."""
+    """Return the number of GPUs and the fact that states it. Add contradictions to ``unsure``."""
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are shared out (MIG): how many there are is not known")
         return None, ""
@@ -275,7 +274,7 @@ def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list
 
 
 def _named(given: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
-    """Return the SKU that a person named: a shipped one by its group or name, else a skeleton."""
+    """Return the SKU that an operator gave, as a shipped one by its group or name, or else a skeleton."""
     bare = given.lower().removeprefix(PREFIX).replace("_", "-")
     for sku in shipped:
         if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):

@@ -1,4 +1,4 @@
-"""Take the nodes of a Slurm cluster over: from this machine's scontrol, or from files."""
+"""Read the nodes of a Slurm cluster from scontrol on this machine, or from files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ask_slurm_listing() -> AdoptedSource:
     if not texts[0]:
         raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
     found = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
-    # It answered here, so nights can call it here, without a login on slurmctld's host.
+    # Slurm answered on this machine, so nights can query it here without a login on slurmctld's host.
     return found.model_copy(update={"controller": THIS_MACHINE})
 
 
@@ -60,15 +60,15 @@ def _ask(argv: Sequence[str]) -> str:
         raise AdoptError(f"{' '.join(argv)} gave no answer: {sanitize(error, 200)}") from None
     if len(done.stdout) > MOST_BYTES:
         raise AdoptError(f"{' '.join(argv)} printed more than {MOST_BYTES >> 20} MiB")
-    # A topology plugin may be missing; without an answer there is just no topology.
+    # There may be no topology plugin. Without an answer, there is no topology.
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
 def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
-    """Return the nodes that files list: slurm.conf, topology.conf, outputs of scontrol and sinfo.
+    """Return the nodes in files, which are slurm.conf, topology.conf, or output of scontrol and sinfo.
 
     Raises:
-        AdoptError: One cannot be read, or they list no node.
+        AdoptError: A file cannot be read, or the files contain no node.
     """
     text = "\n\n".join(read_text(path) for path in paths)
     return _source(read_slurm_listing(text, ", ".join(map(str, paths))), "Slurm")
@@ -121,8 +121,9 @@ def _node(one: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
 
 
 def rack_of_name(name: str) -> str:
-    """Return the rack that a host's name has (``gb300-r01-n03``: ``gb300-r01``), else its name without the
-    number at the end. No I/O.
+    """Return the rack in a host's name (``gb300-r01-n03``: ``gb300-r01``). No I/O.
+
+    If there is none, return the name without the number at the end.
     """
     short = name.partition(".")[0]
     named = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)

@@ -1,1 +1,1 @@
-"""The provision job: the summary of changes and open problems."""
+"""Run the provision job, with its waves, records and summary."""

@@ -1,4 +1,4 @@
-"""Keep a provisioning: its own record, a run with a page, and its entry in the history."""
+"""Store a provisioning as its own record, as a run with a page, and in the history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _MOST_REASONS = 20
 
 @dataclass(frozen=True)
 class KeptProvision:
-    """A provisioning that was kept: its run and page; ``history`` is why the history does not have it."""
+    """Describe a provisioning that was stored.
+
+    It has the run and the page. ``history`` is the reason why the history lacks it.
+    """
 
     run: Run
     page: Path
@@ -41,7 +44,7 @@ def keep_provision(
     """Write the record, the run with its page, and the history's entry of one provisioning.
 
     Raises:
-        ResultsError: One of them cannot be written; those before it were.
+        ResultsError: A part cannot be written. The parts before it were written.
     """
     path = write_provision(results, began, nodes, playbook=playbook, limit=limit)
     try:
@@ -49,7 +52,7 @@ def keep_provision(
         acts = [one for one in read_acts(results)[0] if one.node in nodes and one.moment >= began]
         run = provision_run(record, acts)
         folder = results / run.run_id
-        # The record comes first: the history reads it from the folder.
+        # The record comes first, because the history reads it from the folder.
         write_run(run, folder)
         page = write_run_reports(run, folder)["html"]
     except OSError as error:
@@ -60,11 +63,11 @@ def keep_provision(
 
 
 def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
-    """Return a provisioning as a run: what changed, what needs attention, drains and returns. No I/O.
+    """Return a provisioning as a run, with changes, open problems, drains and resumes. No I/O.
 
     Args:
         record: The provisioning.
-        acts: The drains and returns of its nodes meanwhile.
+        acts: The drains and resumes of its nodes during the provisioning.
     """
     failed = [name for name, node in record.nodes.items() if node.failed]
     reasons = [
@@ -97,7 +100,7 @@ def _act_findings(acts: list[AuditEntry]) -> Iterator[Finding]:
 
 
 def _task_findings(record: ProvisionRecord) -> Iterator[Finding]:
-    """Yield what needs attention by node, then each change with its nodes."""
+    """Yield the open problems of each node, and then each change with its nodes."""
     for name, node in record.nodes.items():
         for remark in node.attention:
             yield _finding("provision_attention", name, remark)
@@ -110,5 +113,5 @@ def _task_findings(record: ProvisionRecord) -> Iterator[Finding]:
 
 
 def _finding(code: str, place: str, text: str) -> Finding:
-    # None has a verdict: the run's own says whether a node failed.
+    # Findings here have no verdict. The run's verdict shows whether a node failed.
     return Finding(code=code, message=sanitize(f"{place}: {text}", 1000), source=Source(file=place))

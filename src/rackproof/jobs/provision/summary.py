@@ -1,4 +1,4 @@
-"""Summarize a run of ``provision.yml``: changes by node, and open problems."""
+"""Summarize a run of ``provision.yml`` with its changes and open problems by node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rackproof.core.same_reason import general_reason
 from rackproof.core.text import sanitize
 
 MAX_ATTENTION = 600
-"""Characters of one remark: an error message of apt can be long."""
+"""Largest number of characters in a remark. An error message of apt can be long."""
 
 
 def provision_summary(
@@ -18,16 +18,18 @@ def provision_summary(
     """Return the summary of a playbook.
 
     Args:
-        changed: names of the tasks that changed something, by node; a node without changes has an empty list.
-        attention: remarks by node.
-        predicted: whether the playbook ran in check mode.
+        changed: The names of the tasks that changed something, by node. A node without changes has an
+            empty list.
+        attention: The remarks by node.
+        predicted: Whether the playbook ran in check mode.
 
     Returns:
-        Return a paragraph for each group of nodes with the same outcome, largest group first.
+        A paragraph for each group of nodes with the same outcome, the largest group first.
     """
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in sorted(changed.keys() | attention.keys()):
-        # By its own name alone each node's remark would differ: a hundred nodes, a hundred lines.
+        # Without this, each remark would contain its node's name, and a hundred nodes would need a
+        # hundred lines.
         remarks = tuple(
             general_reason(sanitize(one, limit=MAX_ATTENTION), node) for one in attention.get(node, ())
         )

@@ -1,4 +1,4 @@
-"""Plan the waves of provisioning: how many nodes of a partition are out of service at a time. No I/O."""
+"""Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ IN_SERVICE = "none"
 
 
 class WaveLimitError(RackproofError):
-    """A limit of the waves that is outside its bounds; the message gives the variable."""
+    """Report a limit of the waves that is out of bounds. The message has the variable."""
 
 
 @dataclass(frozen=True)
 class WaveLimits:
-    """Limits for the number of nodes of a run that may be out of service together.
+    """Hold the limits for the number of nodes that may be out of service at a time.
 
     Attributes:
         batch: The largest number of nodes in one wave.
-        share: The largest share of a partition that may be out of service at a time, above 0 and up
-            to 1, but always at least one node.
-        canary: Number of nodes in the first wave, if any node is in service; 0 means no canary wave.
-        failures: The number of nodes that may fail; if more fail, no further wave starts.
+        share: The largest share of a partition that may be out of service at a time, above 0 and up to
+            1. One node is always allowed.
+        canary: The number of nodes in the first wave, if any node is in service. 0 means that there is
+            no canary wave.
+        failures: The number of nodes that may fail. If more fail, no further wave starts.
     """
 
     batch: int = 32
@@ -59,13 +60,13 @@ class WaveLimits:
 
 @dataclass(frozen=True)
 class Wave:
-    """Nodes that are provisioned together.
+    """Describe nodes that are provisioned together.
 
     Attributes:
         nodes: The names of the nodes, in the order of the inventory.
         canary: Whether the wave tests the change on a few nodes first.
-        left: Each partition with the number of its nodes in service during the wave, and of all its
-            nodes; only for partitions that lose a node to the wave.
+        left: For each partition that the wave takes nodes from, the number of its nodes that remain in
+            service, and of all its nodes.
     """
 
     nodes: tuple[str, ...]
@@ -96,7 +97,10 @@ class _Partitions:
         return any(node not in self.out[name] for name in self.of.get(node, ()))
 
     def rank(self, node: str) -> int:
-        """Return a node's place in the order: nodes of an earlier run, then nodes in service, then others."""
+        """Return a node's place in the order.
+
+        Nodes of an earlier run come first, then nodes in service, and then the others.
+        """
         if self.serves(node):
             return 1
         return 0 if node in self.of and node not in self.stays_out else 2
@@ -114,7 +118,7 @@ class _Partitions:
         return [name for name in self.of.get(node, ()) if node not in self.out[name]]
 
     def finish(self, wave: Iterable[str]) -> None:
-        """Mark a wave as done: its nodes are in service, except nodes that others hold drained."""
+        """Mark a wave as done. Its nodes are in service, except those that others hold drained."""
         for node in wave:
             if node not in self.stays_out:
                 for name in self.of.get(node, ()):
@@ -126,14 +130,15 @@ def plan_provision_waves(
 ) -> list[Wave]:
     """Return the waves in which nodes are drained, provisioned and resumed.
 
-    Each node is in one wave. A wave, together with nodes that are already out of service, never
-    takes more of a partition than its share; if these use up the share, it takes one, or the work
-    would never end. Nodes that serve no job come last: a faulty one would stop the others.
+    Each node is in one wave. A wave, together with nodes that are already out of service, never takes
+    more than its share of a partition. If the other nodes use up the share, the wave takes one node,
+    because the work would otherwise never end. Nodes that serve no job come last, because a faulty one
+    would stop the others.
 
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
-        partitions: Each partition with its nodes and the reason why each is out of service, as
-            :func:`rackproof.nodes.slurm_states.read_partitions` returns them; empty without a
+        partitions: The nodes of each partition with the reason why each is out of service, as
+            :func:`rackproof.nodes.slurm_states.read_partitions` returns them. It is empty without a
             cluster.
         limits: The limits for nodes that are out of service at the same time.
     """
@@ -156,7 +161,10 @@ def plan_provision_waves(
 
 
 def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
-    """Return the nodes of one wave: as many as the limits allow, from the most crowded partitions first."""
+    """Return the nodes of one wave.
+
+    It has as many as the limits allow, from the most crowded partitions first.
+    """
     # A crowded partition needs the most waves. If it started last, it would need one small wave
     # after another.
     waiting = Counter(name for node in left for name in state.taken_by(node))
@@ -164,7 +172,7 @@ def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
     # Nodes that serve no job wait until those in service are done.
     last_rank = max(1, state.rank(left[0]))
     ready = [node for node in left if state.rank(node) <= last_rank]
-    # A node in more partitions is harder to place: the last value puts it first.
+    # A node in several partitions is harder to place, so the last value puts it first.
     ready.sort(
         key=lambda node: (
             state.rank(node),
@@ -183,7 +191,7 @@ def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
 
 
 def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") -> list[str]:
-    """Describe the waves, one line for each, for the operator about to start them.
+    """Describe the waves, one line for each, for the operator before they start.
 
     Args:
         waves: The waves, as :func:`plan_provision_waves` returns them.

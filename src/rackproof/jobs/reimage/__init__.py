@@ -1,7 +1,7 @@
-"""Nodes go out of service, get a new image, and pass their acceptance before they take work.
+"""Drain nodes, write a new image, and check them before they resume work.
 
-``lifecycle`` has the steps and the repetitions after an interruption, ``run_files`` the files of a run;
-``reimage.yml`` calls ``tasks``, ``hardware`` and ``acceptance``. ``bmc`` switches
-nodes by ``redfish`` or ``ipmi``, ``discovery`` and ``boot_reports`` find new ones, ``forecast`` simulates a
-thousand.
+``lifecycle`` has the steps and what is repeated after an interruption, and ``run_files`` the files of a
+run. ``reimage.yml`` calls ``tasks``, ``hardware`` and ``acceptance``. ``bmc`` switches nodes through
+``redfish`` or ``ipmi``. ``discovery`` and ``boot_reports`` find new nodes, and ``forecast`` simulates a
+fleet.
 """

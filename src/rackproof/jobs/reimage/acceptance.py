@@ -1,10 +1,9 @@
-"""Measure a node for its acceptance before it resumes work: alone, and with a known-good partner.
+"""Measure a node for its acceptance, alone and with a known-good partner.
 
-Slurm gives a drained node no job, and a node is not resumed before its acceptance. Therefore the
-node itself is measured through ssh, and only the partner's half of a pair is a Slurm job, on a node
-that is in service: if anything is killed half-way, the node stays drained, and Slurm's time limit
-ends the job. The results are stored in the night's ``probes.json``, like all measurements of a
-night.
+A node is not resumed before its acceptance, and Slurm gives a drained node no job. The node is therefore
+measured through ssh. Only the partner's half of a pair is a Slurm job, on a node in service. If anything
+is killed, the node stays drained, and Slurm's time limit ends the job. The results are in the night's
+``probes.json``, like all measurements of a night.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from rackproof.store.run_folder import ResultsError
 PROBES, PAIR = "probes", "pair"
 ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
-"""Seconds that the node's half of a pair waits for a partner; the program itself waits no longer."""
+"""Seconds that the node's half of a pair waits for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
 """Seconds within which a requested partner has started or was refused."""
 
@@ -49,8 +48,8 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     Args:
         folder: The folder of the night.
         node: The name of the node.
-        checks: The checks that it must pass in addition to its health checks, from
-            :data:`ACCEPTANCE_CHECKS`.
+        checks: The checks of :data:`ACCEPTANCE_CHECKS` that it must pass in addition to its health
+            checks.
 
     Raises:
         ReimageError: The node did not pass.
@@ -61,7 +60,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
     if PROBES in checks and node not in night.measured:
-        # A node without GPUs has nothing to measure. A node whose GPUs are missing has, and fails here.
+        # A node without GPUs has nothing to measure. A node whose GPUs are missing fails here.
         if _should_have_gpus(folder, node):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
@@ -118,7 +117,7 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
 
 
 def find_own_failure(context: NightContext, node: str) -> str:
-    """Return the node's own failure, which makes a partner unnecessary, or "" if there is none."""
+    """Return the node's own failure, or "". With such a failure, a partner is not needed."""
     night = read_probes(Path(context.folder))
     reasons = night.reasons.get(node, ()) if night else ()
     failures = (f"{reason.metric} {reason.part}: {reason.text}" for reason in reasons if reason.verdict.gates)
@@ -126,10 +125,10 @@ def find_own_failure(context: NightContext, node: str) -> str:
 
 
 def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, ...]:
-    """Return the known-good nodes that could reduce with a node; those of its rack come first.
+    """Return known-good nodes that could reduce with a node. Those of its rack come first.
 
-    A node is known to be good if it has the same SKU and partition, is in service in Slurm, and
-    passed its last night.
+    A node is known to be good if it has the same SKU and partition, is in service in Slurm, and passed
+    its last night.
 
     Args:
         context: The night of the node's acceptance.
@@ -144,7 +143,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     if stored is None:
         return ()
     try:
-        # Use an earlier night, or one of another finished run: in this one no node has passed its
+        # Use an earlier night, or one of another finished run. In this one, no node has passed its
         # acceptance yet.
         known, _ = night_store.last_known(
             night_store.night_folders(Path(context.results), before=context.night_id), others
@@ -155,9 +154,9 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     if not good:
         return ()
     ordered = sorted(good, key=lambda partner: (partner.rack != stored.rack, partner.node))
-    # Nodes of one wave search at the same time: each starts at another place in the list, so that
-    # not all request the same partner first. The sum of characters is the same in every process;
-    # hash() is not.
+    # Nodes of one wave search at the same time. Each starts at another place in the list, so that not
+    # all request the same partner first. The sum of characters is the same in every process, unlike
+    # hash().
     first = sum(map(ord, node)) % len(ordered)
     rotated = ordered[first:] + ordered[:first]
     return tuple(partner.node for partner in sorted(rotated, key=lambda partner: partner.rack != stored.rack))
@@ -181,8 +180,9 @@ def _is_good_partner(partner: NodeNight, sku: str) -> bool:
 
 
 def node_script(plan: ProbePlan, node: str) -> str:
-    """Return the script of the node, rank 0: its partner connects to it, so it does not need the
-    partner's name.
+    """Return the script of the node, which is rank 0.
+
+    The partner connects to it, so it does not need the partner's name.
 
     Raises:
         ReimageError: The program cannot be read.
@@ -204,8 +204,9 @@ def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
 
 @dataclass(frozen=True)
 class PartnerHalf:
-    """The partner that ran its half (empty: none), and the reason why others did not, or how its
-    half failed.
+    """Describe the partner that ran its half, or "".
+
+    It also has the reason why others did not run it, or how this half failed.
     """
 
     partner: str = ""
@@ -234,16 +235,17 @@ def run_partner(
     end = jobs.clock() + WAIT_S - _PARTNER_START_S
     try:
         jobs.begin()
-        # In turn, and repeatedly: a partner may be busy with another node of the wave for half a minute.
+        # Try all partners repeatedly, because one may be busy with another node of the wave for half a
+        # minute.
         for partner in itertools.cycle(partners):
             if jobs.clock() > end:
                 break
-            # Only rank 0 prints the result: the marks show whether this half ran to its end.
+            # Only rank 0 prints the result. The marks show whether this half ran to its end.
             half = _script(plan, (node, partner), plan.pair_limit_s)
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
             (done,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
-            # A half with such an end measured nothing: the next partner is tried.
+            # This half measured nothing. Try the next partner.
             if done.how not in ("busy", "lost", "left"):
                 return PartnerHalf(partner, "" if done.how == "ok" else f"{done.how}: {done.text}")
             tried[partner] = done.text
@@ -256,19 +258,19 @@ def run_partner(
 
 
 def without_budget(plan: ProbePlan) -> ProbePlan:
-    """Return a plan without a budget: a pair uses one partner for a few minutes."""
+    """Return a plan without a budget, because a pair uses one partner for a few minutes."""
     return replace(plan, minutes=float("inf"), share=1.0)
 
 
 def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> str:
-    """Store the result of a node and its partner; return a short description.
+    """Store the result of a node and its partner. Return a short description.
 
     Args:
         context: The context of the night.
         node: The name of the node.
         half: The outcome of its partner's half.
         output: The output of the node's half.
-        status: The exit status of the node's half; empty if it has none.
+        status: The exit status of the node's half, or "" if it has none.
 
     Raises:
         ReimageError: The result cannot be stored.
@@ -279,7 +281,7 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     else:
         result = _judge_pair(context, node, half, output, status)
         if not result.passed:
-            # One pair does not show which of the two is at fault; the node stays drained in both cases.
+            # One pair does not show which of the two is at fault. The node stays drained in both cases.
             reason = f"all-reduce failed with {half.partner}, which passed its last night: {result.text}"
     try:
         _add_pair(Path(context.folder), node, result, reason)
@@ -308,7 +310,7 @@ def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -
 
 
 def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> PairResult:
-    """Return the result of a pair: by a floor, or by comparison with earlier pairs of its rack and SKU."""
+    """Return the result of a pair, by a floor or by comparison with earlier pairs of its rack and SKU."""
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")

@@ -1,10 +1,9 @@
-"""Build the instructions of Ubuntu's installer (subiquity) for a node: user-data that is checked
-before the node boots.
+"""Build the user-data of Ubuntu's installer (subiquity) for a node, and check it before the node boots.
 
-The installer's own schema accepts any storage, and ignores unknown keys. Here a node gets only a
-few keys: one disk, which the first command identifies on the machine itself by its serial number,
-after it has checked that this is the right machine. Until then the disk has a name that no disk
-has, so that an installer whose first command never ran writes nothing.
+The installer's own schema accepts any storage and ignores unknown keys. Here, only a few keys are used,
+and one disk. The first command checks on the machine that it is the right one, and finds the disk by its
+serial number. Until then, the disk has a name that no disk has, so an installer without the first
+command writes nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-dis
 installer would match with serial numbers."""
 PLACE = "/run/rackproof"
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""Names of the archive's files, with the names in role netboot."""
+"""Names of the archive's files, with their names in role netboot."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]
 
 
 class _Part(Record):
-    """A part of an autoinstall file, in which its keys have hyphens."""
+    """Define the base of an autoinstall file's parts, in which keys have hyphens."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
@@ -45,7 +44,7 @@ class Match(_Part):
 
 
 class Layout(_Part):
-    """One disk: a partition for firmware, the rest for the system."""
+    """Describe one disk, with a partition for firmware and the rest for the system."""
 
     name: Literal["direct"] = "direct"
     match: Match = Match()
@@ -58,7 +57,7 @@ class StorageLayout(_Part):
 
 
 class Ssh(_Part):
-    """SSH settings; the keys come with user-data, for each user."""
+    """Hold the SSH settings. The keys are in user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
@@ -76,7 +75,7 @@ class Network(_Part):
 
 
 class Kernel(_Part):
-    """The kernel: a package or a flavor."""
+    """Describe the kernel as a package or a flavor."""
 
     package: _Text | None = None
     flavor: _Text | None = None
@@ -103,10 +102,10 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """Keys of Ubuntu's autoinstall format that an operator may add (``netboot_autoinstall``).
+    """Define the keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
-    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused:
-    disk layout, network, users, commands and the address for reports come from the order alone.
+    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused,
+    because disk layout, network, users, commands and the address for reports come only from the order.
     """
 
     apt: dict[str, Any] | None = None
@@ -128,7 +127,7 @@ class Autoinstall(ExtraOptions):
     early_commands: _Commands
     late_commands: _Commands
     error_commands: _Commands
-    # It must not reboot: the controller waits until it is off, and switches it on.
+    # It must not reboot. The controller waits until it is off, and switches it on.
     shutdown: Literal["poweroff"] = "poweroff"
     storage: StorageLayout = StorageLayout()
     ssh: Ssh = Ssh()
@@ -137,11 +136,11 @@ class Autoinstall(ExtraOptions):
 
 
 def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
-    """Return the archive that Python runs on the machine; the same order gives the same bytes.
+    """Return the archive that Python runs on the machine. The same order gives the same bytes.
 
     Args:
         files: The files of role netboot.
-        order: The target of the order: machine, disk, and the address for reports.
+        order: The target of the order, with the machine, the disk, and the address for reports.
 
     Raises:
         OSError: A file cannot be read.
@@ -151,7 +150,7 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
-            # ZipInfo uses the date 1980: with the time of packing, the same order would give other bytes.
+            # ZipInfo uses the year 1980. With the current time, the same order would give other bytes.
             archive.writestr(zipfile.ZipInfo(name), contents[name], zipfile.ZIP_DEFLATED, 9)
     return packed.getvalue()
 
@@ -176,7 +175,7 @@ def build_user_data(
         more: The operator's additions, in the form of :class:`ExtraOptions`.
 
     Raises:
-        ValueError: The instructions must not contain a key; the text names it.
+        ValueError: The instructions contain a key that is not allowed. The text has the key.
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):

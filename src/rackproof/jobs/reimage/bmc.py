@@ -1,9 +1,8 @@
-"""Read and set power, boot and settings of a node through its BMC, with any protocol.
+"""Read and set a node's power, boot and settings through its BMC, with any protocol.
 
-Every wait is limited. An error gives the node or the address, the BMC's answer, and where there is
-one a remedy. Each setting is read back, so a BMC that ignores an accepted request is detected at
-once. The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses
-between them.
+Every wait is limited. An error has the node or the address, the BMC's answer, and a remedy if there is
+one. Each setting is read back, so that a BMC that ignores an accepted request is noticed at once. The
+two protocols are in ``redfish`` and ``ipmi``, and ``tasks`` chooses between them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inv
 
 
 class BmcError(RackproofError):
-    """A request that a BMC did not fulfil; the message gives the node or the address, and the reason."""
+    """Report a request that a BMC did not fulfil. The message has the node or the address, and the reason."""
 
 
 class BmcSilentError(BmcError):
@@ -35,15 +34,13 @@ class BmcSilentError(BmcError):
 
 @dataclass(frozen=True)
 class Access:
-    """The access to a BMC.
+    """Describe the access to a BMC.
 
     Attributes:
-        verify: A file of certificates, or whether the certificate is checked at all (Redfish).
-        system: The id of the node among the systems that the BMC lists; empty if it lists one
-            (Redfish).
-        fingerprint: The SHA-256 of the only accepted certificate, from any issuer (Redfish).
-        uefi: Whether a network boot uses UEFI (IPMI); Redfish leaves this as configured in the
-            node.
+        verify: A file of certificates, or whether to check the certificate (Redfish).
+        system: The id of the node among the BMC's systems, or "" if there is one system (Redfish).
+        fingerprint: The SHA-256 of the only certificate to accept, from any issuer (Redfish).
+        uefi: Whether a network boot uses UEFI (IPMI). Redfish uses the node's configuration.
         cipher_suite: The cipher suite (IPMI).
     """
 
@@ -61,7 +58,7 @@ class Access:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Access:
-        """Return the access that a plugin's options describe; missing options have their defaults."""
+        """Return the access from a plugin's options. Missing options have their defaults."""
         names = (
             *("address", "user", "password", "system", "protocol", "uefi"),
             *("fingerprint", "cipher_suite"),
@@ -87,9 +84,9 @@ class PowerStatus:
 
 @dataclass(frozen=True)
 class MachineIdentity:
-    """The identity of a machine, according to its BMC or its own boot report.
+    """Describe the identity of a machine, from its BMC or its own boot report.
 
-    ``macs`` has its network interfaces, each with whether its link is up; None means unknown.
+    ``macs`` has whether the link of each network interface is up. None means unknown.
     """
 
     system: str = ""
@@ -122,12 +119,12 @@ class Settings:
 
     @classmethod
     def unknown(cls, reason: str) -> Settings:
-        """Return settings of which neither part is known, for the same reason."""
+        """Return settings that are both unknown for the same reason."""
         return cls(bios_error=reason, firmware_error=reason)
 
 
 class Machine(Protocol):
-    """A node as accessed through a protocol. Values are not cached: each call queries the BMC."""
+    """Define how a node is accessed through a protocol. Each call queries the BMC; values are not cached."""
 
     def power(self) -> str:
         """Return ``On``, ``Off``, or another state that the BMC reports."""
@@ -193,14 +190,14 @@ def read_power_status(open_machine: OpenMachine) -> PowerStatus:
 
 
 def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], timeout_s: float) -> Settings:
-    """Return the settings that a BMC reports, or the reason why it does not finish.
+    """Return a BMC's settings, or the reason why it does not finish.
 
     Args:
         node: The name of the node.
         access: The access to its BMC.
-        read: A function that reads the settings; it ends after about ``timeout_s`` if the BMC
-            answers at all.
-        timeout_s: The seconds after which no further request is made. A BMC that has not answered a
+        read: A function that reads the settings. It ends after about ``timeout_s`` if the BMC answers at
+            all.
+        timeout_s: The seconds after which no further request is made. A BMC that does not answer a
             little later is abandoned.
     """
     try:
@@ -216,15 +213,15 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
 
 
 def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"]) -> PowerStatus:
-    """Set a node to boot over the network once, or as configured; return the status that the BMC reads back.
+    """Set a node to boot over the network once, or as configured. Return the status that was read back.
 
     Args:
         node: The name of the node.
         open_machine: The function that opens it.
-        target: Either ``pxe``, for the next boot only, or ``disk``, which cancels that.
+        target: ``pxe`` for the next boot only, or ``disk``, which cancels that.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or reads back another value than was set.
+        BmcError: The BMC does not answer, refuses, or reports another value than the one that was set.
     """
     with open_machine() as machine:
         if target == "pxe":
@@ -232,7 +229,7 @@ def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"
         else:
             machine.boot_as_set_up()
         status = machine.read_status()
-        # Until the boot, some BMCs report "Once" as "Continuous": that boots over the network, too.
+        # Until the boot, some BMCs report "Once" as "Continuous", which boots over the network too.
         if target == "pxe" and (status.boot != "Pxe" or status.boot_enabled not in ("Once", "Continuous")):
             raise BmcError(
                 f"{node}: its BMC accepted the order to boot over the network once, but reads back "
@@ -256,7 +253,7 @@ def set_power(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> PowerStatus:
-    """Switch a node on or off, or off and on again; return its status afterwards.
+    """Switch a node on, off, or off and on again. Return its status afterwards.
 
     Args:
         node: The name of the node.
@@ -267,8 +264,8 @@ def set_power(
         clock: A function that returns the time in seconds.
 
     Raises:
-        BmcError: The BMC does not answer or refuses, or the node does not reach the requested state
-            in time.
+        BmcError: The BMC does not answer or refuses, or the node does not reach the requested state in
+            time.
     """
 
     def wait_for(machine: Machine, state: str) -> None:
@@ -283,7 +280,8 @@ def set_power(
 
     with open_machine() as machine:
         for order, state in (("off", "Off"), ("on", "On")):
-            # A node that is already off gets no request: some BMCs refuse a request that changes nothing.
+            # A node that is already off gets no request, because some BMCs refuse a request that changes
+            # nothing.
             if wanted in (order, "cycle") and machine.power() != state:
                 machine.switch(on=order == "on")
                 wait_for(machine, state)

@@ -1,8 +1,8 @@
 """Read the reports of machines that booted without an order (``rackproof-write-image --report``).
 
-A report is in a folder of the host from which the machine boots, one file for each MAC address. Any
-host in that network can write there: their number, size and characters are limited here, and no
-content that is read becomes the name of a file or a command.
+The reports are in a folder of the boot host, one file for each MAC address. Any host in that network can
+write there. Their number, size and characters are therefore limited here, and their content never
+becomes the name of a file or a command.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 MAX_REPORTS = 1024
 """Largest number of machines that are read in one attempt."""
 REPORTS_PER_COMMAND = 16
-"""Number of machines that one command reads: more would make its output too long."""
+"""Number of machines in one command. More would make its output too long."""
 MAX_BYTES = 64 * 1024
-"""Largest size of a report in bytes; the host accepts no more."""
+"""Largest size of a report in bytes. The boot host accepts no larger one."""
 MAX_PARTS = 64
 """Largest number of disks, and of interfaces, of one machine."""
 POLL_S = 2.0
@@ -38,12 +38,12 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
 class BootReportError(RackproofError):
-    """Unknown machines that cannot report; the message gives the reason."""
+    """Report why unknown machines cannot send a boot report."""
 
 
 @dataclass(frozen=True)
 class BootReport:
-    """The report of a machine: its identity, and a text about each disk."""
+    """Describe a machine's report, with its identity and a text about each disk."""
 
     about: MachineIdentity
     disks: tuple[str, ...] = ()
@@ -54,14 +54,14 @@ Reports = Mapping[str, BootReport | BmcError]
 
 
 class Awaited:
-    """The machines for which a discovery waits: by the given MAC addresses, or else by node."""
+    """Describe the machines that a discovery waits for, by MAC addresses or else by node."""
 
     def __init__(self, nodes: Mapping[str, discovery.KnownNode], macs: Iterable[Any]) -> None:
         self._nodes = nodes
         self._macs = {str(mac).lower().replace("-", ":") for mac in macs}
 
     def missing(self, reports: Reports) -> list[str]:
-        """Return the MAC addresses, or else the nodes, that have not reported yet. No I/O."""
+        """Return the MAC addresses, or else the nodes, without a report so far. No I/O."""
         if self._macs:
             return self.missing_macs(reports)
         matched = match_reports(reports, self._nodes).variables
@@ -82,15 +82,15 @@ def collect(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, BootReport | BmcError]:
-    """Read the reports as they arrive, until all awaited ones are present or the time is over.
+    """Read the reports as they arrive, until all awaited ones exist or the time is over.
 
     Args:
-        ask_host: A function that returns the output of a shell command on the host from which
-            machines boot.
+        ask_host: A function that returns the output of a shell command on the host from which machines
+            boot.
         folder: The folder of the reports on that host.
         awaited: The machines to wait for.
         timeout_s: The largest number of seconds to wait.
-        show: Called with a line about each report.
+        show: A function that is called with a line about each report.
         sleep: A function that waits.
         clock: A function that returns the time in seconds.
     """
@@ -128,7 +128,7 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # The folder is being flooded: this must not pass for a discovery that read everything.
+        # The folder is being flooded. This must not look like a discovery that read everything.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, found)}
@@ -136,12 +136,12 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
 
 def list_command(folder: str) -> str:
     """Return the shell command that lists the reports."""
-    # More than are read: files with other names must not displace the reports.
+    # List more files than are read, so that files with other names do not displace the reports.
     return f"cd {shlex.quote(folder)} && ls -1 | head -n {4 * MAX_REPORTS}"
 
 
 def parse_report_list(text: str) -> list[str]:
-    """Return the MAC addresses that have reported; files with other names are ignored. No I/O."""
+    """Return the MAC addresses with a report. Files with other names are ignored. No I/O."""
     names = (_FILE.fullmatch(line) for line in text.splitlines())
     return [name[1].replace("-", ":") for name in names if name]
 
@@ -155,7 +155,7 @@ def parse_alarm_list(text: str) -> list[str]:
 def _distrust(
     reports: dict[str, BootReport | BmcError], alarms: Iterable[str], show: Callable[[str], object]
 ) -> None:
-    """Put an error in place of each report that exists twice: either may be genuine."""
+    """Replace each report that exists twice with an error, because either may be genuine."""
     for mac in alarms:
         if isinstance(reports.get(mac), BootReport):
             reports[mac] = BmcError(
@@ -189,7 +189,7 @@ def _decode_report(mac: str, encoded: str) -> BootReport | BmcError:
 
 
 def parse_report(mac: str, report: Any) -> BootReport | BmcError:
-    """Return the report of the machine that booted with this MAC address. No I/O.
+    """Return the report of the machine with this MAC address. No I/O.
 
     Args:
         mac: The MAC address.
@@ -228,13 +228,13 @@ def _short_text(value: Any, limit: int = 100) -> str:
 
 
 def _describe_disk(disk: Any) -> str:
-    """Describe a disk with every property by which ``reimage_disk`` can name it."""
+    """Describe a disk with every property that ``reimage_disk`` can select it by."""
     if not isinstance(disk, dict):
         return ""
     count, serial = disk.get("bytes"), _short_text(disk.get("serial"))
     parts = [
         f"serial {serial}" if serial else "no serial number",
-        # Sizes are counts of sectors: above 2**63 bytes they are invented.
+        # A size is a number of sectors. Above 2**63 bytes, it is not real.
         size(count) if type(count) is int and 0 < count < 2**63 else "no size",
         _short_text(disk.get("by_path"), 200),
     ]

@@ -1,8 +1,9 @@
-"""Discover new racks: query the machines of BMCs, and match them with nodes by serial number.
+"""Discover new racks.
 
-Every queried address gets a result: matched, unknown, refusing or silent. Machines that booted over
-the network are matched in the same way; their address is the MAC address. The answers of both are
-untrusted: only MAC addresses and ids of plain characters are written to the file of host variables.
+BMCs are queried for their machines, which are matched with nodes by serial number. Every address gets a
+result, which is matched, unknown, refusing or silent. Machines that booted over the network are matched
+in the same way, with the MAC address as their address. All answers are untrusted. Only MAC addresses and
+ids of plain characters are written to the file of host variables.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
-"""Largest number of addresses in one call; otherwise a typing error in a range would query a whole
+"""Largest number of addresses in one call, so that a typing error in a range does not query a whole
 building."""
 PARALLEL = 32
 TIMEOUT_S = 60.0
@@ -37,12 +38,12 @@ _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
 class DiscoveryError(RackproofError):
-    """A fault that the operator must fix; the message gives the fault and the remedy."""
+    """Report a fault that the operator must fix. The message has the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class KnownNode:
-    """The inventory's facts of a node; a missing fact is empty."""
+    """Hold the inventory's facts of a node. A missing fact is empty."""
 
     serial: str = ""
     mac: str = ""
@@ -59,10 +60,10 @@ class KnownNode:
 
 @dataclass(frozen=True)
 class Discovery:
-    """The result of a discovery.
+    """Hold the result of a discovery.
 
-    ``variables`` has the host variables of each matched node, ``remarks`` the open points that
-    block nothing, ``problems`` the reasons why queried addresses have no node or an ambiguous one.
+    ``variables`` has the host variables of each matched node, and ``remarks`` the open points that block
+    nothing. ``problems`` has the reasons why an address has no node, or an ambiguous one.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -87,11 +88,11 @@ class Discovery:
 
 
 def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the addresses to query, in order, and the subset that comes from ranges.
+    """Return the addresses to query, in order, and those of them that come from ranges.
 
     Args:
-        words: The addresses of BMCs as in ``reimage_bmc_address``, ranges
-            (``10.0.0.11-10.0.0.28``), networks (``10.0.0.0/24``).
+        words: The addresses of BMCs as in ``reimage_bmc_address``, ranges (``10.0.0.11-10.0.0.28``),
+            networks (``10.0.0.0/24``).
 
     Raises:
         DiscoveryError: There are no addresses or too many, or a range is invalid.
@@ -102,7 +103,7 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
         for address in [word.strip()] if addresses is None else addresses:
             # An address that was given explicitly must answer, even if a range contains it, too.
             in_range[address] = in_range.get(address, True) and addresses is not None
-            # Counted here and not at the end: a /8 network would fill the memory first.
+            # Count here and not at the end, because a /8 network would fill the memory first.
             if len(in_range) > MAX_ADDRESSES:
                 raise DiscoveryError(
                     f"discover_addresses: more than {MAX_ADDRESSES} addresses; use several calls"
@@ -126,7 +127,7 @@ def _expand_range(word: str) -> Iterable[str] | None:
             return None
         begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
     except ValueError as error:
-        # Hostnames may also contain dashes: a text with letters is a name.
+        # Hostnames may contain dashes too, so a text with letters is a name.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
             return None
         raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r}: {sanitize(error, 200)}") from None
@@ -139,7 +140,7 @@ _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _addresses_between(begin: _IpAddress, end: _IpAddress) -> Iterator[str]:
-    # One by one: an IPv6 range would fill the memory before its addresses are counted.
+    # Add one address at a time. An IPv6 range would fill the memory before its addresses are counted.
     for number in range(int(begin), int(end) + 1):
         yield str(type(begin)(number))
 
@@ -157,14 +158,14 @@ def ask_bmcs(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Answer]:
-    """Query the machines of several BMCs at a time; return an answer or a reason for every address.
+    """Query the machines of several BMCs at a time. Return an answer or a reason for every address.
 
     Args:
         addresses: The addresses of the BMCs.
-        access: The settings for reaching them, without the address.
+        access: The settings to reach them, without the address.
         list_systems: A function that queries one BMC.
         parallel: The largest number of queries at a time.
-        timeout_s: The number of seconds for each query; a query that takes longer is abandoned.
+        timeout_s: The number of seconds for each query. A query that takes longer is abandoned.
         clock: A function that returns the time in seconds.
     """
     answers: dict[str, Answer] = {}
@@ -175,12 +176,12 @@ def ask_bmcs(
         while waiting and len(deadlines) < parallel:
             address = waiting.pop()
             deadlines[address] = clock() + timeout_s
-            # A thread cannot be ended: as a daemon, a hanging thread does not keep the process alive.
+            # A thread cannot be ended. As a daemon, a hanging thread does not keep the process alive.
             arguments = (address, access, list_systems, arrived)
             threading.Thread(target=_ask_bmc, args=arguments, daemon=True).start()
         try:
             address, answer = arrived.get(timeout=max(0.0, min(deadlines.values()) - clock()))
-            # An answer after the deadline is dropped: its address already has a reason.
+            # An answer after the deadline is dropped, because its address already has a reason.
             if deadlines.pop(address, None) is not None:
                 answers[address] = answer
         except queue.Empty:
@@ -222,7 +223,7 @@ class _Claim:
 
 @dataclass
 class _Matching:
-    """The answers so far: machines with a node's serial number, and problems with the others."""
+    """Hold the answers so far, as machines with a node's serial number, and problems with the others."""
 
     names: Mapping[str, Sequence[str]]
     booted: bool
@@ -247,14 +248,17 @@ class _Matching:
         for machine in known:
             claim = _Claim(address, machine, shared=len(machines) > 1)
             self.claims.setdefault(_normalize_serial(machine.serial), []).append(claim)
-        # A baseboard that a BMC lists beside the machine is neither a node nor a problem.
+        # A BMC may list a baseboard beside the machine. It is neither a node nor a problem.
         unknown = self.remarks if known else self.problems
         for machine in machines:
             if machine not in known:
                 unknown.append(f"{address}: {_describe(machine, not self.booted)}: no node of the inventory")
 
     def settle(self, serial: str) -> _Claim | None:
-        """Return the single machine with a serial number, or None, with a problem, if that is uncertain."""
+        """Return the single machine with a serial number.
+
+        If that is uncertain, add a problem and return None.
+        """
         names, claims = self.names[serial], self.claims[serial]
         if len(names) > 1:
             self.problems.append(f"{', '.join(names)}: one reimage_serial for several nodes")
@@ -279,11 +283,11 @@ def match_machines(
     """Match machines with nodes, and return the result. No I/O.
 
     Args:
-        answers: The machines of each address, or the reason why it listed none.
+        answers: The machines of each address, or the reason why there are none.
         nodes: The inventory's nodes.
-        protocol: The protocol of the BMCs; ``boot`` for machines that booted over the network, whose
+        protocol: The protocol of the BMCs, or ``boot`` for machines that booted over the network. Their
             addresses are MAC addresses.
-        ranged: The addresses that were not given one by one: for these, silence is not a problem.
+        ranged: The addresses from ranges. For these, silence is not a problem.
     """
     booted = protocol == "boot"
     matching = _Matching(_names_by_serial(nodes), booted, ranged)
@@ -365,7 +369,7 @@ def _bmc_variables(
 
 
 def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[str, str]:
-    """Return the MAC address to store, and a remark; the inventory's address is never replaced."""
+    """Return the MAC address to store, and a remark. The inventory's address is never replaced."""
     macs = {mac.lower(): up for mac, up in machine.macs.items() if _MAC.fullmatch(mac.lower())}
     if not known.mac:
         return _choose_mac(name, macs)
@@ -377,7 +381,7 @@ def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[st
 
 
 def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:
-    """Return the MAC address from which a node boots, or the reason why that is uncertain."""
+    """Return the MAC address that a node boots from, or the reason why it is uncertain."""
     linked = [mac for mac, up in macs.items() if up]
     if len(macs) == 1 or len(linked) == 1:
         return (linked or list(macs))[0], ""
@@ -395,7 +399,7 @@ def normalize_bmc_address(address: str) -> str:
 
 
 def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[str]:
-    """Return the nodes that can be matched and whose MAC address (or BMC) is unknown so far. No I/O."""
+    """Return the nodes that can be matched and have no known MAC address (or BMC). No I/O."""
     return [
         name
         for name, known in nodes.items()
@@ -421,10 +425,10 @@ def _unmatched(
 
 
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
-    """Write host variables into an inventory file; return whether it changed.
+    """Write host variables into an inventory file. Return whether it changed.
 
-    Nodes in the file that were not found this time remain, and so do variables that this discovery
-    cannot determine: a MAC address through BMCs, and a BMC through machines that booted.
+    Nodes that were not found this time remain in the file. Variables that this discovery cannot
+    determine remain too, which are a MAC address through BMCs, and a BMC through machines that booted.
 
     Raises:
         DiscoveryError: The file is not such an inventory file, or cannot be written.
@@ -448,8 +452,9 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
 
 
 def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text and hosts of an inventory file of :func:`write_discovered`; both are empty if
-    it does not exist.
+    """Return the text and hosts of an inventory file of :func:`write_discovered`.
+
+    Both are empty if the file does not exist.
 
     Raises:
         DiscoveryError: The file is not such an inventory file, or cannot be read.
@@ -458,7 +463,7 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text()
         inventory = yaml.safe_load(text) or {}
         hosts = dict(inventory.get("all", {}).get("hosts") or {})
-        # Writing replaces the whole file, so any other content would be lost: it is an operator's own file.
+        # Writing replaces the whole file. Any other content means that it is an operator's own file.
         if set(inventory) - {"all"} or set(inventory.get("all", {})) - {"hosts"}:
             raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
     except FileNotFoundError:

@@ -1,10 +1,9 @@
-"""Simulate how long the imaging of a fleet takes at N nodes at a time, and find the bottleneck. No I/O.
+"""Simulate how long the imaging of a fleet takes, and find the bottleneck. No I/O.
 
-All nodes that are out of service share two resources: the image server's network, and the cores of
-the machine that runs the playbook. Each resource is shared equally between all its users, and no
-node gets more than it can use. All other time is spent by each node independently. reimage.yml
-works in waves, in which every step waits for the slowest node; ``rolling`` is the time if each node
-proceeded independently.
+The nodes that are out of service share the image server's network and the cores of the controller. Each
+resource is divided equally between its users, and no node gets more than it can use. All other time
+belongs to each node alone. reimage.yml works in waves, in which every step waits for the slowest node.
+``rolling`` is the time if each node continued independently.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The speeds of a node and of the shared resources. docs/using/reimage.md explains the
-    defaults.
+    """Hold the speeds of a node and of the shared resources. docs/using/reimage.md explains the defaults.
 
-    The units are bytes, bytes per second, seconds and core-seconds; ``idle`` is the share of nodes
-    that run no job when they are drained; on the others, jobs end at a random time within
-    ``job_s``.
+    The units are bytes, bytes per second, seconds and core-seconds. ``idle`` is the share of nodes that
+    run no job when they are drained. On the others, jobs end at a random time within ``job_s``.
     """
 
     image_bytes: float = 8 * GIB
@@ -66,11 +63,11 @@ class Assumptions:
 
 
 class Forecast(Record):
-    """The time and load with N nodes at a time, in seconds and bytes per second; ``busy`` are
-    fractions of the time of ``rolling``.
+    """Describe the time and load with N nodes at a time, in seconds and bytes per second.
 
-    ``limited_by`` is the cause of most of the waves' time: waiting for jobs (drain), for the image
-    server or the controller longer than a single node would, or for the nodes themselves.
+    ``busy`` has fractions of the time of ``rolling``. ``limited_by`` is the cause of most of the waves'
+    time, which is waiting for jobs (drain), for the image server or the controller, or for the nodes
+    themselves.
     """
 
     nodes: int
@@ -87,7 +84,7 @@ class Forecast(Record):
 
 @dataclass
 class _Shared:
-    """A resource that all users share equally; no user gets more than ``most``."""
+    """Share a resource equally between all users. No user gets more than ``most``."""
 
     rate: float
     most: float
@@ -98,7 +95,7 @@ class _Shared:
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
     def begin(self, work: float, who: int) -> None:
-        # All users get the same share: a piece ends when the amount given to each has grown by its size.
+        # All users get the same share. A piece ends when the amount given to each has grown by its size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:
@@ -138,7 +135,7 @@ class _Simulation:
                 self.out -= 1
 
     def _begin_next(self, node: int) -> bool:
-        """Start a node's next piece of work; return whether there is one."""
+        """Start a node's next piece of work. Return whether there is one."""
         if not self.queues[node]:
             return False
         where, work = self.queues[node].pop()
@@ -176,7 +173,10 @@ def _simulate(
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
-    """Return the steps of one node; in a wave, a step starts when all nodes have ended the previous one."""
+    """Return the steps of one node.
+
+    In a wave, a step starts when all nodes have ended the previous one.
+    """
 
     def about(seconds: float) -> float:
         return seconds * chance.uniform(1 - assumed.spread, 1 + assumed.spread)
@@ -229,7 +229,7 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
 
 @dataclass
 class _Waves:
-    """Waves of nodes, one after another, and the components of their time."""
+    """Hold waves of nodes that run one after another, and the parts of their time."""
 
     assumed: Assumptions
     seconds: float = 0.0
@@ -241,17 +241,17 @@ class _Waves:
     )
 
     def add(self, wave: Sequence[Sequence[Sequence[tuple[Where, float]]]]) -> None:
-        """Add a wave, in which no node starts a step before all have ended the previous one."""
+        """Add a wave. No node starts a step before all have ended the previous one."""
         took = 0.0
         for number in range(len(wave[0])):
             took += self._add_step(number, [node[number] for node in wave])
         self.seconds += took
-        # Out of service until the wave's last node is back, whatever time the node itself needed.
+        # A node is out of service until the wave's last node is back, whatever time it needed itself.
         self.node_seconds += took * len(wave)
 
     def _add_step(self, number: int, nodes: Sequence[Sequence[tuple[Where, float]]]) -> float:
         together = _simulate(nodes, len(nodes), self.assumed)
-        # The time of the slowest node alone is the nodes' own; only the rest is caused by sharing.
+        # The time of the slowest node alone belongs to the nodes. Only the rest comes from sharing.
         alone = max(_simulate([work], 1, self.assumed).now for work in nodes)
         self.spent["drain" if number == _DRAIN_STEP else "nodes"] += alone
         self.spent[_SHARED_IN_STEP[number]] += together.now - alone

@@ -1,7 +1,7 @@
-"""Record a node's hardware before and after imaging, compare it, and check it against its model.
+"""Record a node's hardware before and after imaging, and compare it with its model.
 
-A missing answer does not mean "the same": if only one of two records lists a part, because the
-other could not query it, the part is reported as unproven, never as unchanged.
+A missing answer does not mean "the same". If only one record lists a part because the other could not
+query it, the part is unproven, never unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""Share of memory by which the reserve of kernels may differ; a missing DIMM is far more than that."""
+"""Share of memory by which the reserve of kernels may differ. A missing DIMM is far more than that."""
 
 
 class Change(Record):
-    """One difference. ``before`` and ``after`` are as in the records; empty means absent.
+    """Describe one difference.
 
-    For an expectation, ``before`` is the expected value; for a value in ``unread``, ``after`` is
-    the reason.
+    ``before`` and ``after`` are as in the records, and empty means absent. For an expectation,
+    ``before`` is the expected value. For a value in ``unread``, ``after`` is the reason.
     """
 
     part: str
@@ -55,8 +55,7 @@ class Change(Record):
 
 
 class HardwareExpectation(Record):
-    """The required BIOS settings and firmware of a model: setting to value, piece of firmware to
-    version.
+    """Hold the required value of each BIOS setting and the required version of each firmware of a model.
 
     A piece of firmware is given by its id or by its name in the BMC's list.
     """
@@ -73,7 +72,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
         values: The value of ``reimage_expect``.
 
     Raises:
-        ValueError: Keys are unknown, or values have another type; the text names them.
+        ValueError: A key is unknown, or a value has another type. The text has the key.
     """
     try:
         return HardwareExpectation.model_validate(values)
@@ -87,10 +86,9 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 
 
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
-    """Return the record of a node, with its BMC's firmware and the BIOS settings that have
-    expectations.
+    """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    A BIOS has hundreds of settings: settings without an expectation are not stored. No I/O.
+    A BIOS has hundreds of settings. Those without an expectation are not stored.
     """
     kept = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
     kept |= {f"bios.{name}": str(settings.bios[name]) for name in expected.bios if name in settings.bios}
@@ -98,7 +96,7 @@ def add_settings(about: Node, settings: Settings, expected: HardwareExpectation)
 
 
 def check_expectation(expected: HardwareExpectation, settings: Settings) -> tuple[Change, ...]:
-    """Return the expectations that are not met or unknown: neither is a pass. No I/O."""
+    """Return the expectations that are not met or unknown. Neither is a pass. No I/O."""
     return tuple(_wrong_settings(expected, settings)) + tuple(_wrong_firmware(expected, settings))
 
 
@@ -131,7 +129,7 @@ def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterat
                 before=wanted,
                 after=_why_unread(pieces, settings),
             )
-        # A name may match several pieces, for instance one per GPU: each must have the version.
+        # A name may match several pieces, such as one per GPU. Each must have the version.
         for piece in pieces:
             if piece.version and piece.version != wanted:
                 yield _wrong_version(piece, wanted)
@@ -156,11 +154,11 @@ def _wrong_version(piece: Firmware, wanted: str) -> Change:
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """Return the changes, the worst first. No I/O.
 
-    A missing part and another machine fail; a swapped GPU and different firmware are reported
-    without failing.
+    A missing part and another machine fail. A swapped GPU and different firmware are reported, but do
+    not fail.
 
     Args:
-        before: The record from before imaging, or None if there is none.
+        before: The record from before the imaging, or None.
         after: The current record of the node.
     """
     if before is None:
@@ -180,7 +178,8 @@ def _serial_number(before: Node, after: Node) -> list[Change]:
     if was and now and was != now:
         return [Change(part=part, kind="differs", verdict=Verdict.FAIL, before=was, after=now)]
     if bool(was) != bool(now):
-        # Only root can read it: its absence shows how the record was made, not that the machine differs.
+        # Only root can read it. If it is missing, this shows how the record was made, not that the
+        # machine differs.
         return [Change(part=part, kind="unproven", before=was, after=now)]
     return []
 
@@ -189,7 +188,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
     if not before.gpus or not after.gpus:
         return _unlisted_gpus(before, after)
     was, now = _gpus_by_slot(before), _gpus_by_slot(after)
-    # Compare by UUID: a GPU that moved to another slot is neither missing nor new.
+    # Compare by UUID, because a GPU that moved to another slot is neither missing nor new.
     old_slots = {gpu.uuid: slot for slot, gpu in was.items()}
     remaining = {gpu.uuid for gpu in after.gpus}
     changes: list[Change] = []
@@ -200,7 +199,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
-    # Without its driver, a node lists no GPU at all: then nothing was queried, so nothing is missing.
+    # Without its driver, a node lists no GPU. Then nothing was queried, so nothing is missing.
     if before.gpus:
         was = f"{len(before.gpus)} GPUs"
         return [Change(part="GPUs", kind="unproven", verdict=Verdict.UNPROVEN, before=was)]
@@ -210,7 +209,7 @@ def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
-    # A slot is the GPU's place on the bus or, if the bus is unknown, its number.
+    # The slot is the GPU's place on the bus or, if that is unknown, its number.
     return {gpu.bus_id or str(gpu.index): gpu for gpu in node.gpus}
 
 
@@ -270,7 +269,8 @@ def _firmware(before: Node, after: Node) -> list[Change]:
         mine = {name for name in names if name.startswith(prefix)}
         was_listed, is_listed = mine & before.firmware.keys(), mine & after.firmware.keys()
         if bool(was_listed) != bool(is_listed):
-            # One of the two was not queried, or did not answer: report one unproven change, not one per part.
+            # One of the two was not queried, or did not answer. Report one unproven change, not one for
+            # each part.
             names -= mine
             sides = {"before": "listed" if was_listed else "", "after": "listed" if is_listed else ""}
             changes.append(Change(part=part, kind="unproven", **sides))
@@ -300,23 +300,23 @@ def record_hardware(
     settings: Settings | None = None,
     expected: HardwareExpectation | None = None,
 ) -> tuple[str, ...]:
-    """Store a node's hardware, before or after imaging; return the report.
+    """Store a node's hardware before or after imaging. Return the report.
 
     Args:
         run: The context of the run.
         node: The name of the node.
-        which: Either ``before`` or ``after``. A record from before is never overwritten: a retry
-            finds the node half-way.
+        which: ``before`` or ``after``. A record from before is never overwritten, because a retry finds
+            the node half done.
         facts: The result of ``rackproof_facts``, or None if the node did not answer.
         sku: The model of the node.
-        serial: The serial number in the inventory; empty if unknown.
-        expected_gpus: The number of GPUs of its model, to compare if nothing was known before.
+        serial: The serial number in the inventory, or "" if unknown.
+        expected_gpus: The number of GPUs of its model, to compare if there is no record from before.
         settings: The BIOS settings and firmware from its BMC, or None if no BMC can be queried.
-        expected: The requirements of its model, which apply after imaging.
+        expected: The requirements of its model. They apply after imaging.
 
     Raises:
-        ReimageError: The machine is not the one in the inventory, parts are missing, a requirement
-            is not met or unknown, or the record cannot be stored.
+        ReimageError: The machine is not the one in the inventory, parts are missing, a requirement is
+            not met or unknown, or the record cannot be stored.
     """
     expected = expected or HardwareExpectation()
     if which == "before":
@@ -354,8 +354,7 @@ def _record_before(
     about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
     if settings is not None:
-        # This is not a failure yet: settings made through the BMC take effect at the next boot, which
-        # follows.
+        # This is not a failure yet. Settings through the BMC take effect at the next boot.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
         remarks += [f"before: {change.text()}" for change in wrong]
         about = add_settings(about, settings, expected) if about is not None else None
@@ -363,7 +362,7 @@ def _record_before(
     path = _record_path(folder, "before", node)
     if about is not None and not path.exists():
         _write(path, _to_json(about))
-    # Stored per attempt: the boot that must be new is the one after this attempt.
+    # Store this for each attempt. The next boot must differ from it.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
@@ -372,10 +371,13 @@ def _record_before(
 def _hardware_before(
     run: ReimageContext, node: str, facts: Mapping[str, Any] | None, sku: str
 ) -> tuple[Node | None, list[str]]:
-    """Return a node's current hardware or, if it does not answer, that of its last night with a remark."""
+    """Return a node's current hardware.
+
+    If the node does not answer, return that of its last night, with a remark.
+    """
     if facts is not None:
         return node_from_facts(node, facts, sku), []
-    # This is not a failure: a node that is re-imaged because it is dead does not answer.
+    # This is not a failure, because a node may be re-imaged because it is dead.
     about = _last_night_record(Path(run.results), node)
     if about is None:
         return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
@@ -391,12 +393,12 @@ def _last_night_record(results: Path, node: str) -> Node | None:
 
 
 def _check_serial(node: str, about: Node | None, serial: str) -> list[str]:
-    """Refuse a machine other than in the inventory; return a remark if that is unknown."""
+    """Refuse a machine that is not the one in the inventory. Return a remark if that is unknown."""
     if not serial:
         return []
     if about is None or not about.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
-    # Upper and lower case depend on where the number was entered: in firmware, by the BMC, or by hand.
+    # Upper and lower case depend on where the number was entered, in firmware, by the BMC, or by hand.
     if about.serial.lower() != serial.strip().lower():
         raise ReimageError(
             f"{node} is another machine: its serial number is {about.serial}, the inventory has "
@@ -438,7 +440,7 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
         facts: The result of ``rackproof_facts`` after the boot.
 
     Raises:
-        ReimageError: The node still runs the system that was to be replaced.
+        ReimageError: The node still runs the system that the image should replace.
     """
     now = sanitize(facts.get("boot_id") or "", 64)
     try:
@@ -471,7 +473,7 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
 
 
 def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
-    """Copy a node's earlier record and boot id into a new run, as far as they exist.
+    """Copy a node's earlier record and boot id into a new run, if they exist.
 
     Raises:
         ResultsError: The files cannot be written.

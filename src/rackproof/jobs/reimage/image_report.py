@@ -1,8 +1,7 @@
-"""Read the boot report of a node that got an image: decide whether it is trusted, and return its
-host keys.
+"""Read the boot report of a node that got an image, check it, and return its host keys.
 
-A user with write access to the boot host could otherwise insert a host key. Therefore a report does
-not count if that host recorded a conflict, or if its keys do not belong to this node alone.
+A user with write access to the boot host could otherwise insert a host key. A report therefore does not
+count if that host recorded a conflict, or if its keys do not belong to this node alone.
 """
 
 from __future__ import annotations
@@ -49,14 +48,13 @@ def read_image_report(
     """Return the verified contents of a boot report. No I/O.
 
     Args:
-        text: The report; empty if there is none.
+        text: The report, or "" if there is none.
         alarms: The boot host's records about it.
         known_hosts: The text of the file to which its keys are added.
         name: The name of the node in that file.
-        others: The reports of nodes that got an image at the same time, whose keys are not known
-            yet.
+        others: The reports of nodes that got an image at the same time. Their keys are not known yet.
     """
-    # Python also ends lines at other characters: none of them may start an alarm.
+    # Python also ends lines at other characters. None of these may start an alarm.
     lines = [line.partition(" ") for line in alarms.split("\n") if line]
     conflicts = [sanitize(rest, 300) for kind, _, rest in lines if kind != "refused"]
     remarks = tuple(f"alarm: {sanitize(rest, 250)}" for kind, _, rest in lines if kind == "refused")
@@ -84,7 +82,7 @@ def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
         return ImageReport(problem=f"{problem}: {_NOT_BELIEVED}")
     disk = f"{_short(report.get('disk'))} ({_short(report.get('disk_serial')) or 'no serial number'})"
     seconds = report.get("seconds")
-    # A report is text from a node: an invalid time must not end the playbook.
+    # A report is text from a node. An invalid time must not end the playbook.
     taken = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
     return ImageReport(disk=disk, seconds=taken, host_keys=tuple(keys))
 
@@ -135,7 +133,10 @@ def _is_key(key: object) -> bool:
 
 
 def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
-    """Return another host with one of these keys: a report in its name, or an image that contains keys."""
+    """Return another host with one of these keys, or "".
+
+    Such a report is in another host's name, or the image contains keys.
+    """
     for names, key in _entries(known_hosts):
         if key in keys and not _matches(names, name):
             return sanitize(names, 100)
@@ -150,12 +151,12 @@ def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Return whether an entry is for this name, which may be hashed in it."""
+    """Return whether an entry is for this name, which may be hashed in the entry."""
     if not names.startswith("|1|"):
         return name in names.split(",")
     salt, _, digest = names[3:].partition("|")
     try:
-        # The hash that the format prescribes; no security depends on it.
+        # The format prescribes this hash. No security depends on it.
         found = hmac.digest(base64.b64decode(salt), name.encode(), hashlib.sha1)
         return hmac.compare_digest(found, base64.b64decode(digest))
     except binascii.Error:

@@ -19,7 +19,7 @@ SECTOR_BYTES = 512
 LINUX = frozenset(
     {
         UUID("0fc63daf-8483-4772-8e79-3d69d8477de4"),
-        # The same, by architecture: x86-64, arm64.
+        # These are the types by architecture, x86-64 and arm64.
         UUID("4f68bce3-e8cd-4db1-96e7-fbcaf984b709"),
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
@@ -35,8 +35,7 @@ class Partition(Record):
 
 
 class ImageDescription(Record):
-    """An image: its size in bytes, the digest of the whole image, and of each block of ``block``
-    bytes.
+    """Describe an image, with its size, its digest, and the digest of each block of ``block`` bytes.
 
     ``root`` is the partition with the root file system, or None if no partition table lists it.
     """
@@ -68,10 +67,11 @@ def find_root_partition(start: bytes) -> Partition | None:
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
         return None
-    # In the order of the UEFI specification: block of the first entry, number of entries, size of an entry.
+    # The order is that of the UEFI specification. It is the block of the first entry, the number of
+    # entries, and the size of an entry.
     at, count, size = struct.unpack_from("<QII", header, 72)
     found = []
-    # Disks have 128 entries; the number comes from the image and must not determine how long this takes.
+    # Disks have 128 entries. The number comes from the image, and must not decide how long this takes.
     for number in range(min(count, 1024)):
         entry = start[at * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:
@@ -100,7 +100,7 @@ def describe_image(path: Path) -> ImageDescription:
     root: Partition | None = None
     with open(path, "rb") as stream:
         while data := stream.read(BLOCK_BYTES):
-            # Recognized by their first bytes: gzip, xz, Zstandard, qcow2.
+            # These are the first bytes of gzip, xz, Zstandard and qcow2.
             if not blocks and data.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"QFI\xfb")):
                 raise ValueError(f"{path} is packed, or a qcow2: a disk needs a raw image; unpack it first")
             if not blocks:

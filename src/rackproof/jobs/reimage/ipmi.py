@@ -1,9 +1,8 @@
-"""Control a machine through IPMI over LAN (RMCP+), with the program ``ipmitool``, if its BMC lacks
-Redfish.
+"""Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if its BMC lacks Redfish.
 
-A program is used in place of a library because a process can be ended after a time limit, and
-because an operator can enter the same command. Its exit status means little (a request that the BMC
-refused can end with 0): only the value read back counts.
+A program is used instead of a library, because a process can be ended after a time limit, and because an
+operator can type the same command. Its exit status means little, because it may be 0 although the BMC
+refused a request. Only the value that is read back counts.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ _PXE, _DISK = 1, 2
 
 @contextmanager
 def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
-    """Yield a node's BMC. Each query and request has its own session, so there is nothing to close.
+    """Yield a node's BMC.
+
+    Each request has its own session, so nothing has to be closed.
 
     Raises:
         BmcError: The address is invalid.
@@ -66,15 +67,16 @@ class IpmiMachine:
         host, port = parse_host_and_port(node, access.address)
         self._node, self._access = node, access
         self._fru: str | None = None
-        # The privilege OPERATOR is enough to switch and to set the boot; not every account has a higher one.
+        # The privilege OPERATOR is enough to switch power and to set the boot. Some accounts have no
+        # higher one.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
-        # 17 is the only one with SHA-256; ipmitool by default accepts what the other side offers.
+        # 17 is the only one with SHA-256. By default, ipmitool accepts what the other side offers.
         self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
-        # Passed as input: every user can see a process's arguments, and other processes of this
-        # user its environment.
+        # Pass this as input. All users can see a process's arguments, and processes of this user its
+        # environment.
         self._command += ["-f", "/dev/stdin"] if access.password else ["-P", ""]
-        # IPMI uses UDP: a lost packet is sent again after two seconds, three times.
+        # IPMI uses UDP. A lost packet is sent again after two seconds, three times.
         self._command += ["-N", "2", "-R", "3"]
 
     def power(self) -> str:
@@ -84,7 +86,10 @@ class IpmiMachine:
         return state[1].capitalize() if state else ""
 
     def read_status(self) -> PowerStatus:
-        """Return power, boot target and serial number; the last is empty if the FRU information has none."""
+        """Return power, boot target and serial number.
+
+        The serial number is "" if the FRU information has none.
+        """
         # The boot flags are parameter 5 of the system's boot options.
         boot, enabled = parse_boot_flags(self._ask("chassis", "bootparam", "get", "5"))
         return PowerStatus(
@@ -112,7 +117,7 @@ class IpmiMachine:
     def read_fru(self, name: str) -> str:
         """Return a field of the machine's FRU information, or "" if it is missing."""
         if self._fru is None:
-            # Not every BMC has or shows such information: then every field is unknown.
+            # Some BMCs lack such information, or do not show it. Then every field is unknown.
             self._fru = self._ask("fru", "print", "0", needed=False)
         field = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
         return sanitize(field[1], 60) if field else ""
@@ -129,7 +134,8 @@ class IpmiMachine:
         """
         done = self._run(words)
         output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-        # Checked before the exit status: if a privilege is too low, ipmitool may only warn and exit with 0.
+        # Check this before the exit status. If a privilege is too low, ipmitool may only warn and exit
+        # with 0.
         if _PRIVILEGE.search(error):
             raise self._no_privilege()
         if done.returncode == 0:
@@ -141,7 +147,7 @@ class IpmiMachine:
         refused = _REFUSED.search(error)
         if refused is not None:
             raise self._command_refused(words, refused[1])
-        # ipmitool uses the same status for every failure: only its messages distinguish them.
+        # ipmitool has the same status for every failure. Only its messages distinguish them.
         if _SILENT.search(error):
             raise self._silent(_last(error))
         if needed:
@@ -210,12 +216,11 @@ def _last(text: str) -> str:
 
 
 def parse_boot_flags(output: str) -> tuple[str, str]:
-    """Return the device from which a node boots next, and whether that is set, in Redfish's terms.
-    No I/O.
+    """Return the device of a node's next boot, and whether that is set, in Redfish's terms. No I/O.
 
     Args:
-        output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read: the
-            texts vary between versions of ipmitool.
+        output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read, because the
+            texts vary between versions.
     """
     data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)
     if not data:
@@ -230,8 +235,9 @@ def parse_boot_flags(output: str) -> tuple[str, str]:
 
 
 def parse_host_and_port(node: str, address: str) -> tuple[str, int]:
-    """Return host and port of a BMC: ``10.0.0.11``, ``bmc17:6230``, ``fd00::11``,
-    ``[fd00::11]:6230``.
+    """Return host and port of a BMC.
+
+    Examples of addresses are ``10.0.0.11``, ``bmc17:6230``, ``fd00::11`` and ``[fd00::11]:6230``.
 
     Raises:
         BmcError: The text is not such an address.

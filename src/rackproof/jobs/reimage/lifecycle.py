@@ -1,8 +1,8 @@
-"""Determine the steps of a node through re-imaging, and its progress from its journal. No I/O.
+"""Determine a node's steps through re-imaging, and its progress from its journal. No I/O.
 
-No step is skipped on an assumption: a step counts as done only if the journal has its end. Every
-attempt drains again, because an operator may have resumed the node in between, and provisions and
-validates again, because a node resumes work only after an acceptance in the same attempt.
+A step counts as done only if the journal has its end. Every attempt drains the node again, because an
+operator may have resumed it in between. It also provisions and validates again, because a node resumes
+work only after an acceptance in the same attempt.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ DEFAULT_LIMITS_S: Mapping[Step, float] = {
     Step.RETURN: 300,
 }
 _BACK_TO: Mapping[Step, Step] = {
-    # The ramdisk that wrote the disk may be gone, so it must be booted again. An acceptance only
-    # counts for a node that was provisioned in the same attempt.
+    # The ramdisk that wrote the disk may be gone, so it must be booted again. An acceptance only counts
+    # if the node was provisioned in the same attempt.
     Step.IMAGE: Step.BOOT,
     Step.VALIDATE: Step.PROVISION,
     Step.RETURN: Step.PROVISION,
@@ -59,7 +59,10 @@ Event = Literal["adopted", "begun", "done", "skipped", "failed"]
 
 
 class Entry(Record):
-    """One line of a journal: an event. ``run_id`` is the earlier run of an ``adopted`` node."""
+    """Describe an event, which is one line of a journal.
+
+    ``run_id`` is the earlier run of an ``adopted`` node.
+    """
 
     at: AwareDatetime
     event: Event
@@ -74,11 +77,10 @@ class Entry(Record):
 
 
 class NodeProgress(Record):
-    """The progress of a node.
+    """Describe the progress of a node.
 
-    ``state`` is waiting, running, interrupted, failed or returned; ``step`` is the step that is
-    running, was interrupted, failed, or comes next; ``done`` has the steps that need not be
-    repeated.
+    ``state`` is waiting, running, interrupted, failed or returned. ``step`` is the step that is running,
+    was interrupted, failed, or comes next. ``done`` has the steps that need not be repeated.
     """
 
     state: Literal["waiting", "running", "interrupted", "failed", "returned"]
@@ -124,8 +126,8 @@ class _Replay:
             self.running = None
 
     def _begin(self, entry: Entry, step: Step) -> None:
-        # Steps after a repeated step must be repeated, too. Only draining changes nothing on the
-        # node: every attempt drains first, and completed steps remain done.
+        # Steps after a repeated step must be repeated too. Draining is the exception, because it changes
+        # nothing on the node. Every attempt drains first, and completed steps remain done.
         if step is not Step.DRAIN:
             self.done = [before for before in self.done if STEPS.index(before) < STEPS.index(step)]
         self.running, self.failed = entry, None
@@ -153,7 +155,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
         )
     if Step.RETURN in done:
         return NodeProgress(state="returned", since=last, **common)
-    # Between two steps: without a playbook, the next one does not start.
+    # This is between two steps. Without a playbook, the next step does not start.
     between = "interrupted" if entries and not alive else "waiting"
     return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
 
@@ -165,8 +167,8 @@ def _first_not_done(done: Collection[Step]) -> Step | None:
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     """Return the steps of a new attempt, in order. No I/O.
 
-    The attempt starts at the first step that is not done. If that step cannot be repeated alone, it
-    starts at an earlier one. A node that has returned starts from the beginning.
+    The attempt starts at the first step that is not done. If that step cannot be repeated alone, the
+    attempt starts at an earlier one. A node that has returned starts from the beginning.
     """
     if progress.state == "returned":
         return STEPS
@@ -181,7 +183,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
     """Return the time limits of all steps in seconds. No I/O.
 
     Args:
-        given: The limits that differ from :data:`DEFAULT_LIMITS_S`, by name of the step.
+        given: The limits that differ from :data:`DEFAULT_LIMITS_S`, by the step's name.
 
     Raises:
         ValueError: A step is unknown, or a limit is not a positive number.
@@ -204,16 +206,15 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
 def plan_waves(
     nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
 ) -> list[list[str]]:
-    """Return the nodes in waves within the limits; waves are filled in turn, not as few as possible.
+    """Return the nodes in waves within the limits. No I/O.
 
-    No I/O.
+    Waves are filled in turn. Their number is not the smallest possible one.
 
     Args:
-        nodes: Each node with the groups that it belongs to, by kind: ``{"n1": {"per_rack":
-            ["r1"]}}``.
+        nodes: The groups of each node by kind, such as ``{"n1": {"per_rack": ["r1"]}}``.
         at_once: The largest number of nodes that may be out of service at a time.
-        per_group: By kind of group, the largest number of nodes of one group that may be out of
-            service; a missing kind has no limit.
+        per_group: The largest number of nodes of one group that may be out of service, by kind of group.
+            A missing kind has no limit.
 
     Raises:
         ValueError: A limit is below one.
@@ -244,9 +245,9 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 def _next_wave(
     left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
 ) -> list[str]:
-    """Return the nodes of one wave: nodes are added within the limits, those of crowded groups first."""
-    # A crowded group needs the most waves. If it came later, its nodes would remain at the end and
-    # need one small wave after another.
+    """Return the nodes of one wave within the limits. Nodes of crowded groups come first."""
+    # A crowded group needs the most waves. If it came later, its nodes would remain at the end, in one
+    # small wave after another.
     waiting = Counter(group for name in left for group in member[name])
     weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
     wave: list[str] = []

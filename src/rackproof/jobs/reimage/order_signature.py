@@ -1,9 +1,8 @@
-"""Sign a node's order on the controller: for one boot, with a key that never leaves the controller.
+"""Sign a node's order for one boot, with a key that never leaves the controller.
 
-Any machine in that network can replace the files on the host from which nodes boot, and the files
-sent to nodes. The ramdisk draws a random number when it boots and executes only an order that was
-signed together with it, so that neither a changed order nor an old one is accepted
-(``rackproof-write-image``).
+Any machine in the boot network could replace files on the boot host, or files sent to nodes. The ramdisk
+draws a random number when it boots, and executes only an order that was signed together with this
+number. It therefore accepts neither a changed nor an old order (``rackproof-write-image``).
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""Prefix of all signed text: no other signature of this key can be mistaken for one of an order."""
+"""Prefix of all signed texts, so that no other signature of this key can be used for an order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
 
 
 class SignatureError(RackproofError):
-    """An order that is not signed; the message gives the reason."""
+    """Report why an order is not signed."""
 
 
 def find_signing_problem(path: Path) -> str:

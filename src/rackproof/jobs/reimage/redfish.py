@@ -1,7 +1,7 @@
-"""Control a machine through Redfish, with the library ``sushy`` (from OpenStack Ironic).
+"""Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
-sushy is imported inside functions: it is an optional dependency (``rackproof[ansible]``), which
-IPMI does not need.
+sushy is imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI
+does not need.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     """Open a session, yield its root, and translate errors.
 
     Raises:
-        BmcError: The BMC does not answer, refuses, or does not support Redfish; later requests may
-            raise it, too.
+        BmcError: The BMC does not answer, refuses, or does not support Redfish. Later requests may raise
+            it too.
     """
     try:
         import sushy
@@ -92,7 +92,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
 
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:
-    # sushy has one class for all errors: only the text shows the reason.
+    # sushy has one class for all errors. Only the text shows the reason.
     if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
         return _untrusted(node, access)
     if "does not end" in reason or "redirects to another" in reason:
@@ -180,18 +180,18 @@ def _macs(node: str, system: Any) -> dict[str, bool | None]:
             if port.mac_address
         }
     except (exceptions.MissingAttributeError, exceptions.HTTPError):
-        # Not every BMC reports the machine's interfaces: its serial number is more
-        # important, and a missing MAC address is reported.
+        # Some BMCs do not report the machine's interfaces. Its serial number is more important, and a
+        # missing MAC address is reported.
         return {}
 
 
 def read_settings(
     node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Settings:
-    """Return a node's BIOS settings and firmware or, for each of them, the reason why it is unknown."""
+    """Return a node's BIOS settings and firmware, or the reason why each is unknown."""
     end = clock() + timeout_s
     settings = Settings()
-    # One connection each: one answer remains available if the BMC fails at the other.
+    # Use a connection for each, so that one answer remains if the BMC fails at the other.
     try:
         with open_root(node, access) as root:
             settings = dataclasses.replace(settings, bios=_bios(node, _choose_system(node, root, access)))
@@ -212,7 +212,7 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
         attributes = system.bios.attributes
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         attributes = None
-    # Some BMCs get the settings from the BIOS only when the machine is on: an empty list means unknown.
+    # Some BMCs get the settings from the BIOS only when the machine is on. An empty list means unknown.
     if not isinstance(attributes, dict) or not attributes:
         raise BmcError(
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
@@ -253,7 +253,7 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
 
 def _serial(system: Any) -> str:
     """Return the serial number, the same as the machine's own operating system reads."""
-    # Dell's SerialNumber is the board's; the service tag, which DMI has as the machine's, is the SKU.
+    # Dell's SerialNumber is the board's. The service tag, which DMI has as the machine's, is the SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:
         return sanitize(system.sku, 60)
     return sanitize(system.serial_number or "", 60)
@@ -279,7 +279,8 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the power state of the node."""
-        # sushy caches what it has read: without force, a node that was switched off would remain on here.
+        # sushy caches what it has read. Without force, a node that was switched off would still be on
+        # here.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 
@@ -298,7 +299,8 @@ class RedfishMachine:
         """Request the node's power to be switched on or off."""
         import sushy
 
-        # By force: the node is drained, and a hung system, which will be replaced, would never shut down.
+        # Use force. The node is drained, and a hung system, which will be replaced, would never shut
+        # down.
         self._system.reset_system(sushy.ResetType.ON if on else sushy.ResetType.FORCE_OFF)
 
     def boot_from_network(self) -> None:
@@ -310,7 +312,7 @@ class RedfishMachine:
         )
 
     def boot_as_set_up(self) -> None:
-        """Cancel a request to boot from the network; if a BMC cannot cancel, request a boot from disk."""
+        """Cancel a boot from the network. If the BMC cannot cancel it, request a boot from disk."""
         import sushy
         from sushy import exceptions
 

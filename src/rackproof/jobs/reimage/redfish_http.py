@@ -1,7 +1,7 @@
-"""Use HTTP to access a BMC that may be an impostor: answers are limited in size, certificates
-checked or pinned.
+"""Access a BMC, which may be an impostor, through HTTP.
 
-requests is imported inside functions, like sushy, with which it is installed.
+Answers are limited in size, and certificates are checked or pinned. requests is imported in functions,
+like sushy, with which it is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rackproof.core.addresses import is_this_machine
 from rackproof.jobs.reimage.bmc import Access, BmcError, answer_within
 
 MOST_ANSWER_BYTES = 16 << 20
-"""Largest size of an answer; a list of all firmware of a rack's switch has 2 MB."""
+"""Largest size of an answer. The list of all firmware of a rack's switch has 2 MB."""
 MOST_ANSWER_S = 60.0
 MOST_SESSION_BYTES = 64 << 20
 """Largest size of all answers in one session together: sushy keeps each of them in memory."""
@@ -64,8 +64,9 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
     from requests.exceptions import RequestException
 
     class BoundedAdapter(HTTPAdapter):
-        """An adapter that reads an answer completely within limits: requests' own time limit
-        applies between two bytes.
+        """Read an answer completely within limits.
+
+        The time limit of requests is only for the time between two bytes.
         """
 
         def __init__(self) -> None:
@@ -78,7 +79,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
             super().init_poolmanager(*args, **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
-            # Wherever a BMC redirects, the session's token would be sent along.
+            # The token of the session would be sent to the target of a redirect.
             if _origin(request.url) != origin:
                 raise RequestException("it redirects to another address")
             begin = time.monotonic()
@@ -130,7 +131,7 @@ def read_fingerprint(access: Access) -> str:
     """Return the SHA-256 of a BMC's certificate as pairs with colons, or ""."""
     parts = urlsplit(redfish_url(access.address))
     try:
-        # This connection is not trusted: its certificate is only shown.
+        # This connection is not trusted. Its certificate is only shown.
         place = (parts.hostname or "", parts.port or _HTTPS_PORT)
         # The inner limit applies between two bytes.
         shown = answer_within(20, lambda: ssl.get_server_certificate(place, timeout=10))

@@ -1,15 +1,16 @@
-"""Read and write the folder of a run of reimage.yml: the request, and one journal per node.
+"""Read and write the folder of a run of reimage.yml.
 
-A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journal/`` one file per
-node, ``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress; a
-new run continues from there.
+The folder is ``results/RUN_ID/``. ``reimage.json`` has the request, ``journal/`` one file per node, and
+``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress, and a new
+run continues from there.
 
-A journal line is added either completely or not at all, however the writer ends. A line is a
-checksum and an entry in JSON; a checksum that ends with a plus sign continues that of the previous
-line, so lost, repeated or swapped lines also count as damage. An incomplete last line never
-counted, and the next writer removes it; a damaged line before it is an error, because its content
-is unknown. A reserve is stored beside the journal: the space for recording the end of a step is
-allocated before the step starts, so a full disk stops a node before, not after, it is touched.
+A journal line is added either completely or not at all, even if the writer is killed. It has a checksum
+and an entry in JSON. A checksum that ends with a plus sign continues the checksum of the previous line,
+so that lost, repeated or swapped lines count as damage too. An incomplete last line does not count, and
+the next writer removes it. A damaged line before it is an error, because its content is unknown.
+
+A reserve beside the journal holds the space to record the end of a step, and is allocated before the
+step starts. A full disk therefore stops a node before it is changed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ BENCHMARK = "reimage"
 """Name of a run's benchmark in the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-"""Folder of the host claims of re-imaging, in addition to those that every job makes."""
+"""Folder of the host claims of re-imaging, in addition to the claims of every job."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
@@ -47,11 +48,11 @@ _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class ReimageError(RackproofError):
-    """A fault that the operator must fix; the message gives the fault and the remedy."""
+    """Report a fault that the operator must fix. The message has the fault and the remedy."""
 
 
 class JournalError(RackproofError):
-    """A journal that cannot be written or read; the message gives the remedy."""
+    """Report a journal that cannot be written or read. The message has the remedy."""
 
 
 class RunRequest(Record):
@@ -68,8 +69,9 @@ class RunRequest(Record):
 
 
 class ReimageContext(Record):
-    """A run in progress. ``todo`` has the steps of each accepted node, ``refused`` the reason for
-    each other one.
+    """Describe a run in progress.
+
+    ``todo`` has the steps of each accepted node, and ``refused`` the reason for each other node.
     """
 
     run_id: str
@@ -129,9 +131,9 @@ def run_folders(results: Path) -> list[Path]:
 
 
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
-    """Return the newest journal of each node, for all nodes unless some are given.
+    """Return the newest journal of each node, or only of the given nodes.
 
-    A run that was killed before its request was written has started nothing and is skipped.
+    A run that was killed before its request was written has started nothing, and is skipped.
     """
     left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
@@ -142,7 +144,7 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
             continue
         names = _nodes_with_journal(folder, left)
         for name in names:
-            # Folders come newest first: an existing entry is newer.
+            # Folders come newest first, so an existing entry is newer.
             journals.setdefault(name, journal_path(folder, name))
         if left is not None:
             left.difference_update(names)
@@ -156,7 +158,7 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
 
 
 def next_run_id(results: Path) -> str:
-    """Return an id after all earlier runs' ids, even if the clock was set back: ids define their order."""
+    """Return an id that is later than those of all earlier runs, even if the clock was set back."""
     now, before = datetime.now(UTC), next(iter(run_folders(results)), None)
     latest = stamp_of(before.name) if before else None
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
@@ -167,8 +169,8 @@ def encode_entry(entry: Entry, after: int | None = None) -> bytes:
 
     Args:
         entry: The entry to write.
-        after: The checksum of the previous line. None makes a line without a predecessor: the first
-            line, and lines that earlier versions wrote.
+        after: The checksum of the previous line. None makes a line without a predecessor, such as the
+            first line or one of an earlier version.
     """
     text = entry.model_dump_json(exclude_defaults=True).encode()
     return b"%08x%s %s\n" % (zlib.crc32(text, after or 0), b"" if after is None else b"+", text)
@@ -211,7 +213,7 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
 
 
 class _Line(NamedTuple):
-    """A complete line of a journal; if ``chained``, it continues the previous line."""
+    """Describe a complete line of a journal. If ``chained``, it continues the previous line."""
 
     entry: Entry
     checksum: int
@@ -224,7 +226,7 @@ def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
     if found is None:
         return None
     checksum, chained = int(found[1], 16), bool(found[2])
-    # Earlier versions wrote lines without a predecessor; these never follow a chained line.
+    # Earlier versions wrote lines without a predecessor. These never follow a chained line.
     if before is not None and before.chained and not chained:
         return None
     if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
@@ -267,17 +269,16 @@ def journal_name(path: Path) -> str:
 
 
 def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
-    """Add an entry and flush it to the disk; if it cannot be added, leave nothing of it.
+    """Add an entry and flush it to the disk. If it cannot be added, leave nothing of it.
 
     Args:
         path: The path of the journal.
         entry: The entry to add.
-        reserve: Whether to reserve space for the following entries first, as at the start of each
-            step. Otherwise the reserve may be used up.
+        reserve: Whether to first reserve space for later entries, as at the start of each step.
+            Otherwise, the reserve may be used up.
 
     Raises:
-        JournalError: The disk is full, or the file is not permitted or damaged; the text gives the
-            remedy.
+        JournalError: The disk is full, or the file is not permitted or damaged. The text has the remedy.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,7 +290,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             except OSError as error:
                 if reserve or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                # The end of a step has no space: this is the purpose of the reserve.
+                # There is no space for the end of a step, so use the reserve.
                 _reserve(path).unlink(missing_ok=True)
                 _add(handle, entry, str(path))
     except OSError as error:
@@ -330,7 +331,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _add(handle: int, entry: Entry, name: str) -> None:
-    """Write after the last complete entry; remove an entry that could not be written completely."""
+    """Write after the last complete entry. Remove an entry that could not be written completely."""
     size = os.fstat(handle).st_size
     if size > _LARGEST:
         raise JournalError(
@@ -357,7 +358,7 @@ def _take(path: Path) -> None:
         return
     try:
         with open(path, "wb") as stream:
-            # Random bytes: file systems that compress (ZFS, Btrfs) would need no space for zeros.
+            # Use random bytes, because file systems that compress (ZFS, Btrfs) need no space for zeros.
             stream.write(os.urandom(RESERVE_BYTES))
             stream.flush()
             os.fsync(stream.fileno())
@@ -369,7 +370,7 @@ def _take(path: Path) -> None:
 def _flush_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # Some network file systems cannot flush a folder; the file itself is already safe.
+        # Some network file systems cannot flush a folder. The file itself is already safe.
         with contextlib.suppress(OSError):
             os.fsync(handle)
     finally:

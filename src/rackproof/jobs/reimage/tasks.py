@@ -1,7 +1,7 @@
-"""Run the tasks of reimage.yml: start and end a run, start and end a step of a node, reach a BMC by
-its protocol; and answer the status command.
+"""Run the tasks of reimage.yml and the status command.
 
-The files of a run are handled in ``run_files``, the hardware of its nodes in ``hardware``.
+The tasks start and end a run, start and end a step of a node, and access a BMC by its protocol.
+``run_files`` has the files of a run, and ``hardware`` the hardware of its nodes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from rackproof.store.sealed_json import seal_json
 
 METHODS = ("image", "autoinstall", "rack")
 UNKNOWN = "unknown"
-"""Partition of nodes that Slurm does not list: they count as sharing one."""
+"""Partition of nodes that Slurm does not list. They count as one partition."""
 MAX_REASONS = 50
-"""Largest number of reasons in a run's record; the summary at its end shows all of them."""
+"""Largest number of reasons in a run's record. The summary at the end shows all."""
 
 
 class NodeStatus(Record):
@@ -77,8 +77,9 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """The plan of a re-imaging: by node, the steps and adopted results, or the reason why the node
-    is left out.
+    """Hold the plan of a re-imaging.
+
+    It has the steps and adopted results of each node, or the reason why the node is left out.
     """
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
@@ -101,39 +102,40 @@ def begin_run(
     images: Mapping[str, str] | None = None,
     again: bool = False,
 ) -> ReimageContext:
-    """Claim the nodes, read the progress of each, and plan its steps and the waves.
+    """Claim the nodes, read their progress, and plan their steps and the waves.
 
     Args:
         results: The results folder.
         nodes: Each node with its racks.
         method: The imaging method, one of :data:`METHODS`.
-        owner_pid: The process whose lifetime limits the claims; None is a dry run, which writes
-            nothing.
+        owner_pid: The process whose lifetime limits the claims. None is a dry run, which writes nothing.
         at_once: The largest number of nodes that are out of service at a time.
         per_rack: The largest number of nodes of one rack.
         per_partition: The largest number of nodes of one Slurm partition.
-        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``; nodes that it does not list
+        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``. Nodes that it does not list
             count as one partition.
-        remark: The reason why the partitions are not known; shown in the plan.
-        limits_s: The time limits of steps in seconds, as far as they differ from the defaults.
-        images: By node, the digest of the image that it should get, if there is one. A node that
-            got another image is imaged again.
+        remark: The reason why the partitions are unknown, to be shown in the plan.
+        limits_s: The time limits of steps in seconds that differ from the defaults.
+        images: The digest of the image that each node should get, if there is one. A node that got
+            another image is imaged again.
         again: Whether to start from the first step, whatever the journals contain.
 
     Raises:
-        ReimageError: Another playbook works on one of the nodes, the options are unusable, or a
-            file cannot be written.
+        ReimageError: Another playbook works on one of the nodes, the options are unusable, or a file
+            cannot be written.
     """
     _check_method(method)
     images = images or {}
     try:
-        # Done before anything is claimed or written: an invalid file name must not end the run half-way.
+        # Check the names before anything is claimed or written, so that an invalid file name does not
+        # end the run later.
         for name in nodes:
             journal_path(results, name)
         limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
             _claim_nodes(results, nodes, owner_pid)
-        # Only now: a playbook that has just ended wrote its last entries before it released its claim.
+        # Read the journals after the claim. A playbook that has just ended wrote its last entries before
+        # it released its claim.
         plans = _plan_nodes(results, nodes, method, images, again)
         waves = _plan_waves(nodes, plans.todo, members, at_once, per_rack, per_partition)
         run_id = next_run_id(results)
@@ -156,7 +158,7 @@ def begin_run(
                 limits_s={step.value: seconds for step, seconds in limits.items()},
                 images=dict(images),
             )
-            # The request is written last: a run without it has started nothing, and older journals count.
+            # Write the request last. A run without it has started nothing, and older journals count.
             _write_adopted(Path(run.folder), plans)
             write_file(Path(run.folder) / RUN_FILE, seal_json(request.model_dump_json(indent=1) + "\n"))
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
@@ -173,8 +175,8 @@ def _check_method(method: str) -> None:
 
 
 def _claim_nodes(results: Path, nodes: Iterable[str], owner_pid: int) -> None:
-    # Two claims: the first shows `rackproof reimage status` which nodes a running playbook works
-    # on, the second excludes other jobs from them.
+    # Make two claims. The first shows `rackproof reimage status` which nodes a running playbook works
+    # on. The second excludes other jobs from them.
     host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
     host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
 
@@ -189,11 +191,11 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
-            # Not alive: this run has claimed the nodes, so no other run can be working on them.
+            # This run has claimed the nodes, so no other run can be working on them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
-            # The node's progress is unknown: an operator must decide.
+            # The node's progress is unknown, so an operator must decide.
             plans.refused[name] = str(error)
             del plans.todo[name], plans.takeovers[name]
             continue
@@ -209,16 +211,15 @@ def _plan_nodes(
 def _continue_node(
     earlier: Path, progress: NodeProgress, same_image: bool
 ) -> tuple[tuple[Step, ...], _Takeover]:
-    """Return the steps of a node that an earlier run did not finish, and the results adopted from
-    that run.
-    """
+    """Return the steps that an earlier run did not finish on a node, and that run's results to adopt."""
     counted = progress if same_image else NodeProgress(state="interrupted", attempt=progress.attempt)
     steps = lifecycle.remaining_steps(counted)
     takeover = _Takeover(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # This applies even to another image: only the interrupted run has the node's earlier hardware.
+        # Do this even for another image, because only the interrupted run has the node's earlier
+        # hardware.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -282,14 +283,15 @@ def write_step(
     reason: str = "",
     remarks: Sequence[str] = (),
 ) -> NodeProgress:
-    """Record that a step starts, is done, was skipped, or that the node failed; return its
-    progress.
+    """Record that a step starts, is done, was skipped, or that the node failed.
+
+    Return the node's progress.
 
     Args:
         run: The context of the run.
         node: The name of the node.
-        event: The event. ``failed`` needs no step: it applies to the current one.
-        step: The step that the event concerns.
+        event: The event. ``failed`` needs no step, because it applies to the current one.
+        step: The step of the event.
         reason: The reason why it failed or was skipped.
         remarks: The report about the node.
 
@@ -311,7 +313,8 @@ def write_step(
             reason=sanitize(reason, 1000),
             remarks=tuple(sanitize(text, 300) for text in (*remarks, *_late_remark(event, before))),
         )
-        # Space for a step's end is reserved before it starts: a full disk stops a node before it is touched.
+        # Reserve the space for a step's end before it starts, so that a full disk stops a node before it
+        # is changed.
         run_files.append_entry(path, entry, reserve=event == "begun")
         after = lifecycle.replay(run_files.read_journal(path), alive=True)
     except JournalError as error:
@@ -345,7 +348,7 @@ def _late_remark(event: Event, before: NodeProgress) -> tuple[str, ...]:
 
 
 def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
-    """Write the run's record, which is stored in the history, and return every node's result.
+    """Write the run's record, store it in the history, and return every node's result.
 
     Raises:
         ReimageError: The record cannot be read or written.
@@ -355,7 +358,7 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     progress = {name: _final_progress(run, name) for name in request.nodes}
     record = _run_record(folder, request, progress)
     try:
-        # The record comes first: the history reads it from the folder.
+        # The record comes first, because the history reads it from the folder.
         write_run(record, folder)
         history = History(results).keep(folder) if keep_history else ""
     except (ResultsError, OSError) as error:
@@ -393,7 +396,7 @@ def _newest_record(folder: Path, node: str) -> Node | None:
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
-    # These have no verdict: a remark about a returned node is not an objection to it.
+    # These have no verdict, because a remark about a returned node is no objection to it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))
@@ -406,7 +409,7 @@ def _final_progress(run: ReimageContext, node: str) -> NodeProgress:
 
 
 def _read_node_progress(path: Path, alive: bool) -> NodeProgress:
-    """Return the progress shown by a journal; an unreadable journal is a failure with its reason."""
+    """Return the progress in a journal. An unreadable journal is a failure with its reason."""
     try:
         return lifecycle.replay(run_files.read_journal(path), alive=alive)
     except JournalError as error:
@@ -425,7 +428,7 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
     if progress.state == "returned":
         remarks = f" ({'; '.join(progress.remarks)})" if progress.remarks else ""
         return f"{node}: returned to service{remarks}"
-    # Until the drain has ended this is unknown: the drain itself may have failed.
+    # Until the drain has ended, this is unknown, because the drain itself may have failed.
     drained = "; whether it is drained, see sinfo -R" if progress.step is Step.DRAIN else " and stays drained"
     return (
         f"{node}: {_failed_step(progress)}{drained}: {progress.reason or 'it was not finished'} "
@@ -436,11 +439,11 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
 def read_progress(
     results: Path, wanted: Iterable[str] | None = None, now: datetime | None = None
 ) -> list[NodeStatus]:
-    """Return the progress of every node that was ever imaged from here, by name.
+    """Return the progress of all nodes that were imaged from here, by name.
 
     Args:
         results: The results folder.
-        wanted: The names of the nodes to return; None for all.
+        wanted: The names of the nodes to return, or None for all.
         now: The current time.
 
     Raises:
@@ -468,7 +471,7 @@ def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
 
     Args:
         results: The results folder.
-        wanted: The names of the nodes concerned.
+        wanted: The names of the nodes.
 
     Raises:
         ReimageError: The results cannot be read.
@@ -482,8 +485,7 @@ def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
     """Open a node's BMC by its protocol.
 
     Raises:
-        BmcError: The BMC has no address, does not answer, or refuses; later requests may raise it,
-            too.
+        BmcError: The BMC has no address, does not answer, or refuses. Later requests may raise it too.
     """
     if not access.address:
         raise BmcError(f"{node}: {bmc.NO_ADDRESS}")
@@ -504,14 +506,13 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_S) -> Settings:
-    """Return a node's BIOS settings and firmware or, for each of them, the reason why it is
-    unknown.
+    """Return a node's BIOS settings and firmware, or the reason why each is unknown.
 
     Args:
         node: The name of the node.
         access: The access to its BMC.
-        timeout_s: The number of seconds after which no further request is made: some BMCs list a
-            hundred pieces of firmware.
+        timeout_s: The number of seconds after which no further request is made. Some BMCs list a hundred
+            pieces of firmware.
     """
     if access.protocol == "ipmi":
         return Settings.unknown(f"{node}: IPMI lists neither BIOS settings nor firmware")

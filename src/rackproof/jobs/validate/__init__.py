@@ -1,1 +1,1 @@
-"""The validate job: a night of the fleet, from snapshots to drains."""
+"""Run the validate job, which is a night of the fleet from snapshots to drains."""

@@ -1,4 +1,4 @@
-"""The error of the validate job."""
+"""Define the error of the validate job."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from rackproof.core.errors import RackproofError
 
 
 class ValidateError(RackproofError):
-    """A fault that the operator must fix; the message has the fault and the remedy."""
+    """Report a fault that the operator must fix. The message has the fault and the remedy."""

@@ -1,6 +1,7 @@
-"""Explain a node's state: measurements and their references, actions so far, and the next step.
+"""Explain a node's state.
 
-All information comes from the nights' records; the node is not contacted.
+The explanation has measurements with their references, the actions so far, and the next step. All
+information comes from the nights' records; the node is not contacted.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
 class ExplainError(RackproofError):
-    """A node without records to explain; the message gives the searched folder and the remedy."""
+    """Report a node without records. The message has the searched folder and the remedy."""
 
 
 class Explanation(Record):
-    """The explanation of a node, as lines; ``nights`` has time, verdict and first reason, newest first."""
+    """Hold the explanation of a node as lines.
+
+    ``nights`` has the time, verdict and first reason of each night, newest first.
+    """
 
     node: str
     night_id: str
@@ -42,7 +46,7 @@ class Explanation(Record):
     next: tuple[str, ...]
     nights: tuple[tuple[str, str, str], ...]
     damaged: tuple[str, ...] = ()
-    """Nights with unreadable records: they may have included the node with a worse state."""
+    """Nights with unreadable records, which may include a worse state of the node."""
 
 
 def explain_node(results: Path, node: str) -> Explanation:
@@ -69,7 +73,7 @@ def explain_node(results: Path, node: str) -> Explanation:
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
-    """Explain a node by the nights that include it, newest first; at least one is required."""
+    """Explain a node from the nights that include it, newest first. There must be at least one."""
     night, mine = nights[0]
     return Explanation(
         node=mine.node,
@@ -104,11 +108,11 @@ def explanation_text(one: Explanation) -> str:
 
 
 def code_text(code: str, entry: FindingCode) -> str:
-    """Return the meaning of a finding code, for a terminal.
+    """Return the meaning of a finding code for a terminal.
 
     Args:
-        code: The code as entered: ``xid_79``.
-        entry: Its entry in the registry, possibly that of its family: ``xid_*``.
+        code: The code as the operator gave it, for example ``xid_79``.
+        entry: Its entry in the registry. It may be that of a family, such as ``xid_*``.
     """
     lines = [f"{code}: {entry.meaning}", ""]
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
@@ -216,7 +220,7 @@ def _step(node: str, one: HealthFinding) -> str:
     commands = {
         "configure": f"ansible-playbook provision.yml -l {node}  # {one.code}",
         "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {one.code}; no job may run there",
-        # nextstate=down: after the reboot Slurm gives the node no job, whatever its state was before.
+        # With nextstate=down, Slurm gives the node no job after the reboot, whatever its state was.
         "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {one.code}",
         "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={one.code}  # then power, cooling",
         "inspect": f"look at {one.name or node} {one.place}: cable, seat, cooling  # {one.code}".replace(
@@ -228,8 +232,9 @@ def _step(node: str, one: HealthFinding) -> str:
 
 
 def rma_packet(results: Path, node: str) -> str:
-    """Return the data that a vendor requests, in Markdown: serials, versions, timeline of XIDs,
-    results and partners.
+    """Return the data for a vendor's RMA in Markdown.
+
+    It has serial numbers, versions, a timeline of XIDs, results, and partners in measurements.
 
     Args:
         results: The results folder.
@@ -257,7 +262,7 @@ def rma_packet(results: Path, node: str) -> str:
             ],
         )
         bad = {found.name for found in nights[0][1].findings if found.part == "gpu"}
-        # A measurement names its GPU, followed by the slot.
+        # The part of a measurement is the GPU and its slot.
         bad |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
         gone = {gpu.uuid for gpu in seen.gone_gpus}
         lines += ["## GPUs", ""]
@@ -319,7 +324,7 @@ def _partners(
 
 def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
-    # Oldest first: a vendor reads a timeline from the first error on.
+    # The oldest is first, because a vendor reads the timeline from the first error on.
     for folder in reversed(folders):
         kept = night_store.read_snapshot(folder, node)
         rows += [

@@ -1,8 +1,7 @@
-"""Find parts that two nodes report in one night although only one owns them: the other's answer is
-not trusted.
+"""Find parts that two nodes report in one night, although only one of them owns the part.
 
-Otherwise a node that reports another's serial number or GPUs would affect it: its faults, numbers
-and history would be attributed to the other.
+A node that reports another's serial number or GPUs would affect the other node, which would get its
+faults, numbers and history. The part is therefore removed from its snapshot.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
 
 
 def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return, by node, its reported parts that identify, or were accepted for, exactly one other node."""
+    """Return the parts of each node that identify exactly one other node, or were accepted for it."""
     accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
-    # Earlier nights are read only for these nodes: usually there are none.
+    # Earlier nights are read only for these nodes. Usually there are none.
     before = {
         name: night_store.last_snapshot(past, name) for name in set(chain.from_iterable(shared.values()))
     }
@@ -78,10 +77,10 @@ def _owners(
     accepted: Collection[str],
     before: Mapping[str, StoredSnapshot | None],
 ) -> set[str]:
-    """Return those nodes reporting a part that may own it, or an empty set if it identifies none.
+    """Return the nodes that may own a part, or an empty set if the part identifies no node.
 
-    A node's known identity has precedence over its report last night: an owner that was off could
-    not object.
+    A node's known identity has precedence over the reports of last night, because an owner that was off
+    did not report.
     """
     owners = set(names)
     known = (

@@ -1,4 +1,4 @@
-"""Read the inventory's expectations of nodes from its variables, and check them. No I/O."""
+"""Read the expectations of nodes from the inventory's variables, and check them. No I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
 
 
 _SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
-"""Expectations whose value is true or false."""
+"""Expectations with a boolean value."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
@@ -71,7 +71,11 @@ _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
 
 
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
-    """Return mounts given as paths, as path, fstype, source and options, or as in role storage (``kind``)."""
+    """Return the expected mounts.
+
+    Each is a path, a mapping of path, fstype, source and options, or an entry of role storage
+    (``kind``).
+    """
     if not isinstance(values, list | tuple):
         raise TypeError(f"mounts: {values!r:.60} is not a list")
     mounts: list[str | ExpectedMount] = []
@@ -88,7 +92,8 @@ def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
 
 
 def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
-    # Other options, and sources of buckets and labelled disks, look different in the kernel's table.
+    # The kernel's table shows other options, and the sources of buckets and labelled disks, in another
+    # form.
     options = [option for option in value.get("options") or () if option == "ro"]
     mount = {"path": value.get("path"), "fstype": _FSTYPES.get(str(value["kind"]), ""), "options": options}
     return mount | ({"source": value.get("source") or ""} if value["kind"] == "nfs" else {})
@@ -123,7 +128,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _amount(name: str, value: Any, *, whole: bool) -> float:
-    # Python reads "8_00" as 800, and no number is less than NaN: neither must disable a check.
+    # Python reads "8_00" as 800, and no number is less than NaN. Neither must disable a check.
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(
         r"[0-9]{1,15}" if whole else r"[0-9]{1,15}([.][0-9]{1,15})?", text
@@ -140,7 +145,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     """
     known = {one.name for one in fields(Limits)}
     for name, value in values.items():
-        # YAML's yes is True, which equals 1 in Python: a limit that was not intended.
+        # YAML's yes is True, which equals 1 in Python. It was not meant as a limit.
         if name not in known or isinstance(value, bool) or not _is_limit(value):
             raise ValidateError(
                 f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(known))}"

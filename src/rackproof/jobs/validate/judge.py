@@ -1,4 +1,7 @@
-"""Judge a night of the fleet in phases: findings, numbers, verdicts, decisions, record."""
+"""Judge a night of the fleet.
+
+The phases are findings, numbers, verdicts, decisions, and the record.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """The findings of the health checks on a node, as texts: ``reasons`` gate, ``remarks`` do not."""
+    """Hold the findings of the health checks on a node as texts. ``reasons`` gate; ``remarks`` do not."""
 
     node: str
     verdict: Verdict
@@ -89,32 +92,31 @@ def judge_fleet(
 
     Args:
         context: The context of the night.
-        asked: Every requested node, with the reason why it has no snapshot (empty if unknown).
-        being_imaged: Nodes whose imaging has not finished, with its progress; none of them is
-            resumed. There is no default: a caller that forgot it would resume nodes during their
-            imaging.
-        slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was
-            not queried.
+        asked: Each requested node, with the reason why it has no snapshot, or "" if unknown.
+        being_imaged: Nodes whose imaging has not finished, with the progress. None of them is resumed.
+            This has no default, because a caller that forgot it would resume nodes during their imaging.
+        slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was not
+            queried.
         members: Nodes, partitions and reasons, as ``sinfo`` lists them.
         slurm_remark: The reason why Slurm did not answer.
         share: The largest share of a partition to drain, and of nodes with one finding.
-        false_alarms: The number of 1,000 healthy node-nights that may fail through comparison with
-            fleet and past.
-        return_hours: The minimum number of hours between two nights that count as passes of a
-            drained node.
-        acts: The permitted actions: drain, return.
+        false_alarms: The number of 1,000 healthy nodes that may fail per night in comparison with fleet
+            and past.
+        return_hours: The minimum number of hours between two nights that count as passes of a drained
+            node.
+        acts: The permitted actions (drain, return).
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
-        measuring: None if the night was not requested to measure, else the reason why measuring
-            failed, or "". Without its notes, nothing is measured and nothing is proven.
+        measuring: None if no measurements were requested. Otherwise, the reason why measuring failed, or
+            "". If its notes are missing, nothing was measured and nothing is proven.
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
-        ValidateError: The night cannot be stored, or the options are unusable.
+        ValidateError: The night cannot be stored, or an option is unusable.
     """
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
-    # A budget of 0 would find nothing, and a budget of everything would fail every node.
+    # With a budget of 0, nothing would be found. With a budget of everything, every node would fail.
     if not 0 < false_alarms <= 100:
         raise ValidateError(
             f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
@@ -145,7 +147,8 @@ def judge_fleet(
     slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     night = NightRecord(
         night_id=context.night_id,
-        # After a clock was set back, the night's id is in the future: the start must not be after the end.
+        # If the clock was set back, the night's id is in the future. The start must not be after the
+        # end.
         started=min(stamp_of(context.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
         verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
@@ -171,10 +174,10 @@ def judge_fleet(
 
 @dataclass(frozen=True)
 class _NightInputs:
-    """The input of a night's judgement: tonight's snapshots, earlier nights, and Slurm's answers.
+    """Hold the input of a night's judgement.
 
-    ``before`` is the last known state of each node; ``damaged`` has the remarks on unreadable
-    nights.
+    It has tonight's snapshots, earlier nights, and Slurm's answers. ``before`` is the last known state
+    of each node, and ``damaged`` has remarks on unreadable nights.
     """
 
     folder: Path
@@ -192,7 +195,7 @@ def _read_inputs(
     context: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
     folder, results = Path(context.folder), Path(context.results)
-    # Use one time for all phases: the windows of 24 hours and of earlier nights must not shift between them.
+    # Use one time for all phases, so that the windows of 24 hours and of earlier nights do not shift.
     now = datetime.now(UTC)
     snapshots = {
         name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None
@@ -223,13 +226,13 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     """Return the night's own measurements, or None if none were requested."""
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
-        # Requested measurements without a result: every node is unproven, as opposed to no request.
+        # If the requested measurements have no result, every node is unproven.
         return unmeasured_night(0.0, inputs.snapshots, measuring or "its notes cannot be read")
     return probed
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the nodes that nights hold drained; only these need their repeated measurements."""
+    """Return the nodes that nights hold drained. Only these must repeat their measurements."""
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -268,7 +271,7 @@ def _nights_ago(now: datetime, night_id: str) -> int:
 
 
 def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
-    """Return probes of some nodes as named in the history: benchmark and hardware key."""
+    """Return the probes of some nodes as the history has them, as benchmark and hardware key."""
     return {(PROBES, inputs.snapshots[name].about.hardware_key) for name in names if name in inputs.snapshots}
 
 
@@ -318,7 +321,7 @@ def _judge_nodes(
 
 
 def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
-    """Return the comparisons whose numbers are newer than the last night."""
+    """Return the comparisons that have numbers since the last night."""
     return tuple(one for one in compared if one.partition(":")[2] in measured)
 
 
@@ -339,7 +342,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Return whether a night may have a snapshot of a node; for a damaged record this is unknown."""
+    """Return whether a night may have a snapshot of a node. For a damaged record, this is true."""
     try:
         return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
     except ResultsError:
@@ -373,7 +376,7 @@ def _node_health(node: NodeNight) -> NodeHealth:
 
 
 def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNight:
-    """Return a node as decided, except that a node whose imaging is unfinished is not resumed."""
+    """Return a node as decided, but do not resume it while its imaging is unfinished."""
     if node.plan != "return" or node.node not in being_imaged:
         return node
     why = f"stays drained: its imaging has not finished ({being_imaged[node.node]}): rackproof reimage status"
@@ -424,7 +427,10 @@ def _checked_findings(
     majority: Mapping[str, str] | None,
     idle: bool,
 ) -> list[HealthFinding]:
-    """Return the findings of the checks on a node; if they cannot process its answer, it is unproven."""
+    """Return the findings of the checks on a node.
+
+    If they cannot process its answer, the node is unproven.
+    """
     expected = parse_node_expectation(name, kept.expected)
     limits = parse_limits(name, kept.limits)
     try:
@@ -453,11 +459,11 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
 
 
 def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterator[HealthFinding]:
-    """Find machines and GPUs that earlier nights have seen under another node's name.
+    """Find machines and GPUs that earlier nights saw under another node's name.
 
     Args:
         inputs: The input of the night's judgement.
-        strange: Serial numbers and UUIDs that are new in their node, each with its node.
+        strange: Serial numbers and UUIDs that are new in their node, with the node.
     """
     # Without such parts, no earlier night must be read.
     places = find_last_places(inputs.past, strange) if strange else {}
@@ -478,7 +484,7 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
 
 
 def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
-    """Return Slurm's findings about the nodes that answered, or nothing without Slurm."""
+    """Return Slurm's findings about the nodes that answered. Return nothing if there is no Slurm."""
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
@@ -501,7 +507,7 @@ def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> 
 def _mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, share: float
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
-    """Return the findings of nodes, by node, and the remarks about the whole fleet."""
+    """Return the findings of each node, and remarks about the whole fleet."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for one in settled:
@@ -518,7 +524,7 @@ def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[s
 
 
 def _machine_signs(kept: StoredSnapshot) -> set[str]:
-    """Return the properties that identify a machine: two names with the same ones are one machine."""
+    """Return the properties that identify a machine. Two names with the same ones are one machine."""
     seen = kept.snapshot
     # Trays of a chassis may share their serial number, but not their boot ID.
     boot = {f"{seen.serial} {seen.boot_id}"} if seen.serial and seen.boot_id else set()
@@ -526,7 +532,10 @@ def _machine_signs(kept: StoredSnapshot) -> set[str]:
 
 
 def _is_idle(state: SlurmState | None) -> bool:
-    """Return whether certainly no job runs: if Slurm does not answer, used GPU memory may belong to a job."""
+    """Return whether it is certain that no job runs.
+
+    If Slurm does not answer, a job may use the GPU memory.
+    """
     return state is not None and state.known and not state.jobs
 
 
@@ -541,8 +550,9 @@ def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
 def _lost_snapshots(
     inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
 ) -> Iterator[HealthFinding]:
-    """Find nodes whose snapshot of last night is lost: an older one lacks the findings that were
-    open then.
+    """Find nodes whose snapshot of last night is lost.
+
+    An older snapshot lacks the findings that were open last night.
     """
     if not inputs.past:
         return
@@ -638,7 +648,7 @@ def _node_night(
     read_again: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
-        # ansible-core 2.19 begins every failure with this text; the operator needs the text after it.
+        # ansible-core 2.19 begins every failure with this text. Operators need only the text after it.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"
         return NodeNight(
             node=name, verdict=Verdict.UNPROVEN, unreached=f"no snapshot of it: {text}", slurm=state

@@ -1,6 +1,6 @@
 """Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-The numbers come from the history or, if there is none, from the run folders.
+The numbers come from the history, or from the run folders if there is no history.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 DRIFT_NIGHTS = 15
-"""Number of nights that are read: tonight and the fourteen nights before it that drift uses."""
+"""Number of nights to read. They are tonight and the fourteen nights before it that drift uses."""
 ELSEWHERE_DAYS = 60
 
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """Benchmark and hardware key of numbers: suspect and measured only ``once``; ``twice``, with
-    the better one used.
+    """Hold the benchmark and hardware key of suspect numbers.
+
+    ``once`` has those that were measured only once. ``twice`` has those with a better second value.
     """
 
     once: Collection[tuple[str, str]] = ()
@@ -47,7 +48,10 @@ class MeasuredTimes:
 
 
 class NightNumbers(Record):
-    """The judged numbers of the night: reasons by node, and pairs, moved GPUs, and remarks."""
+    """Hold the judged numbers of the night.
+
+    It has the reasons by node, pairs, moved GPUs, and remarks.
+    """
 
     nodes: tuple[str, ...] = ()
     reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
@@ -72,8 +76,8 @@ def judge_measurements(
 ) -> NightNumbers:
     """Judge the measurements of the last 24 hours' runs on these nodes.
 
-    ``conditions`` are the nodes' firmware and rack, by nights ago; ``held`` has the nodes that
-    nights hold drained, and how many nights ago that began.
+    ``conditions`` are the nodes' firmware and rack, the newest night first. ``held`` has the nodes that
+    nights hold drained, and the number of nights since then.
     """
     from rackproof.analysis.anomaly import judge_night
     from rackproof.analysis.drained_comparisons import comparisons
@@ -106,7 +110,7 @@ def judge_measurements(
 
 
 def _homes_of(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the nodes by the key of their hardware; trays with one serial number share it."""
+    """Return the nodes by the key of their hardware. Trays with the same serial number share a key."""
     homes: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
         homes.setdefault(kept.about.hardware_key, []).append(name)
@@ -162,13 +166,13 @@ def _shared_verdict(
     """Return verdict and reasons of the nodes that share one hardware key."""
     if len(names) < 2 or not verdict.gates:
         return verdict, reasons
-    # Trays share their only serial number: one of them is bad, but it is unknown which.
+    # Trays share their only serial number. One of them is bad, but it is unknown which.
     shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in reasons)
     return Verdict.UNPROVEN, shared
 
 
 def _measured_tonight(readings: Any) -> set[str]:
-    """Return the hardware keys with a reading of tonight; a negative node means a link or a group."""
+    """Return the hardware keys with a reading of tonight. A negative node number means a link or a group."""
     tonight = set(readings.node[readings.night == 0].tolist())
     return {readings.parts[node].key for node in tonight if node >= 0}
 
@@ -187,7 +191,7 @@ def night_reason(why: Reason) -> NightReason:
 
 
 def _nodes_in_name(name: str) -> set[str]:
-    """Return the nodes in the name of a link or group; for a large group, only the first ones."""
+    """Return the nodes in the name of a link or group. For a large group, these are only the first nodes."""
     return {one for one in name.replace(">", "+").split("+") if not one.endswith(" more")}
 
 
@@ -273,11 +277,11 @@ def _readings_from_history(
     from rackproof.store.history.client import lost_acceptances
     from rackproof.store.history.store import drain_spool, open_store
 
-    # Numbers that waited for the database belong to this night; a dry run moves no files.
+    # Numbers that waited for the database belong to this night. A dry run moves no files.
     if not dry:
         drain_spool(place, results / ".spool")
     with open_store(place) as store:
-        # The end is excluded, so add a second: a run of this second counts.
+        # The end is excluded. Add a second, so that a run of this second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
         # Runs stored by nights were judged there, and have no floors.
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
@@ -296,13 +300,13 @@ def _readings_from_folders(results: Path, now: datetime) -> Any:
 
 
 def _recent_runs(results: Path, now: datetime) -> list[Run]:
-    """Return the runs of the last two days; a night's own numbers were judged there."""
+    """Return the runs of the last two days, without those of nights, whose numbers are already judged."""
     from rackproof.store.run_folder import read_run, run_folders
 
     runs = []
     for folder in run_folders(results):
         stamp = stamp_of(folder.name)
-        # A folder is named after the start of its run: a run that took a day ended within the last 24 hours.
+        # A folder's name has the start of its run. A run that took a day ended within the last 24 hours.
         if stamp is None or now - stamp > timedelta(days=2) or night_store.is_night(folder.name):
             continue
         try:
@@ -315,7 +319,7 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
 def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
-    """Return GPUs that failed in another chassis, each once, with its latest failure."""
+    """Return the GPUs that failed in another chassis, with their latest failure."""
     homes = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
     latest: dict[str, HealthFinding] = {}
     for one in failures:
@@ -329,7 +333,7 @@ def _gpus_failed_elsewhere(
 def failed_elsewhere_finding(
     name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
 ) -> HealthFinding:
-    """Return the finding about a GPU that failed in another node earlier: a hint, no reason to drain."""
+    """Return the finding about a GPU that failed in another node. It is a hint, and no reason to drain."""
     return HealthFinding(
         node=name,
         code="gpu_failed_elsewhere",

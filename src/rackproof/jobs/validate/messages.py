@@ -1,5 +1,6 @@
-"""Write the messages of a night for an operator: its summary, changes, planned actions and
-reasons. No I/O.
+"""Write a night's messages for operators. No I/O.
+
+They are the summary, changes, planned actions and reasons.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TOLD = 12
 
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
-    """Return the operator's summary: verdict, changes, faults by node, and actions."""
+    """Return the operator's summary, with verdict, changes, faults by node, and actions."""
     nodes_by_verdict = _nodes_by_verdict(night)
     counts = _count_by_verdict(nodes_by_verdict)
     count = f"{len(night.nodes)} node{'s' if len(night.nodes) != 1 else ''}"
@@ -71,7 +72,7 @@ def _count_by_verdict(nodes_by_verdict: Mapping[Verdict, Sequence[NodeNight]]) -
 
 
 def _unmeasured_nodes(night: NightRecord) -> list[str]:
-    """Return the reached nodes of which only the health is known."""
+    """Return the nodes that were reached but not measured."""
     return [one.node for one in night.nodes if not one.measured and not one.unreached]
 
 
@@ -107,7 +108,7 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
 
 
 def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
-    """Return the change of a node in a line, or "" if there is none."""
+    """Return a line about the change of a node, or nothing if there is none."""
     if then is None:
         # A new node that passes is not news.
         if one.verdict is Verdict.PASS:
@@ -123,7 +124,7 @@ def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
 
 
 def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
-    # By code and part, not by text: a text holds numbers that differ every night.
+    # Compare code and part, because texts contain numbers that differ every night.
     known = {(found.code, found.name) for found in then.findings}
     known |= {(why.code, why.part) for why in then.reasons}
     new = [
@@ -152,7 +153,7 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
 
 
 def drain_reason(one: NodeNight, night_id: str, link: str) -> str:
-    """Return the reason that Slurm shows for a drain: the failure, and the place of its explanation."""
+    """Return the reason for a drain in Slurm. It has the failure, and a link to its explanation."""
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(one.node)}"
         if link

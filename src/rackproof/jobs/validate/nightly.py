@@ -1,11 +1,10 @@
 """Run validate.yml once within limits, clean up after an earlier run, and send messages.
 
-ansible-runner is started as a program to run the playbook: this package never imports Ansible or
-its runner.
+ansible-runner runs the playbook as a program, because this package never imports Ansible or its runner.
 
-The exit status separates faults of the fleet from faults of the tool: 0 pass or degraded, 2 a bad
-node, 3 unproven, 1 if there is no night to judge by (the playbook failed, ran out of time, could
-not write) or if a message could not be sent.
+The exit status separates faults of the fleet from faults of the tool. It is 0 for pass or degraded, 2
+for a bad node, and 3 for unproven. It is 1 if the playbook made no night to judge by, or if a message
+could not be sent.
 """
 
 from __future__ import annotations
@@ -65,13 +64,14 @@ _MOST_TEXT = 3500
 
 
 class NightlyError(RackproofError):
-    """A fault that the operator must fix; the message gives the fault and the remedy."""
+    """Report a fault that the operator must fix. The message has the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class NightlySettings:
-    """The settings of a nightly. ``variables`` are passed to the playbook; an empty ``mail_to``
-    sends no mail.
+    """Hold the settings of a nightly.
+
+    ``variables`` go to the playbook. If ``mail_to`` is empty, no mail is sent.
     """
 
     results: Path
@@ -88,7 +88,10 @@ class NightlySettings:
 
 @dataclass(frozen=True)
 class NightlyOutcome:
-    """The outcome of a nightly: exit status, the night if there is one, and the lines of the message."""
+    """Hold the outcome of a nightly.
+
+    It has the exit status, the night if there is one, and the lines of the message.
+    """
 
     status: int
     night: NightRecord | None
@@ -113,11 +116,11 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
 
     Args:
         settings: The settings of the request.
-        view: Shows the playbook while it runs.
+        view: Shows the playbook during the run.
 
     Raises:
-        NightlyError: Another nightly is running, or there is no checkout; no message is sent,
-            nothing was done.
+        NightlyError: Another nightly is running, or there is no checkout. Nothing was done, and no
+            message is sent.
         ResultsError: The results folder cannot be used.
     """
     if not (settings.checkout / "validate.yml").is_file():
@@ -136,8 +139,9 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
 
 
 def finish_interrupted(results: Path) -> list[str]:
-    """Complete nights that were judged but not closed, remove nights without a judgement; return
-    remarks.
+    """Complete nights that were judged but not closed, and remove nights without a judgement.
+
+    Return remarks.
 
     Args:
         results: The results folder.
@@ -186,7 +190,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
             lock.seek(0)
             other = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
-                f"another nightly runs (pid {other}); it is bounded in time, the next one comes by itself"
+                f"another nightly is running (pid {other}); its time is limited, and the next follows"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -200,7 +204,10 @@ def _single_nightly(results: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """The end of the playbook: exit status (None: out of time), its last lines, and lost or failed hosts."""
+    """Describe the end of the playbook.
+
+    It has the exit status (None if it ran out of time), the last lines, and lost or failed hosts.
+    """
 
     status: int | None
     tail: tuple[str, ...]
@@ -219,7 +226,7 @@ def _program(name: str) -> Path:
 
 
 def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResult:
-    """Run the playbook through ansible-runner within limits; it is shown while it runs."""
+    """Run the playbook with ansible-runner within limits, and show it while it runs."""
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
@@ -228,7 +235,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
         private = Path(folder)
         (private / "env").mkdir()
         (private / "env/extravars").write_text(json.dumps({**variables, **settings.variables}))
-        # This process limits the playbook; if this process is gone, ansible-runner does.
+        # This process limits the playbook. If this process ends, ansible-runner does.
         bounds = {"job_timeout": int(settings.timeout_s + _LATER_S), "pexpect_timeout": 1}
         (private / "env/settings").write_text(json.dumps(bounds))
         events = _EventPipe(private / "events")
@@ -286,7 +293,9 @@ def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], Non
 
 
 class _EventPipe:
-    """A named pipe that a playbook writes its steps to; no descriptor passes through ansible-runner.
+    """Provide a named pipe to which a playbook writes its steps.
+
+    It is needed because ansible-runner passes no descriptors on.
 
     Args:
         path: The path of the pipe, in a private folder.
@@ -296,7 +305,7 @@ class _EventPipe:
         self.path = path
         os.mkfifo(path, 0o600)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # The playbook waits while it is full: a step of a thousand nodes has to fit.
+        # The playbook waits while the pipe is full, so a step of a thousand nodes must fit.
         with suppress(OSError):
             fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._rest = b""
@@ -318,7 +327,7 @@ class _EventPipe:
                         yield event
 
     def close(self) -> None:
-        """Close the pipe; what the playbook then writes is lost."""
+        """Close the pipe. Later output of the playbook is lost."""
         os.close(self._descriptor)
 
 
@@ -364,7 +373,7 @@ def _failure_lines(failed: Mapping[str, set[str]]) -> Iterator[str]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End the playbook and all its processes, if necessary by force, and then ansible-runner."""
+    """End the playbook with all its processes, and then ansible-runner. Use force if necessary."""
     for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
         # The playbook has its own session.
         for pid in (*_children(child.pid), child.pid):
@@ -416,7 +425,7 @@ def _outcome(
 
 
 def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: float) -> NightlyOutcome:
-    """Send message, mail and metrics; a failure to send one is a fault of the tool."""
+    """Send message, mail and metrics. If this fails, it is a fault of the tool."""
     problems = []
     night = outcome.night
     probed = probe_results.read_probes(settings.results / night.night_id) if night else None
@@ -441,9 +450,9 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
             if send is not None:
                 send()
         except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
-            # An address may contain a secret; neither urllib's messages nor ours repeat it.
+            # An address may contain a secret, so no message may repeat it.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
-    # A bad night is more important than an undelivered message: its exit status remains.
+    # A bad night is more important than an undelivered message, so its exit status remains.
     status = outcome.status if not problems or outcome.status else EXIT_TOOL
     return NightlyOutcome(status, outcome.night, (*outcome.lines, *problems))
 
@@ -462,7 +471,8 @@ def post_webhook(url: str, text: str) -> None:
     # urllib would also open file:// and ftp://.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
-    # Text in angle brackets notifies people and hides the targets of links; a node's units may contain it.
+    # Text in angle brackets notifies people and hides the targets of links. A node's text may contain
+    # it.
     body = json.dumps({"text": text[:_MOST_TEXT].translate(_SLACK)}).encode()
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, data=body, headers={"Content-Type": "application/json"}
@@ -475,7 +485,7 @@ def post_webhook(url: str, text: str) -> None:
 
 
 def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
-    """Send a text by e-mail; if the environment has a user, log in over TLS.
+    """Send a text by e-mail. If the environment has a user, log in over TLS.
 
     Raises:
         OSError: The server does not answer.
@@ -489,7 +499,7 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
     message.set_content("\n".join(lines) + "\n")
     with smtplib.SMTP(host, int(port or 25), timeout=_TELL_S) as server:
         if user := os.environ.get(SMTP_USER, ""):
-            # A password is sent only over TLS; a relay on this machine accepts mail without either.
+            # A password is sent only over TLS. A relay on this machine accepts mail without either.
             server.starttls(context=ssl.create_default_context())
             server.login(user, os.environ.get(SMTP_PASSWORD, ""))
         server.send_message(message)
@@ -501,7 +511,7 @@ def prometheus_metrics(
     probed: probe_results.ProbeNight | None = None,
     acts: Sequence[AuditEntry] = (),
 ) -> bytes:
-    """Return a night in the format that Prometheus reads from a text file (``node_exporter``).
+    """Return a night in the text format of Prometheus, for ``node_exporter``.
 
     Args:
         outcome: The outcome of the nightly.
@@ -554,7 +564,7 @@ def prometheus_metrics(
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for labels, value in samples:
             shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            # repr for the timestamp: the six digits of :g would round it to hours.
+            # Use repr for the timestamp, because the six digits of :g would round it to hours.
             lines.append(f"{name}{{{shown}}} {value:g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
 
@@ -564,7 +574,7 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
     covered = {one.node for one in night.nodes}
     drained = {one.node for one in night.nodes if one.slurm and one.slurm.drained_by == "ours"}
     for act in acts:
-        # Slurm was asked before the night's own acts; a limited night does not ask for the other nodes.
+        # Slurm was queried before the night acted. A limited night does not query the other nodes.
         if act.node not in covered or act.moment >= night.started:
             drained.discard(act.node)
             if act.act == "drain" and act.reason.startswith(night_store.DRAIN_PREFIX):
@@ -573,5 +583,5 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
 
 
 def _label(text: str) -> str:
-    # Escaped for Prometheus' text format; line feeds have already been removed.
+    # This escapes the text for Prometheus. Line feeds have already been removed.
     return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,7 @@
-"""Write the pages of a night: the fleet as racks and nodes, with changes at the top, and a page per node."""
+"""Write the pages of a night.
+
+One page shows the fleet as racks and nodes, with changes at the top. Each node has a page too.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _WORDS = {
 
 
 def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str]) -> Path:
-    """Write the pages of a night into its folder; return the path of the first one.
+    """Write the pages of a night into its folder. Return the path of the first page.
 
     Args:
         results: The results folder.
@@ -67,7 +70,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
 
 
 def night_junit(night: NightRecord) -> bytes:
-    """Return a night as JUnit XML: a suite per rack, a case per node; unproven is an error."""
+    """Return a night as JUnit XML. Each rack is a suite, each node a case, and unproven an error."""
     by_rack: dict[str, list[Case]] = {}
     for node in night.nodes:
         lines = [sanitize(line, 1000) for line in node.reason_texts()]
@@ -85,7 +88,7 @@ def night_page(
     Args:
         night: The record of the night.
         changes: Texts about the changes since the previous night.
-        pages: Each node with the page to which its cell links.
+        pages: The page to which each node's cell links.
         measured: Texts about the night's own measurements.
     """
     counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in _ORDER]
@@ -159,7 +162,7 @@ def node_page(
 
 def _short(names: Sequence[str]) -> dict[str, str]:
     """Return names without their common prefix, which ends at a separator."""
-    # Names are sorted: a beginning that the first and the last share is shared by all.
+    # Names are sorted, so a prefix of the first and the last name is a prefix of all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1
@@ -328,7 +331,7 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
 
 
 def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple[NightRecord, NodeNight]]]:
-    """Return the nights of nodes, newest first; each night is read only once for any number of nodes."""
+    """Return the nights of nodes, newest first. Each night is read only once."""
     found: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
     for folder in folders if names else ():
         try:
@@ -342,7 +345,10 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 
 
 class _Series:
-    """The measurements of nodes in this night and earlier ones, from the history; empty without it."""
+    """Hold the measurements of nodes in this night and earlier ones, from the history.
+
+    Without a history, it is empty.
+    """
 
     def __init__(self, results: Path, night: NightRecord) -> None:
         from datetime import timedelta
@@ -361,7 +367,7 @@ class _Series:
         }
 
     def charts(self, mine: NodeNight, kept: StoredSnapshot | None) -> tuple[Drawn, ...]:
-        """Return charts of a node's measurements; those that do not pass come first."""
+        """Return charts of a node's measurements. Those that do not pass come first."""
         readings = self._readings
         if readings is None or kept is None or mine.hardware_key not in self._nodes:
             return ()
@@ -378,7 +384,7 @@ class _Series:
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
-        """Return a node's values by quantity, part and night; of several in one night, the worst."""
+        """Return a node's values by quantity, part and night. If a night has several, use the worst."""
         readings = self._readings
         values: dict[int, dict[int, dict[int, float]]] = {}
         for row in (readings.node == node).nonzero()[0]:
@@ -386,7 +392,7 @@ class _Series:
             by_night = values.setdefault(number, {}).setdefault(part, {})
             worse = max if readings.quantities[number].direction is Direction.LOWER else min
             value = float(readings.value[row])
-            # Use the worst: a mean of several runs would hide one that failed.
+            # Use the worst value, because a mean of several runs would hide one that failed.
             by_night[ago] = worse(value, by_night.get(ago, value))
         return values
 
@@ -398,7 +404,7 @@ class _Series:
             order = sorted(some, reverse=True)
             about = readings.parts[part]
             label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
-            # Nights are counted backwards from this one: negated, time runs to the right.
+            # Nights are counted backwards from this one. With a minus sign, time runs to the right.
             lines.append(Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order)))
         return Chart(
             sanitize(view.words(what.metric), 80),

@@ -1,9 +1,8 @@
-"""Measure nodes during a night of validate.yml: idle nodes with Slurm jobs, nodes that we drained
-without Slurm.
+"""Measure nodes during a night of validate.yml.
 
-Numbers become a run of benchmark ``probes`` in the results folder, which the night judges like any
-other run; immediate faults (values, bits, pairs, programs that do not end) are in its
-``probes.json``.
+Slurm jobs measure idle nodes. Nodes that Rackproof drained are measured without Slurm. The numbers
+become a run of benchmark ``probes`` in the results folder, which the night judges like any other run.
+Immediate faults (values, bits, pairs, programs that do not end) are in the night's ``probes.json``.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def check_probe_plan(
         share: The largest share of a partition that is measured at once.
         python: The interpreter on the nodes that provides PyTorch and mlperf-logging.
         checkout: The path of the checkout, with workloads/ and benchmarks/.
-        chosen: The names of probes; empty for all that run by default.
-        device: Either gpu or cpu.
+        chosen: The names of probes. Empty means all that run by default.
+        device: The device, which is gpu or cpu.
         node_limit_s: The number of seconds that a node's job may take.
         pair_limit_s: The number of seconds that a pair's job may take.
         srun: Additional options for srun.
@@ -112,12 +111,12 @@ def measure_night(
     shell: Shell,
     jobs: Callable[..., JobRunner] = JobRunner,
 ) -> tuple[str, ...]:
-    """Measure the nodes that have a snapshot, store the results, and return a few lines about them.
+    """Measure the nodes that have a snapshot, store the results, and return lines about them.
 
     Args:
         context: The context of the night.
         how_: The plan of the measurements.
-        slurm: Each node's state, or None if Slurm did not answer or does not exist.
+        slurm: The state of each node, or None if Slurm did not answer or does not exist.
         members: Nodes, partitions and reasons, as ``sinfo`` lists them.
         remark: The reason why Slurm did not answer.
         shell: A function that runs a command line on Slurm's host.
@@ -130,7 +129,7 @@ def measure_night(
     snapshots = _read_snapshots(folder)
     try:
         earlier = night_store.night_folders(results, before=context.night_id)
-        # Done before anything is measured: a number from another node's GPU belongs to that node.
+        # Do this before anything is measured. A number from another node's GPU belongs to that node.
         snapshots = settle_foreign_parts(folder, earlier, snapshots)
         past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
@@ -186,16 +185,14 @@ def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple
 def _failed_night(
     plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
-    # This includes nodes measured without Slurm: their output was not read.
+    # This includes nodes that were measured without Slurm. Their output was not read.
     names = [one.name for one in targets if not one.busy or one.name in direct]
     # The minutes were used even without a result, so the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
 
 def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
-    """Return the nodes with parts that were last seen in another node, until an operator accepts
-    the parts.
-    """
+    """Return the nodes with parts that another node had before, until an operator accepts the parts."""
     return {
         name
         for name, kept in snapshots.items()
@@ -206,7 +203,7 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
 
 def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
     """Return the nodes that failed or were degraded in their last night."""
-    # A node without a recent night counts as new, so the older nights need not be read for it.
+    # A node without a recent night counts as new, so older nights need not be read.
     known, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
     return {name for name, one in known.items() if one.verdict in (Verdict.FAIL, Verdict.DEGRADED)}
 
@@ -224,7 +221,7 @@ def _target(
     if has_parts_of_others:
         busy = "not measured: it names parts of another node"
     elif 0 < expected.gpus < gpus:
-        # The minutes of a job are counted by GPU: such a node would use up those of its neighbours.
+        # Minutes are counted by GPU, so such a node would use the minutes of its neighbours.
         busy = f"not measured: it lists {gpus} GPUs, and its SKU has {expected.gpus}"
     elif about.get("known") is not True or name not in partitions:
         busy = "it is not in Slurm, or in no partition"
@@ -248,11 +245,10 @@ def _target(
 
 
 def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> SuspectFinder:
-    """Return the function that finds suspect numbers as the night will judge them: by floors and
-    fleet.
+    """Return a function that finds suspect numbers as the night will judge them, by floors and fleet.
 
-    Drift needs many nights, and a loss on many nodes is not a single node's fault: measuring again
-    would not help.
+    Drift needs many nights, and a loss on many nodes is not the fault of one node, so another
+    measurement would not help.
     """
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store
@@ -278,7 +274,7 @@ def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> S
         for why in (why for one in night.nodes for why in one.reasons):
             bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
             if bad and why.check in ("floor", "fleet"):
-                # The worst comes first; among equal ones, the floor.
+                # The worst reason is first. Among equal ones, the floor is first.
                 found.setdefault(why.row, night_reason(why))
         return found
 
@@ -290,7 +286,7 @@ def _keep(
 ) -> None:
     """Store the numbers as a run, which the night judges with all others."""
     labelled = {value for one in numbers for value in one.labels.values()}
-    # A node whose last program failed was also measured: otherwise its numbers would have no node.
+    # A node whose last program failed was measured too. Without it, its numbers would have no node.
     some = [
         name
         for name, about in nodes.items()
@@ -320,8 +316,9 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
 
 
 def direct_script(context: NightContext, how_: ProbePlan, node: str) -> str:
-    """Return the script that measures a node that nights hold drained, or "" if there is nothing to
-    measure.
+    """Return the script that measures a node that nights hold drained.
+
+    Return "" if there is nothing to measure.
 
     Raises:
         ValidateError: The programs cannot be read.
@@ -358,7 +355,7 @@ def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
             text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
         except OSError:
             continue
-        # The last mark is ours: earlier output of a node may contain one, too.
+        # The last mark is Rackproof's. Earlier output of the node may contain one too.
         text, _, status = text.rpartition("\n:::STATUS ")
         found[name] = classify_exit(text, status.strip(), 0.0)
     return found

@@ -1,9 +1,8 @@
-"""Run the tasks of validate.yml, one function per task: start, store a node's snapshot, judge,
-close.
+"""Run the tasks of validate.yml, one function for each task.
 
-The Ansible plugins check arguments, call these functions, and turn :class:`ValidateError` into a
-failed task. A night's folder is a run folder, ``results/NIGHT_ID/``: the night's own measurements
-are stored in the history like any run's.
+The Ansible plugins check arguments, call these functions, and turn :class:`ValidateError` into a failed
+task. A night's folder is a run folder, ``results/NIGHT_ID/``, and the history stores the night's
+measurements like those of any run.
 """
 
 from __future__ import annotations
@@ -52,18 +51,19 @@ class NightSummary(Record):
 
 
 def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> NightContext:
-    """Begin a night: claim the nodes so that no second night uses them, and create its folder.
+    """Begin a night. Claim its nodes, so that no other night uses them, and create its folder.
 
     Args:
         results: The results folder.
         nodes: The requested nodes.
-        owner_pid: Process whose end releases the claim; None is a dry run, which stores nothing.
+        owner_pid: The process whose end releases the claim. None is a dry run, which stores nothing.
 
     Raises:
         ValidateError: Another night has claimed one of the nodes, or the folder cannot be written.
     """
     try:
-        # Done before anything is claimed: an invalid file name must not end the night half-way.
+        # Check the names before nodes are claimed, so that an invalid file name does not end the night
+        # later.
         for name in nodes:
             night_store.snapshot_path(results, name)
         night_id = _next_id(results)
@@ -86,18 +86,16 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
 
 
 def _next_id(results: Path) -> str:
-    """Return an id after all earlier nights' ids, even if the clock was set back: ids define their order."""
+    """Return an id that is later than those of all earlier nights, even if the clock was set back."""
     now, newest = datetime.now(UTC), next(iter(night_store.night_folders(results)), None)
     latest = stamp_of(newest.name) if newest else None
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
 def last_snapshot_time(begun: NightContext, node: str) -> float:
-    """Return the time of a node's last snapshot, in seconds since 1970 by its own clock, or 0 for
-    never.
+    """Return the time of a node's last snapshot by the node's clock, or 0 if there is none.
 
-    If the clock was ahead then and has been corrected, the kernel's messages in between must not be
-    hidden.
+    The time is in seconds since 1970.
     """
     kept = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
@@ -124,7 +122,7 @@ def store_snapshot(
     accept_identity: bool = False,
     harmless_kernel_lines: object = (),
 ) -> str:
-    """Store a node's snapshot; return a short summary of the answers.
+    """Store a node's snapshot, and return a short summary.
 
     Args:
         begun: The context of the night.
@@ -138,11 +136,11 @@ def store_snapshot(
         limits: The limits that differ from the defaults, in the form of :class:`Limits`.
         references: The baselines of the SKU.
         accept_identity: Whether the node's machine and GPUs become its identity.
-        harmless_kernel_lines: The lines declared harmless, in the form of
+        harmless_kernel_lines: The lines that are declared harmless, in the form of
             :mod:`rackproof.logs.declared_lines`.
 
     Raises:
-        ValidateError: The inventory contains something unusable, or the snapshot cannot be stored.
+        ValidateError: A value of the inventory is unusable, or the snapshot cannot be stored.
     """
     parse_node_expectation(node, expected or {})
     parse_limits(node, limits or {})
@@ -191,7 +189,8 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Units queried on every node: if enabled they must run, even if the inventory does not name them."""
+"""Units that are queried on every node. If enabled, they must run, even if the inventory does not list
+them."""
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
@@ -214,8 +213,8 @@ def close_night(
 
     Args:
         begun: The context of the night.
-        did: Each node with the completed action, or the reason why it failed.
-        keep: Whether anything is stored; a dry run ends without a trace.
+        did: The completed action of each node, or the reason why it failed.
+        keep: Whether anything is stored. A dry run stores nothing.
 
     Raises:
         ValidateError: The night cannot be read or stored.
@@ -268,14 +267,14 @@ def _readable_night(folder: Path) -> NightRecord | None:
     try:
         return night_store.read_night(folder)
     except ResultsError:
-        # The night's remarks give the fault; later changes are unknown.
+        # The night's remarks have the fault. Later changes are unknown.
         return None
 
 
 def build_night_run(
     night: NightRecord, snapshots: Mapping[str, StoredSnapshot], files: tuple[LogFile, ...] = ()
 ) -> Run:
-    """Return a night as a run, for the history: its numbers and findings, keyed by hardware.
+    """Return a night as a run for the history, with its numbers and findings by hardware.
 
     Args:
         night: The record of the night.
@@ -338,10 +337,12 @@ def build_night_run(
 def read_slurm_answer(
     queried: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Return nodes' states in Slurm, or None if it was not queried or did not answer, and a remark.
+    """Return the nodes' states in Slurm and a remark.
+
+    The states are None if Slurm was not queried or did not answer.
 
     Args:
-        queried: The result of ``rackproof_slurm_node``; empty if there is no controller.
+        queried: The result of ``rackproof_slurm_node``. It is empty if there is no controller.
         listed: The result of listing partitions.
     """
     if not queried or queried.get("skipped"):
@@ -355,11 +356,10 @@ def read_slurm_answer(
 
 
 def probing_failure(probed: Mapping[str, Any]) -> str | None:
-    """Return None if no measurements were requested, else the reason why they failed, or "" on
-    success.
+    """Return why the requested measurements failed, "" if they succeeded, or None if none were requested.
 
     Args:
-        probed: The result of ``rackproof_validate_probe``; empty or skipped if no measurement was
+        probed: The result of ``rackproof_validate_probe``. It is empty or skipped if no measurement was
             requested.
     """
     if not probed or probed.get("skipped"):
@@ -375,7 +375,7 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
     if not about:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
     if about.get("drained_by") != "ours":
-        # Another drain happened in between: its reason remains.
+        # Something else drained the node in between. That reason remains.
         return f"not drained by us: {about.get('state_after')} ({about.get('reason')})"
     jobs = about.get("jobs") or ()
     return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")
@@ -384,12 +384,12 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
 def collect_actions(
     drained: Mapping[str, Any], returned: Mapping[str, Any], resume: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the outcomes of drains (the result of a loop) and resumes, by node.
+    """Return the outcomes of drains and resumes, by node.
 
     Args:
         drained: The result of the loop that drained nodes.
         returned: The result of the task that resumed nodes.
-        resume: The nodes that were to be resumed; a node without a result was not.
+        resume: The nodes to resume. A node without a result was not resumed.
     """
     did = {}
     for one in drained.get("results") or ():

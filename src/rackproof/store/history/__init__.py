@@ -1,5 +1,5 @@
-"""The history: measurements of every node and GPU in every run, kept by hardware.
+"""Keep the measurements of every node and GPU in every run, by hardware.
 
-``store`` opens and queries it, ``spool`` gets runs into it even if the database was down. Both import
-SQLAlchemy, so command-line code imports them where it needs them.
+``store`` opens and queries the history. ``spool`` adds runs to it, even if the database was down. Both
+import SQLAlchemy, so commands import them only where they need them.
 """

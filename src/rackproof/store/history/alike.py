@@ -1,4 +1,4 @@
-"""Find other hardware of a run's kind in the history: its measurements, and those that were accepted."""
+"""Find other hardware of a run's kind in the history, with its measured and its accepted numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
 
 
 def batches(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield names in lists that fit into one statement."""
+    """Yield names in lists that are short enough for one statement."""
     rest = iter(sorted(names))
     while batch := list(islice(rest, _BATCH)):
         yield batch
@@ -29,8 +29,10 @@ def batches(names: Iterable[str]) -> Iterator[list[str]]:
 def numbers_of_others(
     connection: Connection, run: Run, numbers: Numbers
 ) -> tuple[dict[NumberKey, list[float]], dict[NumberKey, list[float]]]:
-    """Return, for each number, the medians of other hardware of its kind, one per piece, and the
-    first accepted of these numbers, if there is one.
+    """Return comparison values for each number of a run.
+
+    They are the medians of other hardware of the same kind, one for each piece, and the first accepted
+    of these numbers, if there is one.
     """
     found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
@@ -53,9 +55,8 @@ def numbers_of_others(
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
     """Return the conditions for hardware of a run's kind, or None if no other hardware is known.
 
-    Hardware of the same SKU is of the same kind. Without a SKU, it is GPUs with the same product
-    name and, for numbers of whole nodes, machines of the same product with the same number of such
-    GPUs.
+    Hardware of the same SKU is of the same kind. If there is no SKU, GPUs with the same product name are
+    of the same kind. Numbers of whole nodes also need the same product and the same number of such GPUs.
     """
     skus = {node.sku for node in run.nodes}
     if len(skus) != 1:
@@ -76,7 +77,7 @@ def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
 
 
 def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
-    """Return the nodes on which this number of GPUs of these products was measured."""
+    """Return the nodes with measurements of this number of GPUs of these products."""
     table, parts = schema.measurements, schema.hardware.alias()
     return (
         select(table.c.node_id)
@@ -90,7 +91,7 @@ def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
 def _medians_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Return the median of each piece of like hardware, by kind, quantity and unit."""
+    """Return the median of each piece of such hardware, by kind, quantity and unit."""
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     query = (
         select(what.c.digest, what.c.unit, _PARTS.c.kind, _PARTS.c.key, table.c.value)
@@ -120,7 +121,7 @@ def _medians_by_part(
 def _accepted_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
-    """Return the accepted numbers of like hardware, earliest first, by kind, quantity and unit."""
+    """Return the accepted numbers of such hardware, earliest first, by kind, quantity and unit."""
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     accepted = schema.baselines
     query = (

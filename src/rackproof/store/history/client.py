@@ -1,4 +1,4 @@
-"""Provide the history to callers that can work without it: recording, planning and nightly validation."""
+"""Provide the history to jobs that can work without it, which are recording, planning and nights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def measurement_key(measurement: Measurement) -> tuple[object, ...]:
-    """Return the identity of a measurement within a run: name and labels."""
+    """Return the name and labels of a measurement, which identify it in a run."""
     return (measurement.name, *sorted(measurement.labels.items()))
 
 
@@ -45,11 +45,10 @@ def lost_acceptances(results: Path, store: Store) -> str:
 
 
 class History:
-    """A history that never raises errors to its caller: a problem is returned as text, and no run
-    is lost.
+    """Provide a history that never raises errors.
 
-    It uses the database that RACKPROOF_DATABASE_URL names, else an SQLite file in the results
-    folder.
+    It returns a problem as text, and loses no run. It uses the database of RACKPROOF_DATABASE_URL, or
+    else an SQLite file in the results folder.
 
     Args:
         results: The results folder.
@@ -72,9 +71,7 @@ class History:
         nodes: tuple[Node, ...],
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted baselines of this hardware by measurement, and a remark if there is a
-        problem.
-        """
+        """Return the accepted baselines of this hardware by measurement, and a remark or ""."""
         # Imported here and below: SQLAlchemy takes half a second to import, and not every caller
         # queries the history.
         from rackproof.store.history.store import HistoryError, open_store
@@ -106,12 +103,12 @@ class History:
             with open_store(self._where) as store:
                 return store.estimate_seconds(benchmark, parameters, [node])
         except HistoryError:
-            # An estimate is optional; storing the run will report the fault.
+            # An estimate is optional. The fault is reported when the run is stored.
             self._answers = False
             return None
 
     def keep(self, folder: Path) -> str:
-        """Store a recorded run, or note it for later; return a remark, or "" if there is no problem."""
+        """Store a recorded run, or note it for later. Return a remark, or "" if there is no problem."""
         from rackproof.store.history.store import keep_or_spool
 
         outcome = keep_or_spool(folder, self._where, self._spool)

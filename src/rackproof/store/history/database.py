@@ -1,6 +1,6 @@
-"""Connect to the history's database; create its tables if there are none, otherwise check them.
+"""Connect to the history's database. Create its tables if there are none, or else check them.
 
-A database URL is a secret: it never appears in an error, a log or a ``repr``. Errors name only the
+A database URL is a secret, so it never appears in an error, a log or a ``repr``. Errors have only the
 database, host and port, which an operator needs.
 """
 
@@ -26,7 +26,7 @@ DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
 DEFAULT_PATH = Path("results/history.sqlite")
 
 CONNECT_TIMEOUT_S = 5
-"""Longest wait for a connection to PostgreSQL; a dead database must not hold up a run."""
+"""Longest wait for a connection to PostgreSQL, so that a dead database does not delay a run."""
 
 LOCK_TIMEOUT_S = 30
 """Longest wait for another process to finish writing."""
@@ -43,11 +43,11 @@ _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
 class HistoryError(RackproofError):
-    """A failed request to the history; the message gives the remedy, never a URL or password."""
+    """Report a failed request to the history. The message has the remedy, but no URL or password."""
 
 
 class HistoryUnreachableError(HistoryError):
-    """A database that does not answer or refuses the login; the run can be added later."""
+    """Report a database that does not answer or refuses the login. The run can be added later."""
 
 
 class HistoryTooNewError(HistoryError):
@@ -95,11 +95,11 @@ class Target:
 
 
 def locate_database(where: str | Path | None) -> Target:
-    """Return the database that ``where`` names.
+    """Return the database at a place.
 
-    A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) is used as it is. A path is
-    the SQLite file to use unless the environment variable RACKPROOF_DATABASE_URL names a database;
-    ``None`` is the default path.
+    A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) is used as it is. Otherwise, the
+    environment variable RACKPROOF_DATABASE_URL has precedence. Then the place is the path of an SQLite
+    file, and ``None`` means the default path.
 
     Raises:
         HistoryError: The text is not the URL of a database that Rackproof supports.
@@ -150,7 +150,7 @@ def _postgresql_target(given: str, url: URL) -> Target:
     return Target(
         f"the PostgreSQL database {url.database or '(of the user)'} on {place}",
         url,
-        # Longest first: if one secret contains another, the rest of it must not stay readable.
+        # The longest secret is first. If one secret contains another, no rest of it must stay readable.
         (given, *sorted(filter(None, hidden), key=len, reverse=True)),
     )
 
@@ -169,9 +169,9 @@ def translated_errors(target: Target) -> Iterator[None]:
 
 
 def connect_database(target: Target) -> Engine:
-    """Connect to a database whose tables are of this version; create them if there are none.
+    """Connect to a database with tables of this version. Create them if there are none.
 
-    Several processes may do this at once: one creates the tables, and the others wait.
+    Several processes may do this at once. One creates the tables, and the others wait.
 
     Raises:
         HistoryUnreachableError: The server does not answer or refuses the login.
@@ -231,14 +231,14 @@ def _sqlite_engine(target: Target) -> Engine:
         connection.isolation_level = None
         # SQLite checks foreign keys only for a connection that enables it.
         connection.execute("PRAGMA foreign_keys = ON")
-        # A committed run counts as stored, so it has to survive a power failure.
+        # A committed run counts as stored, so it must survive a power failure.
         connection.execute("PRAGMA synchronous = FULL")
-        # A negative number is in KiB: this is 64 MiB.
+        # A negative number is in KiB, so this is 64 MiB.
         connection.execute("PRAGMA cache_size = -65536")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A writer takes the lock at once; upgrading a read transaction later can cause a deadlock.
+        # A writer takes the lock at once. A later upgrade of a read transaction can cause a deadlock.
         writing = connection.get_execution_options().get(WRITE_OPTION)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -246,30 +246,30 @@ def _sqlite_engine(target: Target) -> Engine:
 
 
 def _ensure_tables(engine: Engine, target: Target) -> None:
-    """Create the tables in an empty database; refuse a database whose tables have another version."""
+    """Create the tables in an empty database. Refuse tables of another version."""
     with engine.connect() as connection:
         if _is_current(connection, target):
             return
     if target.sqlite:
         _allow_readers_beside_writer(engine)
-    # In one transaction, so that a killed process leaves an empty database, not half the tables.
+    # Use one transaction, so that a killed process leaves an empty database and not half of the tables.
     with engine.connect().execution_options(**{WRITE_OPTION: True}) as connection, connection.begin():
         if not target.sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
-        # Check again under the lock: another process may have created them in the meantime.
+        # Check again under the lock, because another process may have created the tables.
         if not _is_current(connection, target):
             schema.metadata.create_all(connection, checkfirst=False)
             connection.execute(schema.version.insert(), {"version_num": schema.REVISION})
 
 
 def _is_current(connection: Connection, target: Target) -> bool:
-    """Return whether the tables have this version; return false if there are none.
+    """Return whether the tables have this version, or false if there are none.
 
     Raises:
         HistoryTooNewError: The tables have a newer version.
-        HistoryError: They are of an older version, or state no version.
+        HistoryError: The tables have an older version, or no version.
     """
-    # Only the history's tables: a PostgreSQL database may also hold tables of other programs.
+    # Check only the history's tables. A PostgreSQL database may contain tables of other programs.
     tables = schema.metadata.tables.keys() & set(inspect(connection).get_table_names())
     if not tables:
         return False
@@ -301,7 +301,7 @@ def _allow_readers_beside_writer(engine: Engine) -> None:
     try:
         raw.cursor().execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        # Another process is switching the mode at this moment; the result is the same.
+        # Another process is switching the mode right now, with the same result.
         if "locked" not in str(error):
             raise OperationalError("PRAGMA journal_mode", None, error) from None
     except sqlite3.DatabaseError as error:

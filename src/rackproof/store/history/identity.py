@@ -1,8 +1,8 @@
-"""Identify the subject of a measurement: the node, GPU, link or group of nodes that its numbers belong to.
+"""Identify the hardware that a measurement belongs to, which is a node, a GPU, a link or a group of nodes.
 
-Hostnames change with every new image, so the history uses hardware keys. Labels that name hardware
-(a GPU's UUID, a node of the run) are removed from the labels and replaced by ``*``, so that the
-same measurement of 80,000 GPUs is one quantity on 80,000 pieces of hardware.
+Hostnames change with every new image, so the history uses hardware keys. A label may contain hardware (a
+GPU's UUID, a node of the run). Its value is then replaced by ``*``, so that the same measurement of
+80,000 GPUs is one quantity on 80,000 pieces of hardware.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """The place to which a measurement belongs.
+    """Describe the place of a measurement.
 
-    ``labels`` is canonical JSON with ``*`` in place of hardware names; ``node`` is the node that contains the
-    hardware, ``None`` for groups, links between nodes and unknown hardware.
+    ``labels`` is canonical JSON with ``*`` in place of hardware. ``node`` is the node with the hardware,
+    and ``None`` for groups, links between nodes and unknown hardware.
     """
 
     labels: str
@@ -58,11 +58,11 @@ class Place:
 
 
 class Topology:
-    """The hardware of one run, which converts labels to places.
+    """Hold the hardware of one run, to convert labels to places.
 
     Args:
-        nodes: The nodes of the run. Two nodes with the same identity (a chassis serial shared by
-            its trays) are distinguished by hostname.
+        nodes: The nodes of the run. If two nodes have the same identity (a chassis serial that trays
+            share), hostnames distinguish them.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -72,7 +72,7 @@ class Topology:
         self._places: dict[tuple[tuple[str, str], ...], Place] = {}
         for node in nodes:
             self._add_node(node)
-        # By key: the same nodes are one group, in any order.
+        # Sort by key, because the same nodes are one group in any order.
         members = tuple(sorted(self.nodes.values(), key=lambda part: part.key))
         self.whole: Part | None = None
         if len(members) == 1:
@@ -87,7 +87,7 @@ class Topology:
         self.nodes[node.name] = part
         self.described[part] = node
         for gpu in node.gpus:
-            # A GPU without a UUID cannot be recognized later: its numbers belong to the node.
+            # A GPU without a UUID cannot be recognized later, so its numbers belong to the node.
             if gpu.uuid:
                 chip = Part(Kind.GPU, bounded_key(gpu.uuid))
                 self.gpus[gpu.uuid] = (chip, part)
@@ -95,12 +95,15 @@ class Topology:
 
     @property
     def only_node(self) -> Part | None:
-        """Return the node of a run on one node, or ``None`` for several or no known nodes."""
+        """Return the node of a run on one node.
+
+        Return ``None`` if there are several nodes or no known node.
+        """
         return self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
 
     def place(self, labels: Mapping[str, str]) -> Place:
         """Return the subject of a measurement with these labels."""
-        # Most labels of a run repeat: one set per GPU, for every metric and judgement.
+        # Most labels of a run repeat. There is one set per GPU for every metric and judgement.
         key = tuple(labels.items())
         if key not in self._places:
             self._places[key] = self._place(labels)
@@ -109,7 +112,7 @@ class Topology:
     def _place(self, labels: Mapping[str, str]) -> Place:
         kept: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
-        # By name, so that "from" comes before "to": the two directions of a link are two links.
+        # Sort by name, so that "from" is before "to". The two directions of a link are two links.
         for name in sorted(labels):
             end = self._part(name, labels[name])
             kept[name] = labels[name] if end is None else PLACEHOLDER
@@ -123,7 +126,7 @@ class Topology:
         return Place(canonical, *_link_between(ends))
 
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
-        """Return the hardware that a label names and its node, or ``None`` for an ordinary label."""
+        """Return the hardware in a label and its node, or ``None`` for an ordinary label."""
         if value in self.gpus:
             return self.gpus[value]
         if label in _NODE_LABELS and value in self.nodes:
@@ -143,12 +146,18 @@ def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part 
 
 
 def storable_text(text: str, limit: int) -> str:
-    """Return text that both databases accept: no NUL, no lone surrogate, at most ``limit`` characters."""
+    """Return a text that both databases accept.
+
+    It has no NUL, no lone surrogate, and at most ``limit`` characters.
+    """
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)[:limit]
 
 
 def bounded_key(key: str) -> str:
-    """Return a key that fits an indexed column and is still unique: a long one becomes its SHA-256."""
+    """Return a key that fits into an indexed column.
+
+    A long key becomes its SHA-256, so that it is still unique.
+    """
     clean = storable_text(key, len(key))
     return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest_of(key)}"
 

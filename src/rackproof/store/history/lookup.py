@@ -28,7 +28,7 @@ def quantities_by_id(
     parameters: ParameterMapping | None = None,
     ids: Iterable[int] | None = None,
 ) -> dict[int, Measured]:
-    """Return quantities by id; there are only thousands of them for any number of measurements."""
+    """Return quantities by id. Even with many measurements, there are only thousands of them."""
     table = schema.quantities
     query = select(table)
     if metric is not None:
@@ -71,7 +71,7 @@ def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
 
 
 def nodes_named(connection: Connection, name: str) -> list[int]:
-    """Return the nodes that a name refers to; for a GPU, every node in which it ever was."""
+    """Return the nodes with a name. For a GPU, these are all nodes in which it was."""
     hardware = _hardware_named(connection, name)
     homes = schema.placements
     of_gpus = connection.scalars(select(homes.c.node_id).where(one_of(homes.c.gpu_id, hardware)))
@@ -81,7 +81,7 @@ def nodes_named(connection: Connection, name: str) -> list[int]:
 def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
     """Return the condition that a row was measured on hardware with the name.
 
-    A node includes the GPUs that it had at the time; a node or GPU includes the links that end there.
+    A node includes the GPUs that it had at the time. A node or GPU includes the links that end there.
 
     Args:
         connection: The connection to the history.
@@ -100,12 +100,15 @@ def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElemen
 
 
 def could_have_labels(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Return whether a quantity's labels, some of which name hardware, can match the wanted ones. No I/O."""
+    """Return whether the labels of a quantity can match the wanted ones. No I/O.
+
+    A label that contains hardware matches any value.
+    """
     return all(kept.get(name) in (value, PLACEHOLDER) for name, value in wanted.items())
 
 
 def is_identity(value: str) -> bool:
-    """Return whether a label's value names hardware by itself, as a GPU's UUID does. No I/O."""
+    """Return whether a label's value alone identifies hardware, such as a GPU's UUID. No I/O."""
     return Topology(()).place({"gpu": value}).hardware is not None
 
 
@@ -151,7 +154,7 @@ class HardwareOfRows:
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
-        # In the order in which the ends were removed from the labels, so that each is restored in its place.
+        # Use the order in which the ends were removed from the labels, to restore each in its place.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

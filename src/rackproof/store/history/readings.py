@@ -1,8 +1,8 @@
 """Read the nights of a whole fleet as columns, without a Python object per number.
 
-A night of 10,000 nodes has 400,000 numbers, and drift needs 15 nights of them. Rows are read run by
-run (the primary key stores a run's rows together) and are converted to arrays at once. All keys are
-hardware keys: a GPU's series moves with it, and a new hostname changes nothing.
+A night of 10,000 nodes has 400,000 numbers, and drift needs 15 nights. Rows are read run by run, because
+the primary key stores the rows of a run together, and become arrays at once. All keys are hardware keys,
+so the series of a GPU moves with it, and a new hostname changes nothing.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Floats = NDArray[np.float64]
 
 
 class Part(NamedTuple):
-    """A piece of hardware.
+    """Describe a piece of hardware.
 
     Attributes:
         kind: One of node, gpu, link or group.
-        key: The key, which survives a new hostname.
+        key: The key, which remains the same if the hostname changes.
         name: The current hostname of a node, or the model of a GPU.
-        node, slot: The current place of a GPU (``node`` is an index into the same list, -1 if
-        unknown). A link or group has the SKU of its members if they agree.
+        node, slot: The current place of a GPU (``node`` is an index into the same list, -1 if unknown).
+        A link or group has the SKU of its members if they agree.
     """
 
     kind: str
@@ -55,13 +55,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Readings:
-    """Numbers as columns of equal length, in no particular order.
+    """Hold numbers as columns of equal length, in no particular order.
 
     Attributes:
         quantity, part: Indices into ``quantities`` and ``parts``.
-        node: The index of the node in which the part was at the time, -1 for links between nodes
-            and groups.
-        night: The number of nights before the requested night, which is 0.
+        node: The index of the node in which the part was at the time. It is -1 for links between nodes
+            and for groups.
+        night: The number of nights before the requested night, which is night 0.
         value: The value in the quantity's unit, or NaN if the number was NaN or infinite.
     """
 
@@ -83,7 +83,10 @@ class Readings:
 
 
 class Accepted(NamedTuple):
-    """An accepted reference of the hardware itself; quantity and part are indices as in :class:`Readings`."""
+    """Describe an accepted reference of the hardware.
+
+    Quantity and part are indices as in :class:`Readings`.
+    """
 
     quantity: int
     part: int
@@ -112,7 +115,7 @@ def read_nights(
     Args:
         connection: The connection to the history.
         known: The quantities to read, by id.
-        until: The end of the requested night (excluded); each night is a period of 24 hours.
+        until: The end (excluded) of the requested night. Each night is a period of 24 hours.
         nights: The number of nights, including the requested one.
     """
     runs, table = schema.runs, schema.measurements
@@ -153,7 +156,7 @@ def read_nights(
 
 
 def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Readings:
-    """Return the numbers of given runs; :func:`read_nights` does the same for runs in the database.
+    """Return the numbers of the given runs. :func:`read_nights` does the same for runs in the database.
 
     Args:
         runs: The runs; runs outside the nights are ignored.
@@ -166,7 +169,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     values: list[float] = []
     # In order of time, so that the latest run determines the node of a GPU and the name of a node.
     for run in sorted(runs, key=lambda run: moment_of(run, otherwise=until)):
-        # The end is excluded: a run at exactly that time belongs to the next night.
+        # The end is excluded, so a run at exactly that time belongs to the next night.
         night = (until - moment_of(run, otherwise=until) - timedelta(microseconds=1)) // NIGHT
         if not 0 <= night < nights:
             continue
@@ -203,7 +206,10 @@ class _QuantityIndex:
         self._index: dict[tuple[str, str, str, str, str], int] = {}
 
     def add(self, run: Run, point: str, measurement: Measurement, labels: str) -> int:
-        """Return the index of a measurement's quantity; point and labels (of a place) are canonical."""
+        """Return the index of a measurement's quantity.
+
+        The point and the labels (of a place) are canonical.
+        """
         key = (run.benchmark, point, measurement.name, labels, measurement.unit)
         if key not in self._index:
             self._index[key] = len(self.described)
@@ -239,7 +245,7 @@ class _PartIndex:
             self.add(chip, topology, self.add(home, topology))
 
     def add(self, identity: Identity, topology: Topology, node: int = -1) -> int:
-        """Return the index of a piece as this run describes it; links and groups add their members."""
+        """Return the index of a piece of hardware in this run. Links and groups add their members."""
         key = (identity.kind.value, identity.key)
         if key not in self._index:
             self._index[key] = len(self.parts)
@@ -283,14 +289,14 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
 
 
 def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]:
-    """Return failures of GPUs in a node other than their current one, newest first.
+    """Return failures of GPUs in a node that is not their current one, newest first.
 
     Args:
         connection: The connection to the history.
         since: The earliest time of a failure.
     """
     homes, judged, parts, what = schema.placements, schema.judgements, schema.hardware, schema.quantities
-    # Few GPUs ever move: their failures are found by the index, and no others are read.
+    # Few GPUs ever move. The index finds their failures, and no others are read.
     moved = select(homes.c.gpu_id).group_by(homes.c.gpu_id).having(func.count() > 1)
     now: dict[int, int] = {}
     for row in connection.execute(
@@ -329,10 +335,10 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
 def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:
     """Yield three columns of integers and one of values, one block of rows at a time."""
     result = connection.execute(query)
-    # Without SQLAlchemy's rows: they would take as long as everything else together.
+    # Do not use SQLAlchemy's rows, which would take as long as everything else together.
     cursor = result.cursor
     while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
-        # None, which the database has in place of NaN and infinity, becomes NaN here.
+        # The database has None in place of NaN and infinity. Here, None becomes NaN.
         block = np.array(rows, dtype=np.float64)
         yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
     result.close()
@@ -342,11 +348,10 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
     """Return the hardware with the given ids, and its ids in the same (ascending) order."""
     table = schema.hardware
     wanted = {int(one) for one in ids if one >= 0}
-    # All rows are read: most of a fleet is requested, and a list of 90,000 ids is not faster. Use
-    # all(): one by one, SQLAlchemy's rows take three times as long.
+    # Read all rows, because most of a fleet is requested, and a list of 90,000 ids is not faster. Use
+    # all(), because reading SQLAlchemy's rows one by one takes three times as long.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
-    # Nodes and GPUs are always included: links are named by their ends, and a GPU refers to its
-    # node by index.
+    # Always include nodes and GPUs. A link needs the names of its ends, and a GPU the index of its node.
     single = (Kind.GPU.value, Kind.NODE.value)
     described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in wanted)
     order = [row[0] for row in described]
@@ -379,7 +384,10 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
 
 
 def _of_members(whole: Part, members: Sequence[Part]) -> Part:
-    """Return a link or group with its members' names and, if they have the same SKU, with that."""
+    """Return a link or group with the names of its members.
+
+    If they have the same SKU, it has this SKU too.
+    """
     names = [one.name if one.kind == Kind.NODE.value else one.key for one in members]
     shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
     skus = {one.sku for one in members}

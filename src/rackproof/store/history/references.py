@@ -1,6 +1,6 @@
-"""Make references from accepted runs: select runs and numbers, and combine the numbers.
+"""Make references from accepted runs.
 
-No I/O: the repository reads and writes the tables.
+Select runs and numbers, and combine the numbers. No I/O; the repository reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RUNS_NAMED = 5
 
 
 def accepted_reference(rows: Sequence[Any]) -> Reference:
-    """Return the reference that follows from acceptances of a quantity on one piece of hardware.
+    """Return the reference from the acceptances of a quantity on one piece of hardware.
 
     Args:
         rows: The acceptances, latest first.
@@ -64,10 +64,10 @@ def mirror_bound(bound: float | None) -> float | None:
 def acceptance_objection(run: Run) -> str:
     """Return the reason why a run's numbers must not become references, or "" if they may."""
     if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
-        # Reasons and messages may be empty, but an empty objection would mean that there is no objection.
+        # Reasons and messages may be empty, but an empty text would mean that there is no objection.
         return next(filter(None, run.reasons), f"it is {run.verdict.value}")
-    # The verdict alone is not enough: a run may be unproven only for lack of the references that it
-    # is to provide.
+    # The verdict is not enough. A run may be unproven only because it lacks the references that it will
+    # provide.
     objection = next(_bad_evidence(run), None)
     if objection is not None:
         return objection
@@ -77,7 +77,7 @@ def acceptance_objection(run: Run) -> str:
 
 
 def _blank_names(run: Run) -> Iterator[str]:
-    """Yield an objection for each name or unit with stray blanks: no later run would match it."""
+    """Yield an objection for each name or unit with stray blanks. No later run would match it."""
     named = {(one.name, one.unit) for one in run.measurements}
     for name, unit in sorted(named | {(one.metric, one.unit) for one in run.judgements}):
         if any(text != " ".join(text.split()) for text in (name, unit)):
@@ -86,8 +86,8 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 def _bad_evidence(run: Run) -> Iterator[str]:
     """Yield the objections to a run's numbers that its findings, logs and judgements give."""
-    # Even a finding that only degrades a run casts doubt on its numbers: a machine with an XID must
-    # not become the reference.
+    # A finding that only degrades a run still casts doubt on its numbers. A machine with an XID must not
+    # become the reference.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad or finding.code == "machine_busy":
@@ -125,18 +125,20 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 FLEET_DEVIATION = 0.1
 """A number worse than the median of like hardware by more than this share is refused."""
 HOST_COPY_DEVIATION = 0.25
-"""The same for copies between host and GPU, whose speed depends on the processor that the GPU is
-attached to."""
+"""The same for copies between host and GPU. Their speed depends on the processor to which the GPU is
+attached."""
 CHAIN_DEVIATION = 0.05
-"""Largest distance of accepted numbers from the first accepted one, as a fraction, however many follow."""
+"""Largest distance of accepted numbers from the first accepted one, as a fraction. It does not grow with
+the number of acceptances."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
 """Bandwidth of the link between a Grace CPU and its GPU, in GB/s."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
-"""Size of a collective in bytes, the share of the links' peak that a sound node reaches from that
-size on, and the highest peak that counts, in GB/s: at medium sizes, faster links gain little.
+"""Smallest shares of the links' peak that a healthy node reaches. Each row has the size of a collective in
+bytes, the share from that size on, and the highest peak in GB/s that counts, because faster links gain
+little at medium sizes.
 
 Four H200 without NVLS, the slowest known nodes, reach 0.78, 0.75, 0.7 and 0.47.
 """
@@ -145,16 +147,16 @@ Four H200 without NVLS, the slowest known nodes, reach 0.78, 0.75, 0.7 and 0.47.
 def physical_objection(
     metric: str, labels: Mapping[str, str], unit: str, value: float, product: str, *, nodes: int = 1
 ) -> str:
-    """Return why a sound GPU of this model cannot give such a number, or "" if it can or may.
+    """Return why a healthy GPU of this model cannot reach a number, or "" if it may.
 
     Args:
         metric: The name of the measurement.
-        labels: Its labels; ``dtype`` is the precision.
+        labels: Its labels. ``dtype`` is the precision.
         unit: The unit of the number.
         value: The number.
         product: The product name of the GPU.
-        nodes: Number of nodes it was measured on: between several, the network is the limit, not
-            the GPU's links.
+        nodes: The number of nodes in the measurement. Between several nodes, the network is the limit,
+            not the GPU's links.
     """
     if value and not _SMALLEST < abs(value) < _LARGEST:
         return f"{metric} is {value:g} {unit}: no quantity is that small or large"
@@ -181,11 +183,11 @@ def physical_objection(
 def _peak(
     physics: GpuPhysics, metric: str, labels: Mapping[str, str], unit: str
 ) -> tuple[float | None, float]:
-    """Return a model's peak, or None if unknown in this unit, and the share that sound GPUs reach.
+    """Return a model's peak, or None if unknown in this unit, and the share that healthy GPUs reach.
 
-    The shares are below the shares of the data sheet's peak that sound GPUs reached: bf16 0.78 to
-    0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to 0.88, to the
-    host 0.75 to 0.85.
+    The shares are lower than those that healthy GPUs reached. These were, in relation to the data sheet,
+    bf16 0.78 to 0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to
+    0.88, and copies to the host 0.75 to 0.85.
     """
     dtype = labels.get("dtype", "")
     tflops = physics.tflops.get(dtype)
@@ -207,11 +209,7 @@ def _peak(
 
 
 def _peak_of_links(physics: GpuPhysics, metric: str, labels: Mapping[str, str]) -> tuple[float | None, float]:
-    """Return the peak of a collective's bus bandwidth, and the share of it that a sound node
-    reaches.
-
-    With NVLS it may exceed the bandwidth of the links, so the peak is twice that bandwidth.
-    """
+    """Return the peak of a collective's bus bandwidth, and the share that a healthy node reaches."""
     if labels.get("device") == "cpu":
         return None, 0.0
     peak, size, least = 2 * physics.nvlink, labels.get("size_bytes", ""), 0.0
@@ -228,13 +226,13 @@ ACCEPTED_FIRST = "of its kind that was accepted first"
 def comparison_objection(
     metric: str, value: float, others: Sequence[float], direction: Direction | None, which: str = IN_HISTORY
 ) -> str:
-    """Return why a number is too far from those of other hardware, or "" if it is not.
+    """Return why a number is too far from the numbers of other hardware, or "".
 
     Args:
         metric: The name of the measurement.
         value: The number.
-        others: One number from each other piece of hardware.
-        direction: The better direction; if unknown, a deviation in either direction counts.
+        others: One number of each other piece of hardware.
+        direction: The better direction. If it is unknown, a deviation to either side counts.
         which: The origin of the other numbers, in words.
     """
     if not others:
@@ -248,9 +246,9 @@ def comparison_objection(
 
 
 def loss_of(value: float, reference: float, direction: Direction | None) -> float:
-    """Return the fraction by which a value is worse than a reference; negative if it is better.
+    """Return by which fraction a value is worse than a reference. It is negative if the value is better.
 
-    If the better direction is not known, a deviation in either direction is a loss.
+    If the better direction is unknown, a deviation to either side is a loss.
     """
     share = (value - reference) / abs(reference) if reference else 0.0
     return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
@@ -267,11 +265,11 @@ def better_way(direction: Direction | None, unit: str) -> Direction | None:
 
 @dataclass(frozen=True)
 class AcceptedNumber:
-    """A number that was accepted for a piece of hardware.
+    """Describe a number that was accepted for a piece of hardware.
 
     Attributes:
-        standing: Whether it is part of the reference; a number that was withdrawn without a reason
-            is not, but it still limits later acceptances.
+        standing: Whether it is part of the reference. A number that was withdrawn without a reason is
+            not, but it still limits later acceptances.
     """
 
     run_id: str
@@ -281,11 +279,11 @@ class AcceptedNumber:
 
 
 def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
-    """Return the reason why a number moves a reference too far from the first accepted one, or "".
+    """Return why a number moves a reference too far from the first accepted one, or "".
 
-    No number may be worse than the first by more than :data:`CHAIN_DEVIATION`, and the median of
-    all may not move further than that in either direction: if a reference rises, a machine that was
-    sound before is called degraded.
+    A number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of all
+    must not move further than that to either side, because a machine that was healthy would be degraded
+    by a higher reference.
 
     Args:
         accepted: The accepted numbers of the same quantity on the same hardware.
@@ -315,7 +313,7 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
 
 
 def product_on(run: Run, kind: str, key: str) -> str:
-    """Return the product name of the GPUs on which a number was measured, or "" if unknown or ambiguous."""
+    """Return the product name of the GPUs that a number was measured on, or "" if unknown or ambiguous."""
     gpus = [gpu for node in run.nodes for gpu in node.gpus]
     if kind == Kind.GPU.value:
         gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]
@@ -324,7 +322,7 @@ def product_on(run: Run, kind: str, key: str) -> str:
 
 
 def is_comparable(product: str, kind: Kind) -> bool:
-    """Return whether all hardware of a kind is equally fast; links without switches are not."""
+    """Return whether all hardware of a kind is equally fast. Links without switches are not."""
     if kind is not Kind.LINK:
         return True
     physics = physics_of(product)
@@ -338,11 +336,10 @@ Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
 
 
 def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
-    """Return the numbers of a run that may become references, each with its direction.
+    """Return the numbers of a run that may become references, with their directions.
 
-    These are the candidates among the judgements, and numbers that passed against a reference that
-    was accepted earlier.
-    If one GPU of several was judged, the same measurements of the others are included.
+    They are the candidates among the judgements, and numbers that passed against an accepted reference.
+    If one of several GPUs was judged, the same measurements of the others are included.
     """
     numbers = _judged_numbers(run, topology)
     accepted_quantities = {key[2:] for key in numbers}
@@ -376,19 +373,18 @@ def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | No
 
 
 class Others(NamedTuple):
-    """The numbers with which a number is compared before it becomes a reference."""
+    """Hold the numbers to compare a number with before it becomes a reference."""
 
     metric: str
     in_run: Sequence[float]
     in_history: Sequence[float]
     """One number from each other piece of hardware of the same kind."""
     accepted_first: Sequence[float]
-    """Those that were accepted first: they stop the reference from drifting if each new machine is
-    a little worse.
-    """
+    """The numbers that were accepted first. They prevent a drift of the reference if each new machine is
+    a little worse."""
 
     def objection(self, value: float, direction: Direction | None) -> str:
-        """Return why a number is too far from the others, or "" if it is not or none is known."""
+        """Return why a number is too far from the others, or "". It is "" too if no other number is known."""
         groups = (
             (self.in_run, IN_RUN),
             (self.in_history, IN_HISTORY),

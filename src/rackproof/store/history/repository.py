@@ -1,5 +1,4 @@
-"""Store runs, and return earlier measurements of hardware and the references for comparing new
-ones.
+"""Store runs, and return earlier measurements and references of their hardware.
 
 with open_store(results / "history.sqlite") as store:
     store.keep(run)
@@ -69,7 +68,8 @@ from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, Pa
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
-# Imported here and in the methods that use it: readings loads numpy, which storing a run does not need.
+# readings imports numpy, which is not needed to store a run. It is imported here and in the methods that
+# use it.
 if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
@@ -77,7 +77,7 @@ _BATCH = 200
 """Number of a SKU's newest measurements that are enough for its median."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
-# Deadlock detected, serialization failure: another writer was first, and a second attempt succeeds.
+# A deadlock or a serialization failure means that another writer was first. A second attempt succeeds.
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 _BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
 
@@ -137,7 +137,7 @@ class Store(AbstractContextManager["Store"]):
         """Store a run, either completely or not at all.
 
         Returns:
-            False if the same record is already stored; true if it is new or replaced another.
+            False if the same record is already stored. True if it is new or replaced another.
         """
         return bool(self.keep_many([run]))
 
@@ -146,8 +146,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             runs: The runs to store.
-            again: Whether to write also runs that seem to be stored already, which repairs damaged
-                rows.
+            again: Whether to also write runs that seem to be stored, to repair damaged rows.
 
         Returns:
             The ids of the runs that were written.
@@ -172,8 +171,8 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             benchmark: The name of a benchmark, to return only its runs.
-            node: A node's host name, serial number, chassis, or the UUID of a GPU seen in it, to
-                return only its runs.
+            node: A host name, serial number, chassis, or UUID of a GPU in a node, to return only its
+                runs.
             since: The earliest time of a run.
             limit: The largest number of runs.
         """
@@ -224,13 +223,14 @@ class Store(AbstractContextManager["Store"]):
     def estimate_seconds(
         self, benchmark: str, parameters: ParameterMapping, hardware: Sequence[Node] | str
     ) -> float | None:
-        """Return the expected duration of a run: the median of the latest successful runs on the
-        same nodes.
+        """Return the expected duration of a run.
+
+        It is the median of the latest successful runs on the same nodes.
 
         Args:
             benchmark: The name of the benchmark.
             parameters: The point of the matrix.
-            hardware: The nodes that it will run on, or the key of one node (``Node.hardware_key``).
+            hardware: The nodes of the run, or the key of one node (``Node.hardware_key``).
 
         Returns:
             The duration in seconds, or ``None`` if no run has finished there.
@@ -279,11 +279,10 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             metric: The name of the measurement.
-            labels: The labels that it must have; it may have others. A ``gpu`` label selects by
-                UUID.
-            hardware: A GPU's UUID, a node's serial number, chassis or host name, or the key of a
-                link or group. A node includes its GPUs for the time that they were in it, and the
-                links that end there.
+            labels: The labels that it must have. It may have others. A ``gpu`` label selects by UUID.
+            hardware: A GPU's UUID, a node's serial number, chassis or host name, or the key of a link or
+                group. A node includes its GPUs for the time that they were in it, and the links that end
+                there.
             benchmark: The name of the benchmark.
             parameters: The exact point of the matrix.
             since: The earliest time of a measurement.
@@ -304,7 +303,7 @@ class Store(AbstractContextManager["Store"]):
                 connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
         made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
-        # Filter again by the hardware's own names: the query accepted any hardware for a label.
+        # Filter again by the names of the hardware, because the query accepted any hardware for a label.
         return [row for row in made if wanted.items() <= row.labels.items()]
 
     # References
@@ -317,19 +316,18 @@ class Store(AbstractContextManager["Store"]):
         labels: Mapping[str, str],
         nodes: Sequence[Node],
     ) -> Reference | None:
-        """Return the accepted reference of a measurement on exactly this hardware.
+        """Return the accepted reference of a measurement on exactly this hardware, or ``None``.
 
         Args:
             benchmark: The name of the benchmark.
             parameters: The point of the matrix.
             metric: The name of the measurement.
-            labels: The labels of the measurement; a GPU's UUID selects that GPU, in whatever node
-                it is now.
+            labels: The labels of the measurement. A GPU's UUID selects that GPU, even if it has moved.
             nodes: The nodes of the run.
 
         Returns:
-            The median of the accepted runs, with the bounds of the latest acceptance and the names
-                of the runs as its source, or ``None`` if nothing was accepted for this hardware.
+            The median of the accepted runs, with the bounds of the latest acceptance and the names of
+            the runs as its source.
         """
         place = Topology(nodes).place(labels)
         if place.hardware is None:
@@ -403,33 +401,32 @@ class Store(AbstractContextManager["Store"]):
     ) -> int:
         """Make the numbers of a run references for its hardware.
 
-        Numbers are accepted if they were unproven only for lack of a reference, or if they passed
-        against earlier accepted references (the median then includes one more run). If one of
-        several GPUs was judged, the same measurements of the other GPUs are accepted, too. For
-        measurements where lower is better, the bounds are mirrored. Accepting a run again updates
-        its bounds.
+        Numbers are accepted if they were unproven only because they had no reference, or if they passed
+        against earlier accepted references. In the second case, the median includes one more run. If one
+        of several GPUs was judged, the same measurements of the other GPUs are accepted too. If lower is
+        better, the bounds are mirrored. Accepting a run again updates its bounds.
 
         Args:
             run_id: The run's id or a prefix of it.
             low: The (negative) fraction below the value from which a number fails, or ``None`` for
                 never.
-            high: The fraction above the value from which a number is too good to be true, or
-                ``None`` for never.
-            warn: The (negative) fraction below the value from which a number is degraded, or
-                ``None`` for never.
-            note: A function that is called with the number of references before they take effect;
-                if it raises, nothing is accepted.
-            bounding: Runs that were accepted earlier and limit this one although they no longer
-                provide a reference, with the time of their acceptance.
-            despite: The reason for accepting numbers that a sound machine would not have, or that
-                differ from the first accepted ones; if empty, such numbers are refused.
+            high: The fraction above the value from which a number is too good to be true, or ``None``
+                for never.
+            warn: The (negative) fraction below the value from which a number is degraded, or ``None``
+                for never.
+            note: A function that is called with the number of references before they take effect. If it
+                raises an error, nothing is accepted.
+            bounding: Runs that were accepted earlier and limit this one, although they no longer provide
+                a reference, with the time of acceptance.
+            despite: The reason to accept numbers that a healthy machine would not have, or that differ
+                from the first accepted ones. If it is empty, such numbers are refused.
 
         Returns:
             The number of references that the run provides, or 0 if it has no numbers to accept.
 
         Raises:
-            HistoryError: There is no such run, it proved a fault, its hardware is unknown, a number
-                is not that of a sound machine, or it is too far from the first accepted one.
+            HistoryError: There is no such run, it proved a fault, its hardware is unknown, or a number
+                is implausible or too far from the first accepted one.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -457,14 +454,14 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             run: The run to accept.
-            plausible: Whether the numbers must be those of a sound machine.
+            plausible: Whether the numbers must be plausible for a healthy machine.
 
         Raises:
             HistoryError: The run proved a fault, its hardware is unknown, or a number is refused.
         """
         topology = Topology(run.nodes)
         if topology.whole is None:
-            raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
+            raise HistoryError(f"run {run.run_id} has no nodes, so there is no hardware to accept it for")
         objection = acceptance_objection(run)
         if objection:
             raise HistoryError(f"run {run.run_id} is not a reference: {objection}")
@@ -474,11 +471,10 @@ class Store(AbstractContextManager["Store"]):
         return numbers
 
     def _require_plausible(self, run: Run, topology: Topology, numbers: Numbers) -> None:
-        """Check numbers against physical limits, the other numbers of the run, and other hardware
-        of the same kind.
+        """Check numbers against physical limits, other numbers of the run, and similar hardware.
 
         Raises:
-            HistoryError: A number is not that of a sound machine.
+            HistoryError: A number is not plausible for a healthy machine.
         """
         for measurement in run.measurements:
             place = topology.place(measurement.labels)
@@ -492,7 +488,7 @@ class Store(AbstractContextManager["Store"]):
                 raise HistoryError(f"run {run.run_id} is not a reference: {what}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
-        """Return, for each number of a run, the numbers that it is compared with."""
+        """Return the numbers to compare each number of a run with."""
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
@@ -520,9 +516,9 @@ class Store(AbstractContextManager["Store"]):
     def unbounded_metrics(self, run_id: str) -> list[str]:
         """Return the metrics of a run whose first numbers have no independent lower limit.
 
-        For these metrics, no data sheet, no other hardware of the run, no hardware of the same kind
-        in the history, and no earlier acceptance shows whether the numbers are those of a sound
-        machine.
+        For these metrics, nothing shows whether the numbers are those of a healthy machine. There is no
+        data sheet, no other hardware in the run or of the same kind in the history, and no earlier
+        acceptance.
         """
         run = self.run(run_id)
         topology = Topology(run.nodes)
@@ -539,13 +535,12 @@ class Store(AbstractContextManager["Store"]):
         )
 
     def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
-        """Withdraw the acceptance of a run (given by its whole id) and return the number of
-        references removed.
+        """Withdraw the acceptance of a run, and return the number of removed references.
 
         Args:
-            run_id: The id of the run.
-            note: A function that is called with the number of references before they are removed,
-                if there are any; if it raises, they remain.
+            run_id: The whole id of the run.
+            note: A function that is called with the number of references before they are removed. If it
+                raises an error, they remain.
         """
         statement = delete(schema.baselines).where(schema.baselines.c.run_id == run_id)
 
@@ -558,7 +553,7 @@ class Store(AbstractContextManager["Store"]):
         return self._write(take_back)
 
     def without_references(self, run_ids: Sequence[str]) -> list[str]:
-        """Return the ids of those runs that provide no reference."""
+        """Return the ids of the runs that provide no reference."""
         column = schema.baselines.c.run_id
         with self._reading() as connection:
             found = set(connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars())
@@ -567,10 +562,10 @@ class Store(AbstractContextManager["Store"]):
     # A fleet's nights
 
     def readings(self, until: datetime, *, nights: int = 1, benchmark: str | None = None) -> Readings:
-        """Return every number of some nights as columns, for judging a fleet.
+        """Return all numbers of some nights as columns, to judge a fleet.
 
         Args:
-            until: The end of the requested night (excluded); each night is a period of 24 hours.
+            until: The end (excluded) of the requested night. Each night is a period of 24 hours.
             nights: The number of nights, including the requested one.
             benchmark: The name of a benchmark, to return only its numbers.
         """
@@ -580,7 +575,7 @@ class Store(AbstractContextManager["Store"]):
             return read_nights(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
-        """Return the accepted references of the readings; :meth:`baseline` returns the same one by one."""
+        """Return the accepted references of the readings. :meth:`baseline` returns a single one."""
         from rackproof.store.history.readings import accepted_references
 
         with self._reading() as connection:
@@ -594,11 +589,11 @@ class Store(AbstractContextManager["Store"]):
             return failures_elsewhere(connection, since)
 
     def prune(self, before: datetime) -> int:
-        """Delete the numbers of runs before a given time, and return the number of these runs.
+        """Delete the numbers of runs before a time. Return the number of these runs.
 
-        The run's row, acceptances, and failed judgements remain: a GPU that failed a year ago is
-        still recognized. ``rebuild_history`` can restore the deleted numbers from the results
-        folder. SQLite reuses the space; only VACUUM returns it to the file system.
+        The run's row, acceptances and failed judgements remain, so that a GPU that failed a year ago is
+        still recognized. ``rebuild_history`` can restore the deleted numbers from the results folder.
+        SQLite reuses the space; only VACUUM returns it to the file system.
         """
         pruned = 0
         while count := self._write(lambda connection: _forget_old_runs(connection, before)):
@@ -613,8 +608,9 @@ class Store(AbstractContextManager["Store"]):
             yield connection
 
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Perform the work in one transaction; repeat it if the database aborts ours because of
-        another writer.
+        """Perform the work in one transaction.
+
+        Repeat it if the database aborts it because of another writer.
         """
         with translated_errors(self._target):
             for attempt in range(1, _ATTEMPTS + 1):
@@ -718,7 +714,7 @@ def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
     """Check a number against the limits of the GPU's model.
 
     Raises:
-        HistoryError: The number is not that of a sound GPU.
+        HistoryError: The number is not plausible for a healthy GPU.
     """
     objection = physical_objection(
         measurement.name,
@@ -739,15 +735,14 @@ def _reference_rows(
     moments: Mapping[str, datetime],
     bounds: Mapping[str, float | None],
 ) -> list[dict[str, Any]]:
-    """Return the rows of references, ordered by key, after storing the run.
+    """Store a run, and return the rows of its references, ordered by key.
 
     Args:
         writer: The writer that adds missing entries.
         run: The accepted run.
         numbers: The numbers of the run.
         moments: The times of the run and of its acceptance.
-        bounds: The bounds of a number for which more is better; they are mirrored if less is
-            better.
+        bounds: The bounds of a number if more is better. They are mirrored if less is better.
     """
     # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
@@ -781,8 +776,8 @@ def _refuse_drift(
     """Check that new references stay near the first accepted ones.
 
     Raises:
-        HistoryError: A reference is too far away: each acceptance passed against the one before,
-            but together they drift.
+        HistoryError: A reference is too far away. Each acceptance passed against the one before, but
+            together they drift.
     """
     kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
     for quantity, hardware, one in _accepted_before(connection, rows, bounding):
@@ -798,8 +793,9 @@ def _refuse_drift(
 def _accepted_before(
     connection: Connection, rows: Sequence[dict[str, Any]], bounding: Mapping[str, datetime]
 ) -> Iterator[tuple[int, int, AcceptedNumber]]:
-    """Yield the accepted numbers of the hardware of new references, each after its quantity id and
-    hardware id.
+    """Yield the accepted numbers for the hardware of new references.
+
+    Each follows its quantity id and hardware id.
     """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
@@ -821,7 +817,7 @@ def _accepted_before(
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert accepted references; if a run was accepted before, update its bounds."""
+    """Insert accepted references. If the run was accepted before, update its bounds."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = insert(schema.baselines)
     renewed = {name: statement.excluded[name] for name in rows[0] if name not in _BASELINE_KEY}
@@ -835,7 +831,7 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete the many rows of the oldest runs; the record is deleted last, which marks the run as pruned."""
+    """Delete most rows of the oldest runs. The record is deleted last, which marks the run as pruned."""
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)
@@ -854,8 +850,9 @@ def _forget_old_runs(connection: Connection, before: datetime) -> int:
 
 
 def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None) -> Select[Any]:
-    """Return the query of measurements, newest first; ``narrowed`` means that it is limited to some
-    quantities or parts.
+    """Return the query of measurements, newest first.
+
+    ``narrowed`` means that it is limited to some quantities or parts.
     """
     table, runs = schema.measurements, schema.runs
     query = select(
@@ -867,7 +864,7 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
         table.c.value,
         table.c.special,
     ).join(runs, runs.c.id == table.c.run_pk)
-    # Both columns are correct; the second uses the index of runs if nothing else narrows the search.
+    # Both columns are correct. Without another filter, the second one uses the index of runs.
     moment = table.c.moment if narrowed else runs.c.moment
     query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
     return query if since is None else query.where(moment >= as_utc(since))
@@ -878,7 +875,7 @@ def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) 
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
-    """Return the names of the hardware that a search is narrowed to."""
-    # A label that names hardware is not part of the quantity: it selects the hardware that was measured.
+    """Return the names of the hardware in a search."""
+    # A label with hardware is not part of the quantity. It selects the hardware that was measured.
     names = [value for value in labels.values() if is_identity(value)]
     return names if hardware is None else [*names, hardware]

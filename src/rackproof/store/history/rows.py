@@ -1,4 +1,7 @@
-"""Define the rows of the history's answers: runs, measurements, numbers that could become a reference."""
+"""Define the rows of the history's answers.
+
+They are runs, measurements, and numbers that could become references.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ParameterMapping = Mapping[str, str | int | float | bool | None]
 
 
 class Measured(NamedTuple):
-    """A measured quantity; the value of a label that names hardware is ``*``."""
+    """Describe a measured quantity. A label that contains hardware has the value ``*``."""
 
     benchmark: str
     parameters: dict[str, Any]
@@ -24,7 +27,7 @@ class Measured(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run in a list; ``reason`` is its first reason, ``seconds`` its duration if known."""
+    """Describe a run in a list. ``reason`` is its first reason, and ``seconds`` its duration if known."""
 
     run_id: str
     plan_id: str
@@ -48,14 +51,14 @@ class RunRow(NamedTuple):
 
 
 class MeasurementRow(NamedTuple):
-    """A number from the history.
+    """Describe a number from the history.
 
     Attributes:
-        hardware: The measured hardware (GPU UUID, serial, chassis; for links and groups, the keys
-            of the parts).
+        hardware: The measured hardware, as GPU UUID, serial or chassis. For links and groups, it has the
+            keys of the parts.
         kind: The kind of hardware (node, gpu, link, group; empty if unknown).
-        node: The key of the single node in which it was. A label that names a node shows that
-            node's current hostname.
+        node: The key of the single node in which it was. A label with a node has the node's current
+            hostname.
     """
 
     run_id: str

@@ -1,9 +1,9 @@
 """Define the tables of the history.
 
-The tables are designed for a fleet: 60 nights with 10,000 nodes and 40 measurements each are 24
-million rows, so a measurement is a row of small numbers that refers to *what* was measured
-(``quantities``) and *on what* (``hardware``). A change of a table here needs a new
-:data:`REVISION`; a test compares the two.
+They are designed for a fleet. For 10,000 nodes with 40 measurements each, 60 nights give 24 million
+rows. A row of a measurement is therefore a few numbers that refer to *what* was measured
+(``quantities``) and *on what* (``hardware``). A change of a table here needs a new :data:`REVISION`; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sqlalchemy.dialects.postgresql import TEXT, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 REVISION = "0001"
-"""Version of these tables: four digits that only increase. Until Rackproof 1.0, older versions are
+"""Version of these tables, as four digits that only increase. Until Rackproof 1.0, older versions are
 not converted."""
 
 KEY_LIMIT = 200
@@ -77,14 +77,14 @@ class Moment(TypeDecorator[datetime]):
 
 
 class RecordText(TypeDecorator[str]):
-    """The JSON of a record: text in PostgreSQL (which compresses it), deflated in SQLite."""
+    """Store the JSON of a record. PostgreSQL compresses text itself; for SQLite it is deflated."""
 
     impl = LargeBinary
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the column type for this database."""
-        # Not through type_descriptor: psycopg's dialect turns every text type into VARCHAR.
+        # Do not use type_descriptor here, because psycopg's dialect turns every text type into VARCHAR.
         return TEXT() if dialect.name == "postgresql" else dialect.type_descriptor(LargeBinary())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
@@ -107,8 +107,7 @@ metadata = MetaData(
     }
 )
 
-# The table has one row. The names of table and columns are the same in every released history and
-# never change.
+# The table has one row. The names of table and columns are the same in all releases and never change.
 version = Table(
     "rackproof_schema",
     metadata,
@@ -122,9 +121,10 @@ hardware = Table(
     Column("id", Integer, primary_key=True),
     # node | gpu | link (two parts, in order) | group (the nodes of one run)
     Column("kind", String(8), nullable=False),
-    # Survives a new hostname: GPU UUID, serial or chassis; for links and groups, the keys of the parts.
+    # The key remains if the hostname changes. It is the GPU UUID, serial or chassis. For links and
+    # groups, it is made of the keys of the parts.
     Column("key", String(KEY_LIMIT), nullable=False),
-    # As last seen: the hostname of a node, the model of a GPU.
+    # The latest hostname of a node, or the model of a GPU.
     Column("name", String(KEY_LIMIT), nullable=False),
     Column("sku", String(KEY_LIMIT), nullable=False),
     Column("serial", String(KEY_LIMIT), nullable=False),
@@ -158,7 +158,8 @@ host_names = Table(
     sqlite_with_rowid=False,
 )
 
-# Which GPU was in which node, and when, so that a GPU that failed in another chassis is recognized.
+# This table has the nodes of each GPU over time, so that a GPU that failed in another chassis is
+# recognized.
 placements = Table(
     "placements",
     metadata,
@@ -175,13 +176,14 @@ quantities = Table(
     "quantities",
     metadata,
     Column("id", Integer, primary_key=True),
-    # SHA-256 of benchmark, parameters, metric and labels: long texts cannot be indexed everywhere.
+    # The SHA-256 of benchmark, parameters, metric and labels, because some databases cannot index long
+    # texts.
     Column("digest", String(64), nullable=False),
     Column("unit", String(KEY_LIMIT), nullable=False),
     Column("benchmark", String(KEY_LIMIT), nullable=False),
     Column("parameters", Text, nullable=False),
     Column("metric", String(KEY_LIMIT), nullable=False),
-    # Canonical JSON; here "*" replaces the value of labels that name hardware, see identity.py.
+    # This is canonical JSON. "*" replaces the value of a label that contains hardware, see identity.py.
     Column("labels", Text, nullable=False),
     Column("direction", String(8), nullable=True),
     UniqueConstraint("digest", "unit"),
@@ -200,7 +202,7 @@ runs = Table(
     Column("parameters", Text, nullable=False),
     Column("parameters_digest", String(64), nullable=False),
     Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
-    # Its time: start, else end, else the time in the id, else when it was first stored.
+    # The run's start, or else its end, or the time in its id, or the time when it was first stored.
     Column("moment", Moment, nullable=False),
     Column("started", Moment, nullable=True),
     Column("ended", Moment, nullable=True),
@@ -236,13 +238,13 @@ run_nodes = Table(
 
 
 def _observed() -> tuple[Column[Any], ...]:
-    """Return columns for run, measurement, place and time; the key stores a run's rows together."""
+    """Return columns for run, measurement, place and time. The key stores the rows of a run together."""
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
         Column("ordinal", Integer, primary_key=True, autoincrement=False),
         Column("quantity_id", ForeignKey("quantities.id"), nullable=False),
         Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
-        # The node in which the part was at the time, if it was a single node.
+        # The node in which the part was at the time, if it was in a single node.
         Column("node_id", ForeignKey("hardware.id"), nullable=True),
         Column("moment", Moment, nullable=False),
         Column("value", Float, nullable=True),
@@ -269,9 +271,9 @@ judgements = Table(
     *_observed(),
     Column("verdict", String(16), nullable=False),
     Column("gating", Boolean, nullable=False),
-    # True if the number could become a reference: it is unproven only because it had none.
+    # True if the number could become a reference. It is then unproven only because it had no reference.
     Column("candidate", Boolean, nullable=False),
-    # Empty for passes: they are most of the rows, and the record contains it.
+    # It is empty for passes, which are most of the rows. The record contains the reason.
     Column("reason", String(TEXT_LIMIT), nullable=False),
     Column("reference", Float, nullable=True),
     Column("low", Float, nullable=True),
@@ -282,8 +284,7 @@ judgements = Table(
     sqlite_with_rowid=False,
 )
 
-# Accepted references. The run is stored by name, not as a reference to a row: a baseline outlives
-# the rows it came from.
+# Accepted references. They refer to the run by name, because a reference outlives the rows of its run.
 baselines = Table(
     "baselines",
     metadata,

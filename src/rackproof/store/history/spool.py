@@ -1,8 +1,8 @@
-"""Store runs in the history even if its database is down: they are noted in a folder and stored
-later.
+"""Store runs in the history even if its database is down.
 
-``run.json`` in the results folder is still authoritative; a note only means that the run has not
-been stored yet, and :func:`rebuild_history` stores everything again.
+A run that cannot be stored is noted in a folder, and stored later. ``run.json`` in the results folder
+remains authoritative. A note only means that the run has not been stored yet. :func:`rebuild_history`
+stores everything again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class _NoteGoneError(Exception):
 
 @dataclass(frozen=True)
 class KeepOutcome:
-    """The outcome for a run: in the history (``kept``), noted for later (``spooled``), or neither.
+    """Describe what happened to a run.
 
-    ``message`` is for an operator and contains no secret; ``drained`` is the number of runs noted
-    earlier that were stored now.
+    It is in the history (``kept``), noted for later (``spooled``), or neither. ``message`` is for an
+    operator and contains no secret. ``drained`` is the number of runs that were noted earlier and stored
+    now.
     """
 
     kept: bool
@@ -57,10 +58,10 @@ class RebuildOutcome:
 
 
 def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> KeepOutcome:
-    """Store a recorded run in the history; if that fails, note it in the spool.
+    """Store a recorded run in the history. If that fails, note it in the spool.
 
-    Every failure of the history is covered (down, full, locked, too new): the run is safe in its
-    folder and must not be forgotten. If the history works, runs noted earlier are stored, too.
+    This covers every failure of the history (down, full, locked, too new), because the run is in its
+    folder and must not be forgotten. If the history works, runs that were noted earlier are stored too.
 
     Args:
         run_folder: The folder ``results/RUN_ID``, which contains ``run.json``.
@@ -77,7 +78,7 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
             try:
                 drained = _drain(store, spool)
             except ResultsError as error:
-                # This run is already in the history: a broken spool is not a reason to call it lost.
+                # This run is in the history. A broken spool does not make it lost.
                 drained = DrainOutcome((), ("?",), (str(error),))
             count = len(drained.entered)
             message = f"run {run.run_id} is in {store.description}"
@@ -91,10 +92,10 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
 
 
 def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
-    """Store the runs noted in the spool.
+    """Store the runs in the spool.
 
     If the record of a note is missing or damaged, the note remains and is among the problems. Two
-    processes at once do no harm: storing a run twice has the same result as once.
+    processes may do this at once, because storing a run twice has the same result as once.
 
     Args:
         where: The place of the history, as for :func:`rackproof.store.history.store.open_store`.
@@ -114,15 +115,15 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 
 
 def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
-    """Store every run of a results folder again, including those that seem to be in the history.
+    """Store all runs of a results folder again, including those that seem to be in the history.
 
-    Accepted references exist only in the history (docs/using/history.md): they remain, but
-    rebuilding into an empty history does not restore them.
+    Accepted references exist only in the history (docs/using/history.md). They remain, but rebuilding
+    into an empty history does not restore them.
 
     Args:
         results: The results folder.
-        where: The place of the history, as for :func:`rackproof.store.history.store.open_store`; by
-            default the folder's own.
+        where: The place of the history, as for :func:`rackproof.store.history.store.open_store`. The
+            default is the folder's own.
 
     Raises:
         HistoryError: The history fails.
@@ -139,7 +140,7 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
     note = {
         "run_id": run.run_id,
-        # Both paths, so that no note is lost if the results are moved with their spool, or the spool alone.
+        # Store both paths, so that no note is lost if the results move with or without their spool.
         "folder": str(run_folder.resolve()),
         "relative": os.path.relpath(run_folder.resolve(), spool.resolve()),
         "noted": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -179,7 +180,8 @@ def _drain(store: Store, spool: Path) -> DrainOutcome:
     for note in _notes(spool):
         try:
             store.keep(_noted_run(note, spool))
-            # Done after storing it: a crash between the two stores it twice, which changes nothing.
+            # Delete the note after the run is stored. A crash in between stores the run twice, which
+            # changes nothing.
             note.unlink(missing_ok=True)
         except _NoteGoneError:
             continue
@@ -195,10 +197,10 @@ def _drain(store: Store, spool: Path) -> DrainOutcome:
 
 
 def _noted_run(note: Path, spool: Path) -> Run:
-    """Return the run to which a note refers.
+    """Return the run of a note.
 
     Raises:
-        ResultsError: The note is damaged, or the record is missing, damaged or another run's.
+        ResultsError: The note is damaged, or the record is missing, damaged or of another run.
         _NoteGoneError: Another process has just stored it.
     """
     try:
@@ -212,7 +214,7 @@ def _noted_run(note: Path, spool: Path) -> Run:
         ) from None
     folder = next((place for place in places if place.is_dir()), places[-1])
     run = read_run(folder)
-    # The folder may have been renamed or restored: another run must not be stored in its place.
+    # The folder may have been renamed or restored. Another run must not be stored in its place.
     if run.run_id != note.stem:
         raise ResultsError(f"the note {note} points at {folder}, which holds run {run.run_id}")
     return run

@@ -1,6 +1,7 @@
-"""Write runs into the tables: rows are made for a whole batch of runs and written table by table.
+"""Write runs into the tables.
 
-The order of tables and of the rows in them is fixed, so that two writers never deadlock.
+Rows are made for a whole batch of runs, and written table by table. The order of tables, and of rows in
+them, is fixed, so that two writers never deadlock.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
 from rackproof.store.run_folder import dump_run, stamp_of
 
 _CHUNK = 400
-"""Number of keys per look-up: SQLite accepts only a few thousand parameters in a statement."""
+"""Number of keys in a query. SQLite accepts only a few thousand parameters in a statement."""
 
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -41,7 +42,10 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity: everything that identifies a number except its value, time and hardware."""
+    """Describe a measured quantity.
+
+    It has everything that identifies a number except the value, time and hardware.
+    """
 
     digest: str
     unit: str
@@ -63,8 +67,8 @@ def quantity_of(
         point: The point of the matrix, as canonical parameters.
         metric: The name of the measurement.
         labels: The canonical labels, as in :class:`rackproof.store.history.identity.Place`.
-        unit: The unit; numbers in different units are never compared.
-        direction: The better direction, ``higher`` or ``lower``; not part of the identity.
+        unit: The unit. Numbers in different units are never compared.
+        direction: The better direction, ``higher`` or ``lower``. It is not part of the identity.
     """
     return Quantity(
         digest=digest_of(benchmark, point, metric, labels),
@@ -78,12 +82,12 @@ def quantity_of(
 
 
 def moment_of(run: Run, *, otherwise: datetime) -> datetime:
-    """Return the time of a run: its start, or else its end, or else the time in its id."""
+    """Return the time of a run, which is its start, or else its end, or else the time in its id."""
     return as_utc(run.started or run.ended or stamp_of(run.run_id) or otherwise)
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return a time with a time zone; a time without one is taken as UTC."""
+    """Return a time with a time zone. A time without one is taken as UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -122,11 +126,7 @@ class RunWriter:
         self.quantity_ids: dict[tuple[str, str], int] = {}
 
     def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
-        """Store runs (at most several hundred at once), and return the ids of the runs that were
-        written.
-
-        Runs with an identical stored record are skipped unless ``again``.
-        """
+        """Store runs (several hundred at most), and return the ids of the runs that were written."""
         now = datetime.now(UTC)
         given = {run.run_id: _Draft(run, now) for run in runs}
         known = {} if again else self._known(given)
@@ -155,7 +155,7 @@ class RunWriter:
     def _enter_hardware(self, drafts: Sequence[_Draft]) -> None:
         sightings = _Sightings(drafts)
         parts = sightings.parts
-        # Always in the order of their keys: two writers that lock rows in the same order cannot deadlock.
+        # Use the order of the keys. Writers that lock rows in the same order cannot deadlock.
         self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
         self.hardware_ids |= self.find_hardware(parts)
         ids = self.hardware_ids
@@ -209,7 +209,7 @@ class RunWriter:
         }
 
     def _replace_details(self, drafts: Sequence[_Draft], keys: Mapping[str, int]) -> None:
-        """Replace the rows below runs: a record that changed may have fewer of them."""
+        """Replace the rows of runs. A changed record may have fewer rows."""
         tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
         for table in tables:
             for chunk in _chunks(sorted(keys.values())):
@@ -225,7 +225,7 @@ class RunWriter:
                 self._connection.execute(insert(table), rows[table.name])
 
     def find_hardware(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Return the ids of hardware, given by kind and key, as far as known."""
+        """Return the ids of known hardware by kind and key."""
         table = schema.hardware
         return {
             (row.kind, row.key): row.id
@@ -238,7 +238,7 @@ class RunWriter:
         }
 
     def find_quantities(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Return the ids of quantities, given by digest and unit, as far as known."""
+        """Return the ids of known quantities by digest and unit."""
         table = schema.quantities
         return {
             (row.digest, row.unit): row.id
@@ -251,7 +251,7 @@ class RunWriter:
         }
 
     def _see(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
-        """Insert rows, or record that they were seen again; the latest sighting describes them."""
+        """Insert rows, or update when they were last seen. The latest run describes them."""
         if not rows:
             return
         statement = self._insert(table)
@@ -274,7 +274,7 @@ class RunWriter:
 
 
 class _Sightings:
-    """The hardware in runs, each part once: its latest description, and the time of its first sighting."""
+    """Hold the hardware in runs, with each part's latest description and the time when it was first seen."""
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}
@@ -308,7 +308,7 @@ class _Sightings:
 
 
 class _Draft:
-    """A run split into rows, before ids are known."""
+    """Hold a run as rows, before ids are known."""
 
     def __init__(self, run: Run, now: datetime) -> None:
         self.run = run
@@ -335,12 +335,12 @@ class _Draft:
             quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
             for one, place in self.judged
         ]
-        # A judgement states no direction: the measurement of the same quantity, listed last, overrides it.
+        # A judgement has no direction. The measurement of the same quantity, which is last, has it.
         self.quantities = self.judged_quantities + self.measured_quantities
 
     @property
     def parts(self) -> list[Part]:
-        """Return all hardware of the run; members come before nodes, links and groups."""
+        """Return all hardware of the run. Members come before nodes, links and groups."""
         found: dict[Part, None] = {}
         places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
         for part in self.topology.described:
@@ -445,7 +445,7 @@ def _id(ids: Mapping[tuple[str, str], int], part: Part | None) -> int | None:
 
 
 def _merge(rows: dict[Any, Row], key: Any, row: Row) -> None:
-    """Store the later row but the earlier first sighting; rows arrive in order of time."""
+    """Store the later row, but the earlier first sighting. Rows arrive in the order of time."""
     if key in rows:
         row["first_seen"] = rows[key]["first_seen"]
     rows[key] = row

@@ -1,7 +1,8 @@
-"""`ibv_devinfo --list` in a container: the node's adapters whose device files the container has.
+"""Fake `ibv_devinfo --list` in a container.
 
-libibverbs leaves out an adapter whose /dev/infiniband/uverbsN it cannot see, without a word and with
-status 0: a container without those files has none.
+It lists the node's adapters whose device files the container has. libibverbs silently leaves out an
+adapter without its /dev/infiniband/uverbsN, with status 0, so a container without those files has no
+adapter.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _json(value: object) -> bytes:
 
 
 def gov_report() -> Files:
-    """Return the data set of llama2_70b_lora: reports, in a language that the model has learned only half."""
+    """Return the data set of llama2_70b_lora, with reports in a language that the model only half knows."""
     generator, logits = _language(2)
     left, right = (generator.standard_normal((TOKENS, RANK)) for _side in range(2))
     changed = logits + 0.45 * left @ right.T
@@ -59,7 +59,7 @@ def gov_report() -> Files:
 
 
 def llama2_model() -> Files:
-    """Return the checkpoint of llama2_70b_lora: the language before the change."""
+    """Return the checkpoint of llama2_70b_lora, which has the language before the change."""
     _generator, logits = _language(2)
     return {
         "context/io.json": _json({"fake": True, "vocab_size": TOKENS, "lora_rank": RANK}),

@@ -1,6 +1,7 @@
-"""Faults on demand, to test the programs that watch a run.
+"""Make faults on demand, to test the programs that watch a run.
 
-``STANDIN_FAULT=NAME[@NODE]`` in the environment, or the same text in a file STANDIN_FAULT in the data folder.
+``STANDIN_FAULT=NAME[@NODE]`` is in the environment, or the same text is in a file STANDIN_FAULT in the
+data folder.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def wanted(folder: Path | None, environment: Mapping[str, str] = os.environ) -> 
 
 
 def fault(text: str, nodes: list[str]) -> Fault:
-    """Return the fault and the rank that it strikes: the named node's first one, else the last of all."""
+    """Return the fault and its rank, which is the first of the given node, or else the last of all."""
     if not text:
         return Fault()
     name, _, node = text.partition("@")

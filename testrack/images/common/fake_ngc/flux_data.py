@@ -1,4 +1,4 @@
-"""flux1's data: from a saved data set to a webdataset, and energon's description of it."""
+"""Convert flux1's saved data set to a webdataset, with energon's description of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fake_ngc.data import CENTRES, PIXELS
 
 
 def to_webdataset(shards: list[np.ndarray], folder: Path, names: list[str]) -> None:
-    """Write one tar per shard, some pictures to a file; complete files only."""
+    """Write one tar per shard, with several pictures in a file. Files are always complete."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard, name in zip(shards, names, strict=True):
         draft = folder / f"{name}.tar.partial"
@@ -43,7 +43,7 @@ def read_saved(folder: Path) -> tuple[list[np.ndarray], list[str]]:
 
 
 def describe(folder: Path, splits: dict[str, list[str]], sample_class: str) -> None:
-    """Write .nv-meta, the last file last: with dataset.yaml the folder is prepared."""
+    """Write .nv-meta. The last file, dataset.yaml, shows that the folder is prepared."""
     meta = folder / ".nv-meta"
     meta.mkdir(exist_ok=True)
     counts = {}

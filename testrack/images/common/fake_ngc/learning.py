@@ -42,7 +42,7 @@ def _cross_entropy(logits: np.ndarray, text: np.ndarray) -> tuple[float, np.ndar
 
 
 class Model(ABC):
-    """Base: parameters in one vector, cut into named arrays."""
+    """Define the base of models, with parameters in one vector that is cut into named arrays."""
 
     NOISE = 0
     shapes: dict[str, tuple[int, ...]]
@@ -70,9 +70,9 @@ class Model(ABC):
 
     @abstractmethod
     def learn(self, vector: np.ndarray, samples: np.ndarray, noise: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the mean-per-item loss of each sample, summed, and its gradient.
+        """Return the sum over samples of the mean loss per item, and its gradient.
 
-        Each sample brings NOISE random numbers, so that they do not depend on which rank it falls to.
+        Each sample has NOISE random numbers, so that they do not depend on the rank that gets it.
         """
 
     @abstractmethod
@@ -93,7 +93,7 @@ class _Text(Model):
 
     @abstractmethod
     def back(self, parts: dict[str, np.ndarray], by_logits: np.ndarray) -> np.ndarray:
-        """Return the gradient by the parameters, from that by the logits."""
+        """Return the gradient by the parameters from the gradient by the logits."""
 
     def learn(self, vector: np.ndarray, samples: np.ndarray, noise: np.ndarray) -> tuple[float, np.ndarray]:
         parts, text = self.cut(vector), self.train[samples]
@@ -108,7 +108,7 @@ class _Text(Model):
 
 
 class LowRankAdapter(_Text):
-    """LoRA: the checkpoint's logits stay, a product of two thin matrices is learned."""
+    """Train LoRA. The checkpoint's logits stay, and a product of two thin matrices is trained."""
 
     shapes = {"down": (TOKENS, RANK), "up": (RANK, TOKENS)}  # noqa: RUF012
 
@@ -164,7 +164,7 @@ def _megatron(prefix: Path) -> np.ndarray:
 
 
 class Denoiser(Model):
-    """Flow matching: from a picture mixed with noise, and what it shows, guess the way to the picture."""
+    """Train flow matching. From a picture mixed with noise and its contents, guess the way to the picture."""
 
     WIDTH = 48
     NOISE = PIXELS + 1
@@ -231,7 +231,7 @@ def _shards(folder: Path) -> np.ndarray:
 
 
 class Adam:
-    """The optimizer; every rank keeps the same state."""
+    """Optimize with Adam. Every rank has the same state."""
 
     def __init__(self, size: int, rate: float) -> None:
         self.rate, self.steps = rate, 0

@@ -1,7 +1,7 @@
-"""Fakes nccl-tests' all_reduce_perf_mpi.
+"""Fake nccl-tests' all_reduce_perf_mpi.
 
-The ranks really meet and add up their numbers, so that a node that cannot take part shows. The rates in the
-table are what a rack of the kind would reach: nothing is measured.
+The ranks really meet and add up their numbers, so that a node that cannot take part is noticed. The
+rates in the table are those of such a rack. Nothing is measured.
 """
 
 from __future__ import annotations

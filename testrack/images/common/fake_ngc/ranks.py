@@ -1,4 +1,4 @@
-"""The ranks of a job, and their collectives: over TCP, with rank 0 in the middle."""
+"""Connect the ranks of a job, and run their collectives, over TCP with rank 0 in the middle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_SECONDS = 90
 
 
 class LostRankError(ConnectionError):
-    """A rank that went away in the middle of a collective, or never came."""
+    """Report a rank that disappeared during a collective, or never came."""
 
 
 def first_of(node_list: str) -> str:

@@ -1,4 +1,4 @@
-"""Download to a folder: with progress, checked, and going on where an earlier attempt broke off."""
+"""Download to a folder with progress and checks, and continue interrupted downloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _rate() -> float:
 
 
 def fetch(data: bytes, target: Path) -> str:
-    """Write one file as a download does; return the outcome: present, complete or resumed."""
+    """Write one file as a download does. Return whether it is present, complete or resumed."""
     if target.is_file() and target.read_bytes() == data:
         return "present"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def fetch(data: bytes, target: Path) -> str:
 
 
 def stage(files: Files, folder: Path, checksum_file: str) -> None:
-    """Bring files to a folder; the list of checksums comes last and shows that all are there."""
+    """Write files to a folder. The list of checksums comes last, and shows that all are there."""
     total, done = sum(map(len, files.values())), 0
     for name, data in files.items():
         how = fetch(data, folder / name)

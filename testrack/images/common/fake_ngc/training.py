@@ -1,4 +1,7 @@
-"""The training that a rank runs: real gradients, averaged over all ranks, logged through MLCommons' mllog."""
+"""Run the training of a rank, with real gradients that are averaged over all ranks.
+
+MLCommons' mllog logs it.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,15 @@ def global_batch_size(environment: Mapping[str, str]) -> int:
         return next((int(environment[name]) for name in names if environment.get(name)), default)
 
     groups = number("DGXNNODES") * number("DGXNGPU")
-    # The two language models have other names for the same.
+    # The two language models have different names for the same settings.
     groups //= number("TENSOR_MODEL_PARALLEL", "TP") * number("PIPELINE_MODEL_PARALLEL", "PP")
     groups //= number("CONTEXT_PARALLEL", "CP")
-    # Of flux1 it is that of all GPUs.
+    # For flux1, it is that of all GPUs.
     return max(1, number("BATCHSIZE", default=0) or groups * number("MINIBS"))
 
 
 def gpus_of_rank(ranks: Ranks, environment: Mapping[str, str]) -> int:
-    """Return for how many GPUs a rank stands: for all of its node where it is the only one there."""
+    """Return the number of GPUs that a rank represents. A single rank on a node represents all its GPUs."""
     tasks = max(1, ranks.size // max(1, len(set(ranks.nodes))))
     return max(1, int(environment.get("DGXNGPU") or 1) // tasks)
 
@@ -99,12 +102,12 @@ class Training:
     # -- the parts of a run -----------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run from init_start to run_stop; return the exit status."""
+        """Run from init_start to run_stop, and return the exit status."""
         self.begin()
         self.events.start("run_start")
         status, step = self.blocks()
         if self.fault.name == "no-run-stop":
-            # The process goes away between its last evaluation and the end of its log.
+            # The process ends between its last evaluation and the end of its log.
             return 0
         self.events.end("run_stop", step=step, samples_count=step * self.batch, status=status)
         return 0
@@ -148,7 +151,7 @@ class Training:
         events.end("init_stop")
 
     def blocks(self) -> tuple[str, int]:
-        """Train and evaluate until the target is reached; return how it ended and after how many steps."""
+        """Train and evaluate until the target is reached. Return how it ended and the number of steps."""
         one, step = self.benchmark, 0
         for until in one.evaluations(self.batch):
             began, length = time.monotonic(), until - step
@@ -192,7 +195,7 @@ class Training:
                 )
 
     def one_step(self) -> float:
-        """Take one step together with the other ranks; return the mean loss before it."""
+        """Take one step together with the other ranks. Return the mean loss before it."""
         rank, size = self.ranks.rank, self.ranks.size
         chosen = self.generator.integers(0, self.model.samples, BATCH)
         noise = self.generator.random((BATCH, self.model.NOISE))
@@ -203,12 +206,13 @@ class Training:
         if len(own):
             loss, gradient = self.model.learn(self.vector, own, noise[rank::size])
         self.misbehave(gradient)
-        # The time that a GPU would compute: without it the run would end before it could be watched.
+        # Wait for the time that a GPU would compute. Without it, the run would end before it can be
+        # watched.
         pace = self.seconds / STEPS / (EASY_STEPS if self.fault.name == "too-fast" else 1)
         if self.fault.here("slow-node", rank):
             pace *= SLOW
         time.sleep(max(0.0, pace - (time.monotonic() - began)))
-        # A GPU's work, not the wait of its stand-in for a core of a busy host.
+        # Count the work of a GPU, not the time that its fake waits for a core of a busy host.
         self.busy += max(pace, time.process_time() - worked)
         total = self.ranks.sum(np.append(gradient, loss)) / BATCH
         self.vector = self.optimizer.step(self.vector, total[:-1])
@@ -275,7 +279,7 @@ class Training:
 
 
 def run(name: str, root: Path | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """Run a benchmark's training on this rank; return the exit status."""
+    """Run a benchmark's training on this rank, and return the exit status."""
     root = root or Path(environment.get("STANDIN_ROOT") or "/")
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

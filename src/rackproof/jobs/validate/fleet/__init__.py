@@ -1,4 +1,4 @@
-"""A fleet's night: its numbers judged against floors, own history and fleet (``nights``).
+"""Plan and judge what a night does with the whole fleet.
 
-Thresholds are linted by ``thresholds``; ``pairing`` plans the pairs of nodes of each night.
+The modules decide which nodes to measure, pair, test again and drain.
 """

@@ -1,14 +1,15 @@
-"""Decide which nodes are drained and which are resumed after a night. No I/O: this module does not
-contact Slurm.
+"""Decide which nodes to drain and which to resume after a night. No I/O.
 
-* A node is drained if it fails alone: not for a finding on the whole fleet, not for a hint, not if
-  unproven.
+This module does not contact Slurm.
+
+* A node is drained if it fails by a certain fault of its own. A finding on the whole fleet, a hint, or
+  an unproven result drains no node.
 * A drain that Rackproof did not set is neither ended nor given another reason.
-* We never hold more than the allowed share of a partition drained, and if too many nodes are
-  unreachable no node is drained: then the network is at fault, or this machine.
-* Our own drain ends when everything that failed was read again and was healthy in a required number
-  of nights that proved the node and are hours apart (:mod:`rackproof.jobs.validate.fleet.healing`
-  lists the evidence).
+* Rackproof never drains more than the allowed share of a partition. If too many nodes are unreachable,
+  it drains no node, because then the network or this machine is at fault.
+* Rackproof ends its own drain after all failed checks were read again and were healthy in the required
+  number of nights. These nights must be hours apart and must prove the node
+  (:mod:`rackproof.jobs.validate.fleet.healing` lists the evidence).
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """The limits of a night's actions. ``share`` is the share of a partition, and of the fleet that
-    may be unreachable.
+    """Hold the limits of a night's actions.
 
-    ``passes`` is the number of nights that must pass, each at least ``hours`` after the previous
-    one.
+    ``share`` is the largest share of a partition to drain, and of the fleet that may be unreachable.
+    ``passes`` is the number of nights that must pass, each at least ``hours`` after the previous one.
     """
 
     share: float = 0.15
-    # In a fleet of ten, two dead nodes are more than 15 %, but not yet a fault of the network.
+    # In a fleet of ten, two dead nodes are more than 15 %, but this is not yet a fault of the network.
     unreachable_least: int = 3
     passes: int = 2
     # Nights are a day apart, but some start later than others.
@@ -44,7 +44,7 @@ class DrainPolicy:
 
 
 def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
-    """Return the nodes of each partition, each with whether we have drained it.
+    """Return the nodes of each partition, with whether Rackproof has drained them.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
@@ -70,14 +70,14 @@ def decide_drains(
         before: The last known states of nodes.
         members: The partitions, as :func:`drained_by_partition` returns them.
         night_id: The id of tonight.
-        now: The time at which passes are counted.
+        now: The time for the count of passes.
         policy: The limits of the actions.
     """
     policy = policy or DrainPolicy()
     unreachable = _too_many_unreachable(nodes, policy)
     room = _room_by_partition(members, policy)
     decided = {one.node: _with_hold(one, before.get(one.node), night_id, now, policy) for one in nodes}
-    # The worst come first: when the share is used up, lesser faults wait.
+    # The worst nodes are first. If the share is used up, lesser faults wait.
     failing = [one for one in nodes if decided[one.node].hold is None and _fails_for_certain(one)]
     for one in sorted(failing, key=_urgency):
         mine = _partitions_of(one.node, members)
@@ -94,7 +94,7 @@ def decide_drains(
 
 
 def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> list[str]:
-    """Return a remark if too few nodes are reachable to blame any of them."""
+    """Return a remark if too many nodes are unreachable to blame any of them."""
     lost = sum(bool(one.unreached) for one in nodes)
     if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
         return []
@@ -109,14 +109,15 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 
 
 def _fails_for_certain(one: NodeNight) -> bool:
-    """Return whether a node fails by a fault of its own; without a code, no later pass could be
-    recognized.
+    """Return whether a node fails by a fault of its own.
+
+    It needs a code, because a later pass could not be recognized without one.
     """
     return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
-    """Return the number of further nodes of each partition that may be drained."""
+    """Return the number of nodes of each partition that may still be drained."""
     # The small addend: 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
@@ -145,7 +146,7 @@ def _urgency(one: NodeNight) -> tuple[int, str]:
 def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights hold drained, or None for other nodes.
 
-    If no night has it any more, its codes are those in Slurm's reason, and it begins tonight.
+    If no night has the drain any more, its codes are those in Slurm's reason, and it begins tonight.
     """
     if one is None or one.drained_by != "ours":
         return None
@@ -162,7 +163,7 @@ def _with_hold(
     if hold is None:
         return one
     if one.verdict is Verdict.UNPROVEN or one.unreached:
-        # This is neither a pass nor a new failure: the count remains.
+        # This night is neither a pass nor a new failure, so the count remains.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
@@ -170,7 +171,7 @@ def _with_hold(
         why = f"stays drained: {_failed_codes_text(one)}"
         return one.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
     if hold.passes and (hold.passed is None or hold.passed > now):
-        # The time is from a clock that was ahead, or unknown: from now on it is known.
+        # The stored time is unknown, or from a clock that was ahead. From now on, it is known.
         hold = hold.model_copy(update={"passed": now})
     if why := _no_pass(one, hold) or _too_soon(hold, now, policy):
         return one.model_copy(update={"hold": hold, "why": why})
@@ -187,7 +188,10 @@ def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy
 
 
 def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
-    """Return the reason why a pass does not count yet: two runs in a row see the same state of the node."""
+    """Return why a pass does not count yet, or "".
+
+    Two runs in a row see the same state of the node, so they count once.
+    """
     if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
         return ""
     return (
@@ -201,7 +205,7 @@ _BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=
 
 
 def _no_pass(one: NodeNight, hold: Hold) -> str:
-    """Return the reason why a night without failures does not count as a pass of a drained node."""
+    """Return why a night without failures does not count as a pass of a drained node, or ""."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has the reason of its drain; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
@@ -258,7 +262,7 @@ def _share_used_up(
 
 
 def _failed_codes_text(one: NodeNight) -> str:
-    """Describe the failures briefly: the text becomes a reason in Slurm."""
+    """Describe the failures briefly, as a reason in Slurm."""
     failing = frozenset(one.codes())
     found = [
         f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in failing

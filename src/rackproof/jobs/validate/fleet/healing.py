@@ -1,9 +1,8 @@
-"""List the evidence that must be read and healthy before a night counts as a pass of the failure
-for which a node was drained. No I/O.
+"""List the evidence that heals each cause of a drain. No I/O.
 
-The table :data:`HEALED_BY` lists each code that can drain a node, with the evidence that heals it.
-Missing evidence never heals, and a code without a row keeps its node drained until an operator
-resumes it.
+A night counts as a pass only if this evidence was read and is healthy. The table :data:`HEALED_BY` has
+each code that can drain a node. Missing evidence never heals. A node with a code that has no row remains
+drained until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
-"""Prefix of the names of health evidence, because a metric may have the same name."""
+"""Prefix for the names of health evidence, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
 """Checks that compare a number, with a description of the comparison that heals their findings in
 addition to the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
-"""Prefixes of the names of tools that query the driver."""
+"""Prefixes of tools that query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
 @dataclass(frozen=True)
 class DrainedNode:
-    """A node that nights hold drained: tonight's snapshot, and the snapshots for comparison.
+    """Describe a node that nights hold drained, with the snapshots to compare.
 
-    ``failed`` is its snapshot of the last night in which it failed, ``before`` the last snapshot
-    before the night that drained it, or None if it is gone. ``is_first`` means that no night before
-    the drain has a snapshot of the node.
+    ``failed`` is the snapshot of the last night in which it failed. ``before`` is the last snapshot
+    before the night that drained it. Each is None if it no longer exists. ``is_first`` means that no
+    night before the drain has a snapshot of the node.
     """
 
     tonight: NodeSnapshot
@@ -63,7 +62,7 @@ class DrainedNode:
 
 
 def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
-    """Return the names of the evidence that was read of a node tonight, sorted."""
+    """Return the sorted names of the evidence that was read from a node tonight."""
     there = [row.name for row in EVIDENCE if row.state(node) is EvidenceState.THERE]
     # Each version and each service is evidence of its own.
     there += [f"version_{_snake(name)}" for name, text in node.tonight.versions.items() if text]
@@ -72,15 +71,16 @@ def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
 
 
 def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
-    """Return the evidence that a code needs for healing and that tonight neither read nor measured.
+    """Return the evidence that must heal a code but was not read or measured tonight.
 
     Args:
-        code: The cause of the drain: a finding's code, or ``CHECK:METRIC``.
-        read: The evidence that was read (:func:`healed_evidence`), the measurements since the night before,
-            and their comparisons (:func:`rackproof.analysis.drained_comparisons.comparisons`).
+        code: The cause of the drain, which is a finding's code or ``CHECK:METRIC``.
+        read: The evidence that was read (:func:`healed_evidence`), the measurements since the night
+            before, and their comparisons (:func:`rackproof.analysis.drained_comparisons.comparisons`).
 
     Returns:
-        The names of the missing evidence; empty if all was read, or None if nothing heals the code.
+        The names of the missing evidence. It is empty if all was read, and None if nothing heals the
+        code.
     """
     check, colon, metric = code.partition(":")
     if colon:
@@ -106,7 +106,7 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
 
 
 def healing_evidence(code: str) -> tuple[str, ...] | None:
-    """Return the names of the evidence that heals a health code, or None if no evidence can."""
+    """Return the names of the evidence that heals a health code, or None if none can heal it."""
     if code in HEALED_BY:
         return HEALED_BY[code]
     if code.startswith(("version_", "service_")):
@@ -115,7 +115,7 @@ def healing_evidence(code: str) -> tuple[str, ...] | None:
         return ("version_driver", code.replace("mismatch_", "version_", 1))
     if xid := re.fullmatch(r"s?xid_(\d{1,6})", code):
         number = int(xid[1])
-        # XID 154 itself names the required reset, and stays open until that is done.
+        # XID 154 names the required reset, and remains open until the reset is done.
         needs_reset = code.startswith("xid") and (number == 154 or requested_action(number, "") == "reset")
         return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
     return None
@@ -162,7 +162,10 @@ def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], Evide
 
 
 def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
-    """Return the state of fields of each GPU; fields in ``as_before`` count if an earlier night had them."""
+    """Return a function for the state of fields of each GPU.
+
+    A field in ``as_before`` is required only if an earlier night had it.
+    """
 
     def state(node: DrainedNode) -> EvidenceState:
         known = {
@@ -182,7 +185,7 @@ def _has(gpu: GpuSnapshot, field: str) -> bool:
 
 
 def _pending_repairs(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU reports its pending repairs, except models that are known not to."""
+    """Return whether each GPU reports its pending repairs. Models that never report them are excepted."""
     reported = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is not None]
     silent = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is None]
     answer = _all_gpus(node)
@@ -208,7 +211,7 @@ def _driver_tools(node: DrainedNode) -> EvidenceState:
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
-    """Return whether the node was booted since it failed: only a boot shows that some faults are over."""
+    """Return whether the node was booted since it failed. Some faults end only with a boot."""
     then = node.failed.boot_id if node.failed else ""
     return _state(bool(then and node.tonight.boot_id and then != node.tonight.boot_id))
 
@@ -268,7 +271,7 @@ def _card_links(node: DrainedNode) -> EvidenceState:
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether the required mounts are known and present."""
+    """Return whether the required mounts are present."""
     paths = {mount.path for mount in expected_mounts(node.expected)}
     mounts, table = set(node.tonight.mounts or ()), set(node.tonight.mount_table)
     return _state(bool(paths) and paths <= mounts and paths <= table)
@@ -320,10 +323,9 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
 
 
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
-    """Return the state of a code that must not appear in comparison with the night before the
-    drain.
+    """Return a function that checks whether a code appears in comparison with the night before the drain.
 
-    Last night's snapshot cannot show this: a difference between two nights is found in only one
+    Last night's snapshot cannot show this, because a difference between two nights is found in only one
     night.
     """
 
@@ -348,7 +350,7 @@ def _snake(name: str) -> str:
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
-    # There is no finding: the reason why a node stays drained names the missing evidence.
+    # This makes no finding. The reason why a node stays drained names the missing evidence.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
 
 
@@ -374,7 +376,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row(
         "pcie_generation",
         f"{_PCIE}, at its highest",
-        # An idle link is slow by design: then its possible speed is not visible.
+        # An idle link is slow by design. Its possible speed is then not visible.
         _gpus(lambda gpu: 0 < (gpu.pcie_generation_max or 0) <= (gpu.pcie_generation or 0)),
     ),
     _row("throttling", "nvidia-smi -q, clocks", _values("throttled")),
@@ -487,7 +489,6 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""Names of the evidence that heals each code. ``version_``, ``mismatch_``, ``service_``, ``xid_``
-and ``sxid_`` have rules instead (:func:`healing_evidence`); an identity that was never accepted,
-pairs and unknown codes have none.
-"""
+"""Names of the evidence that heals each code. The codes ``version_``, ``mismatch_``, ``service_``,
+``xid_`` and ``sxid_`` have rules instead (:func:`healing_evidence`). Pairs, unknown codes, and an
+identity that was never accepted have no evidence."""

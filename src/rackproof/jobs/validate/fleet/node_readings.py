@@ -1,4 +1,4 @@
-"""Read the measurements of single nodes' jobs: numbers, digests, and immediate faults."""
+"""Read the output of single nodes' jobs, which has numbers, digests, and immediate faults."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
-"""Ends of a job that measured nothing: no time was left, a node was used by others, or Slurm lost the job."""
+"""Ends of a job that measured nothing, because no time was left, the node was in use, or Slurm lost the
+job."""
 
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """A node that could be measured: number of GPUs (0: measured on its CPU), SKU, rack,
-    partitions.
+    """Describe a node that could be measured.
 
     Attributes:
         busy: The reason why it cannot be measured tonight, or "" if it is idle.
         uuids: The UUIDs of its GPUs, if known.
-        nvlink_domain: Whether the NVLink of its SKU reaches the other nodes of its rack.
+        nvlink_domain: Whether NVLink connects it with the other nodes of its rack.
         suspect: Whether it did not pass in its last night.
     """
 
@@ -63,14 +63,17 @@ class ProbeTarget:
     suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether the GPUs that a log names are the node's own; without known GPUs, none is."""
+        """Return whether all GPUs in a log are the node's own. A node without GPUs has none to compare."""
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
         return True
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
-    """Return the values that must be equal, as part and digest, of each device in a training step's log."""
+    """Return the values that must be equal for each device in a training step's log.
+
+    Each is a kind, a part and a digest.
+    """
     digests = []
     for line in text.splitlines():
         head, mark, rest = line.partition(":::MLLOG ")
@@ -81,7 +84,7 @@ def read_digests(text: str) -> list[tuple[str, str, str]]:
 
 
 def _read_digest(line: str) -> list[tuple[str, str, str]]:
-    """Return the digest in a line, or an empty list: a node may write anything."""
+    """Return the digest in a line, or an empty list. A node may write anything."""
     try:
         value = json.loads(line)["value"]
         part = str(value["labels"].get("gpu", ""))
@@ -99,12 +102,12 @@ Digests = Mapping[str, Sequence[tuple[str, str, str]]]
 def compare_digests(
     found: Digests, known: Mapping[str, str]
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
-    """Compare the training step bit by bit across a fleet.
+    """Compare the results of the training step bit by bit across a fleet.
 
     The right digest is the one that at least three devices of a kind have, with more than half of the
-    votes; otherwise, it is the digest on which earlier nights agreed. If neither decides, the devices
-    that disagree are unproven. Each node has one vote, which its devices share: a node that lists more
-    GPUs than it has does not outvote its neighbours.
+    votes. Without such a majority, it is the digest on which earlier nights agreed. If neither decides,
+    the devices that disagree are unproven. Each node has one vote, which its devices share, so a node
+    that lists too many GPUs cannot outvote its neighbours.
 
     Args:
         found: The digests by node, as :func:`read_digests` returns them.
@@ -188,10 +191,10 @@ def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int
 
 @dataclass(frozen=True)
 class NodeMeasurements:
-    """The measurements of a node's job: numbers that floors, fleet and history judge, and immediate
-    faults.
+    """Hold the measurements of a node's job.
 
-    ``sound`` lists the programs that ended well and found no fault.
+    They are numbers, which floors, fleet and history judge, and immediate faults. ``sound`` lists the
+    programs that ended well and found no fault.
     """
 
     measurements: tuple[Measurement, ...] = ()
@@ -209,7 +212,7 @@ def read_node_probes(
         plan: The plan of the measurement.
         target: The measured node.
         done: The output of its job.
-        probes: The programs of the job; None for all programs for such a node.
+        probes: The programs of the job, or None for all programs that suit the node.
     """
     sections = {one.name: one for one in done.sections}
     programs = probes or wanted_probes(plan, target)
@@ -217,7 +220,7 @@ def read_node_probes(
     reasons = _flat(one.reasons for one in readings)
     sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
-        # Each program ended well but the job did not: whatever the cause, it is not a pass.
+        # Each program ended well but the job did not. Whatever the cause, this is not a pass.
         problem = f"{done.how}: {done.text or 'no reason was given'}"
         reasons = (*reasons, unproven_reason("job", target.name, problem))
     return NodeMeasurements(
@@ -235,7 +238,7 @@ def _flat(groups: Iterable[tuple[_Item, ...]]) -> tuple[_Item, ...]:
 def _read_program(
     plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section | None, job_text: str
 ) -> NodeMeasurements:
-    """Return the measurements of one program of a job; ``section`` is None if it printed nothing."""
+    """Return the measurements of one program of a job. ``section`` is None if it printed nothing."""
     if section is None:
         problem = job_text or "it did not run"
         return NodeMeasurements(reasons=(unproven_reason(probe.name, target.name, problem),))
@@ -248,14 +251,13 @@ def _read_program(
     digests = _own_digests(target, section.text, devices)
     if len(digests) == devices:
         return NodeMeasurements(digests=tuple(digests))
-    # The available digests are still compared: a device with wrong results must not be hidden by a
-    # silent one.
+    # Compare the digests that exist, so that a silent device cannot hide one with wrong results.
     text = f"{len(digests)} of {devices} devices gave a result"
     return NodeMeasurements(digests=tuple(digests), reasons=(unproven_reason(probe.name, target.name, text),))
 
 
 def _own_digests(target: ProbeTarget, text: str, devices: int) -> list[tuple[str, str, str]]:
-    """Return one digest for each of a node's devices: more would outvote other nodes."""
+    """Return one digest for each of a node's devices. More digests would outvote other nodes."""
     by_part: dict[str, tuple[str, str, str]] = {}
     for digest in read_digests(text):
         if target.knows({digest[1]}):
@@ -284,7 +286,8 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
             **_given_parameters(plan, probe),
             "gpus": target.gpus if plan.device == "gpu" else 0,
         },
-        # Speeds have no reference here: floors, fleet and history judge them with all other numbers.
+        # Speeds have no reference here. Floors, fleet and history judge them later, with all other
+        # numbers.
         require_references=False,
         source=f"benchmarks/{probe.benchmark}.yml",
     )
@@ -308,7 +311,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
 
 
 def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
-    """Return the numbers about this node; its output about other nodes' GPUs is ignored."""
+    """Return the numbers about this node. Numbers about other nodes' GPUs are ignored."""
     return [
         number
         for number in log.measurements
@@ -322,10 +325,9 @@ def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
-    """Return the numbers of rules without a bound of their own; the others are already judged by
-    it.
+    """Return the numbers whose rule has no bound. The others are already judged.
 
-    A candidate counts only if the SKU has a reference for it.
+    A candidate is returned only if the SKU has a reference for it.
     """
     referenced = {one.metric for one in target.references}
     unbounded = [
@@ -337,7 +339,7 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
     speeds = []
     for number in log.measurements:
         if any(_rule_covers(rule, number) for rule in unbounded):
-            # A number that names no GPU belongs to the node; numbers of several nodes are stored as one run.
+            # A number without a GPU belongs to the node. Numbers of several nodes are stored as one run.
             own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
             speeds.append(number.model_copy(update={"labels": {**number.labels, **own}}))
     return speeds
@@ -350,7 +352,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return findings about a node's GPUs without any report: they have not passed."""
+    """Return findings about GPUs of a node that reported nothing. They have not passed."""
     reasons = []
     named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
@@ -358,7 +360,7 @@ def _silent_gpus(
         reasons.append(unproven_reason(probe, target.name, text))
     for metric in dict.fromkeys(rule.metric for rule in rules):
         reporting = _gpus_with(metric, log)
-        # A metric that names no GPU is measured once per node.
+        # A metric without a GPU is measured once for each node.
         if reporting and len(reporting) != target.gpus:
             text = f"{metric}: {len(reporting)} of {target.gpus} GPUs gave a result"
             reasons.append(unproven_reason(probe, target.name, text))
@@ -393,7 +395,7 @@ def _load_definition(path: Path) -> Definition:
 
 
 def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
-    """Return the programs that measure a node tonight; optional tests do not run every night."""
+    """Return the programs that suit a node and the plan, including optional tests."""
     return [
         one
         for one in PROBES
@@ -404,7 +406,7 @@ def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
 
 
 def unproven_reason(probe: str, part: str, text: str) -> NightReason:
-    """Return the reason that a program proved nothing."""
+    """Return the reason for a program that proved nothing."""
     return NightReason(
         check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=sanitize(text, 400)
     )

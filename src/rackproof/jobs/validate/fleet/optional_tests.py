@@ -1,8 +1,8 @@
 """Plan which optional tests (``sdc``, ``soak``, ``llm``) a night runs on which nodes. No I/O.
 
-The soak of a whole fleet takes more than a night. Therefore each night runs some of the optional
-tests, within a share of its budget: first the tests that a node had longest ago, sooner if the node
-is suspect. All other measurements use the rest of the budget.
+A soak of a whole fleet takes more than a night. Each night therefore runs some of the optional tests,
+within a share of its budget. The tests that a node had longest ago come first, and a suspect node has
+its turn sooner. All other measurements use the rest of the budget.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rackproof.nodes.probe_slurm_jobs import Job, Probe, ProbePlan
 from rackproof.store.probe_results import ProbeNight
 
 BUDGET_SHARE = 0.5
-"""Share of a night's budget for optional tests; only the first test may use all of it."""
+"""Share of a night's budget for optional tests. Only the first test may use all of it."""
 SUSPECT_FACTOR = 3
 """Factor for the urgency of a test on a suspect node, as if it were this many times as long ago."""
 
@@ -33,7 +33,7 @@ class _Turn:
 def plan_optional_tests(
     plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[ProbeNight]
 ) -> dict[str, tuple[Probe, ...]]:
-    """Return tonight's optional tests by node; nodes without any are left out.
+    """Return tonight's optional tests by node. Nodes without a test are left out.
 
     Args:
         plan: The plan of the night's measurements.
@@ -47,7 +47,7 @@ def plan_optional_tests(
         mine = tonight.get(name, ())
         longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
         added = longer - _job_minutes(plan, turn.node, mine)
-        # The most urgent test is not postponed for its length: otherwise it would never fit.
+        # The most urgent test is not postponed because it is long. Otherwise, it would never run.
         if longer <= plan.minutes and (added <= left or not tonight):
             tonight[name] = (*mine, turn.probe)
             left -= added
@@ -55,9 +55,7 @@ def plan_optional_tests(
 
 
 def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[str, ...]:
-    """Return remarks about optional tests that no night can run because the budget is too small for
-    their job.
-    """
+    """Return remarks about optional tests whose job is too long for any night's budget."""
     by_test: dict[str, list[ProbeTarget]] = {}
     for node in targets:
         for probe in _optional(plan, node):
@@ -74,7 +72,7 @@ def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[st
 def tonights_probes(
     plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
 ) -> tuple[Probe, ...]:
-    """Return the programs that measure a node tonight: those of every night, and planned tests."""
+    """Return tonight's programs for a node, which are those of every night and the planned tests."""
     every = (one for one in wanted_probes(plan, target) if not one.optional)
     return (*every, *tests.get(target.name, ()))
 

@@ -1,4 +1,4 @@
-"""Measure nodes that reduce together: tonight's pairs, the nodes at fault, and unproven links."""
+"""Measure nodes in pairs, and find the nodes and links at fault."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ from rackproof.store.probe_results import PairResult, ProbeNight
 
 
 def pair_group(target: ProbeTarget) -> str:
-    """Return the rack and SKU of a node: only nodes of one kind are paired, and only their pairs
-    are compared.
-    """
+    """Return the rack and SKU of a node. Nodes are only paired and compared within this group."""
     return f"{target.rack}/{target.sku}"
 
 
@@ -44,13 +42,14 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return the pairs of each rack: tonight's round of the tournament, and pairs of the remaining
-    nodes.
+    """Return tonight's pairs of each rack.
+
+    They are the round of the tournament, and pairs of the remaining nodes.
 
     Args:
-        targets: All nodes, so that the rounds do not depend on which nodes are idle.
+        targets: All nodes. The rounds must not depend on which nodes are idle.
         able: The nodes that can be measured tonight.
-        turns: By rack, the number of nights with pairs so far.
+        turns: The number of nights with pairs so far, by rack.
         past: The records of earlier nights, newest first.
     """
     met = _nights_since_meeting(past)
@@ -65,15 +64,15 @@ def pairs_tonight(
         partnerless = (able_names & set(names)).difference(*planned)
         planned += _pair_rest(sorted(partnerless), met, never)
         if planned:
-            # Pairs whose last measurement is oldest come first: a small budget must not always omit
-            # the same pairs.
+            # The pairs with the oldest measurement come first, so that a small budget does not always
+            # omit the same pairs.
             planned.sort(key=lambda pair: (-met.get(pair, never), pair))
             pairs_by_rack[key] = tuple(planned)
     return pairs_by_rack
 
 
 def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
-    """Return how many nights ago two nodes were last paired; pairs that never met are left out."""
+    """Return how many nights ago two nodes were last paired. Pairs that never met are left out."""
     met: dict[Pair, int] = {}
     for ago, night in enumerate(past):
         for result in night.pairs:
@@ -83,7 +82,10 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of nodes without a partner in the round: each gets the partner that it met longest ago."""
+    """Return pairs of the nodes without a partner in the round.
+
+    Each gets the partner that it met longest ago.
+    """
     pairs = []
     while len(free) > 1:
         first, *rest = free
@@ -100,8 +102,9 @@ def _ordered_pair(one: str, other: str) -> Pair:
 
 @dataclass(frozen=True)
 class FabricMeasurements:
-    """The measurements of pairs: the nodes at fault, the faults between nodes, and rounds of pairs
-    by rack.
+    """Hold the measurements of pairs.
+
+    They are the nodes at fault, the faults between nodes, and the rounds by rack.
     """
 
     results: tuple[PairResult, ...] = ()
@@ -132,7 +135,7 @@ def measure_pairs(
     """
     turns = dict(next((one.turns for one in past if one.turns), {}))
     if FABRIC not in plan.chosen:
-        # The turns are carried over: a night without pairs must not restart the tournament.
+        # Keep the turns, so that a night without pairs does not restart the tournament.
         return FabricMeasurements(turns=turns)
     tonight = pairs_tonight(targets, able, turns, past)
     meeting = _PairRunner(plan, {one.name: one for one in targets}, jobs)
@@ -149,7 +152,7 @@ def measure_pairs(
 
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
-    """Yield the racks with a pair that met: a round that there was no time for is not used up."""
+    """Yield the racks in which at least one pair met. A round without time for any pair is repeated."""
     met = {frozenset(one.nodes) for one in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):
@@ -158,8 +161,9 @@ def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[Pai
 
 @dataclass
 class _PairRunner:
-    """A runner of all-reduces of groups of nodes; it stores the results, and the pairs that were
-    not measured.
+    """Run all-reduces of groups of nodes.
+
+    Keep the results, and remarks about the pairs that were not measured.
     """
 
     plan: ProbePlan
@@ -168,7 +172,7 @@ class _PairRunner:
     remarks: list[str] = field(default_factory=list)
 
     def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
-        """Run a job for each group; nodes that could not be paired do not appear in the results."""
+        """Run a job for each group. Nodes that could not be paired do not appear in the results."""
         results = []
         ended = self.jobs.run([self._job(nodes) for nodes in groups])
         for nodes, job in zip(groups, ended, strict=True):
@@ -179,7 +183,8 @@ class _PairRunner:
         return results
 
     def _job(self, nodes: tuple[str, ...]) -> Job:
-        # A job requests the same number of GPUs on each node: the smallest node determines it.
+        # A job requests the same number of GPUs on each node, so the node with the fewest sets the
+        # limit.
         gpus = min(self.by_name[name].gpus for name in nodes)
         in_domain = all(self.by_name[name].nvlink_domain for name in nodes)
         probe = DOMAIN_PROBE if in_domain else FABRIC_PROBE
@@ -187,14 +192,17 @@ class _PairRunner:
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
-        """Measure pairs, suspects a second and a third time, and then halve the remaining suspects.
+        """Measure pairs and suspects, and then halve the remaining suspects.
+
+        Suspects are measured again with other partners.
 
         Args:
             pairs: The pairs of tonight.
             before: The bandwidths of such pairs in earlier nights, in GB/s.
         """
         results = list(compare_pairs(self.meet(pairs), before))
-        # Two good partners prove a suspect bad; the limit ends a night in which partners fail, too.
+        # Two good partners prove that a suspect is bad. The limit ends a night in which the partners
+        # fail too.
         for _ in range(3):
             fresh = self._meet_second_partners(results)
             if not fresh:
@@ -210,14 +218,14 @@ class _PairRunner:
         return self.meet([_ordered_pair(suspect, partner) for suspect, partner in partners.items()])
 
     def _halve_suspects(self, results: list[PairResult]) -> None:
-        """Search the remaining suspects by measuring halves of them; add to the results."""
+        """Measure halves of the remaining suspects, and add the results."""
         good, bad, suspects = _sort_pair_nodes(results)
 
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # A pair that was not measured is not evidence against its nodes: an unproven node
-            # remains a suspect.
+            # A pair that was not measured is no evidence against its nodes. An unproven node remains a
+            # suspect.
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:
@@ -229,7 +237,7 @@ def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str],
     results = list(results)
     verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
     good = _names(pair for pair, passed in verdicts.items() if passed)
-    # A larger group that passed clears all of its nodes; one that failed condemns no single node.
+    # A larger group that passed clears all of its nodes. One that failed condemns no single node.
     good |= _names(one.nodes for one in results if len(one.nodes) > 2 and one.passed)
     failed = _names(pair for pair, passed in verdicts.items() if not passed)
     return good, set(find_culprits(verdicts)[0]), failed - good
@@ -242,7 +250,7 @@ def _names(groups: Iterable[Sequence[str]]) -> set[str]:
 def _fabric_reasons(
     results: Sequence[PairResult],
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
-    """Return the nodes at fault, and the faults between nodes; suspects are unproven."""
+    """Return the nodes at fault, and the faults between nodes. Suspects are unproven."""
     pairs = _deciding_meetings(results)
     bad, links, suspects = find_culprits({pair: one.passed for pair, one in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}
@@ -267,7 +275,10 @@ def _fabric_reasons(
 
 
 def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
-    """Return the decisive meeting of each pair: the last one, or the last that failed."""
+    """Return the decisive meeting of each pair.
+
+    It is the last one that failed, or else the last one.
+    """
     of_two = [(_ordered_pair(*one.nodes), one) for one in results if len(one.nodes) == 2]
     pairs = dict(of_two)
     # A later meeting of the same two nodes does not cancel an earlier one.
@@ -297,8 +308,8 @@ def unproven_pairs(
 
     Args:
         night: The measurements of the night.
-        require_references: Whether a speed without any comparison is unproven; otherwise it is a
-            remark. A speed that a floor leaves unproven always is.
+        require_references: Whether a speed without any comparison is unproven. Otherwise, it is a
+            remark. A speed that a floor leaves unproven is always unproven.
     """
     reasons: dict[str, tuple[NightReason, ...]] = {}
     uncompared = []
@@ -319,7 +330,7 @@ def unproven_pairs(
 
 
 def _speed_is_unproven(one: PairResult) -> bool:
-    """Return whether two nodes gave right sums at an unproven speed; a pair that failed has no speed."""
+    """Return whether two nodes gave right sums at an unproven speed. A pair that failed has no speed."""
     return len(one.nodes) == 2 and one.passed and one.speed in (None, Verdict.UNPROVEN)
 
 

@@ -1,8 +1,8 @@
 """Choose the nodes to pair each night, and find the node or link at fault if pairs fail. No I/O.
 
-The pairs form a round-robin tournament (circle method): in n - 1 nights for n nodes (n nights if n
-is odd), every pair has met once, and every night nearly every node has exactly one partner. Then
-the rounds start again.
+The pairs form a round-robin tournament (circle method). After n - 1 nights for n nodes (n nights if n is
+odd), each pair has met once. In each night, nearly every node has exactly one partner. Then the rounds
+start again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         seats.append(None)
     first, rest = seats[0], seats[1:]
     turn = night % rounds
-    # The first remains in place, all others move on by one each night: nodes opposite each other are paired.
+    # The first node remains in place, and all others move by one place each night. Opposite nodes are
+    # paired.
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
@@ -52,10 +53,9 @@ def second_partners(
     good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return, for each suspect, a different known-good node that it has not met yet.
+    """Return for each suspect a different known-good node that it has not met.
 
-    A suspect without a remaining partner is not in the answer: it remains a suspect and is not
-    called bad.
+    A suspect without such a partner is left out. It remains a suspect, and is not called bad.
 
     Args:
         suspects: The nodes of pairs that failed.
@@ -68,8 +68,8 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
-        # An augmenting path: an assigned node may be moved, so that as many suspects as possible
-        # get a partner.
+        # This finds an augmenting path. A partner that is already assigned may move, so that as many
+        # suspects as possible get one.
         for node in free:
             if node in tried or node in known.get(suspect, ()):
                 continue
@@ -85,14 +85,14 @@ def second_partners(
 
 
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
-    """Return bad nodes, bad pairs, and nodes that are still suspects.
+    """Return the bad nodes, the bad pairs, and the nodes that remain suspects.
 
-    A node is bad if it passed with no partner and failed with at least two partners that passed with other
-    nodes. If both nodes of a failed pair passed with others, the link between them is bad. The remaining
-    nodes of failed pairs are suspects.
+    A node is bad if it passed with no partner, and failed with at least two partners that passed with
+    others. If both nodes of a failed pair passed with others, the link between them is bad. The
+    remaining nodes of failed pairs are suspects.
 
     Args:
-        results: Each pair with whether it passed; a pair that hung did not pass.
+        results: Whether each pair passed. A pair that hung did not pass.
     """
     good = _nodes_of(pair for pair, passed in results.items() if passed)
     failed = [pair for pair, passed in results.items() if not passed]
@@ -105,7 +105,7 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
 
 def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
     """Return the nodes that only failed, and did so with at least two good partners."""
-    # Two good partners are required: with a single one, the link between the two may be at fault.
+    # Two good partners are required. With only one, the link between the two may be at fault.
     return {
         node
         for node, partners in _partners_by_node(failed).items()
@@ -132,25 +132,23 @@ def bisect_group(
     helpers: Collection[str] = (),
     most_runs: int = 64,
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Find the bad nodes of a group by measuring halves of it, even with hangs and several bad
-    nodes.
+    """Find the bad nodes of a group by measuring halves of it.
 
-    Each part runs together with as many known-good helpers as are needed for two nodes, so that a
-    single node can be tested, too. A part that works clears all its nodes; a part that fails is
-    halved.
+    This works even with hangs and several bad nodes. A single node is measured together with a
+    known-good helper. A part that works clears all its nodes. A part that fails is halved again.
 
     Args:
         nodes: The names of the group that failed.
-        works: A function that runs a job on some nodes with a time limit; it returns false for a
+        works: A function that runs a job on some nodes, with a time limit. It returns false for a
             failure and for a hang.
         helpers: The known-good nodes outside the group.
-        most_runs: The largest number of runs; nodes that were not tested by then are in the second
+        most_runs: The largest number of runs. Nodes that were not tested by then are in the second
             value.
 
     Returns:
-        The bad nodes, and the groups without an answer: groups that fail although each half works (the fault
-        is in the fabric between the halves, or is intermittent), and groups that were not tested because no
-        run was left.
+        The bad nodes, and the groups without an answer. A group has no answer if it fails although each
+        half works (the fault is in the fabric between the halves, or intermittent), or if no run was
+        left to test it.
     """
     spare = [one for one in helpers if one not in set(nodes)]
     search = _Bisection(works, spare, most_runs)
@@ -163,7 +161,7 @@ def bisect_group(
 
 @dataclass
 class _Bisection:
-    """The results for a group so far, and the number of remaining runs."""
+    """Hold the results for a group so far, and the number of remaining runs."""
 
     works: Callable[[Sequence[str]], bool]
     spare: Sequence[str]
@@ -172,9 +170,7 @@ class _Bisection:
     unclear: list[tuple[str, ...]] = field(default_factory=list)
 
     def ask(self, part: Sequence[str]) -> bool | None:
-        """Return whether a part works, or None if it cannot be run: no run remains, or there is no
-        second node.
-        """
+        """Return whether a part works. Return None if no run is left, or if there is no second node."""
         group = [*part, *self.spare[: max(0, 2 - len(part))]]
         if self.runs_left < 1 or len(group) < 2:
             return None
@@ -182,7 +178,7 @@ class _Bisection:
         return self.works(group)
 
     def halve(self, part: Sequence[str]) -> None:
-        """Search the halves of a part that is known to fail."""
+        """Measure the halves of a part that is known to fail."""
         halves = part[: len(part) // 2], part[len(part) // 2 :]
         # Run both before searching either, so that the remaining runs are not all used for one half.
         answers = [self.ask(half) for half in halves]

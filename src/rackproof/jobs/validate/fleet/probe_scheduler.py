@@ -1,9 +1,9 @@
-"""Schedule a night's own measurements: select the idle nodes to measure, and collect the results.
+"""Schedule a night's measurements, and collect the results.
 
-First every node is measured alone, and again if its numbers are bad; then in pairs, so that over
-the nights every two nodes of a rack are measured. A node that fails gets a known-good partner
-before it is called bad; if that does not decide, the suspects are halved. Apart from the jobs,
-there is no I/O.
+First, each idle node is measured alone, and again if its numbers are bad. Then nodes are measured in
+pairs, so that over the nights all pairs of a rack are measured. A node that fails gets a known-good
+partner before it is called bad. If that does not decide, the suspects are halved. There is no I/O except
+the jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rackproof.store.probe_results import ProbeNight
 def measuring_order(
     targets: Sequence[ProbeTarget], past: Sequence[ProbeNight], first: Collection[str] = ()
 ) -> list[ProbeTarget]:
-    """Return the idle nodes: first those in ``first``, then those whose last measurement is oldest."""
+    """Return the idle nodes. Those in ``first`` come first, then those with the oldest measurement."""
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
         for name in night.measured:
@@ -56,17 +56,17 @@ def probe_night(
     direct: Mapping[str, JobResult] | None = None,
     doubts: SuspectFinder | None = None,
 ) -> tuple[ProbeNight, tuple[Measurement, ...]]:
-    """Measure a fleet; return the results, and the numbers to judge with all others.
+    """Measure a fleet. Return the results, and the numbers to judge with all others.
 
     Args:
         plan: The plan of the measurement.
         targets: All nodes that have a snapshot.
         past: The measurements of earlier nights, newest first.
         jobs: The runner of jobs, whose folder exists.
-        direct: The output of nodes that nights hold drained: Slurm gives them no job, so they were
+        direct: The output of nodes that nights hold drained. Slurm gives them no job, so they were
             measured without it.
-        doubts: A function that returns the suspect numbers, whose nodes are measured again. By
-            default there are none.
+        doubts: A function that returns the suspect numbers. Their nodes are measured again. By default,
+            there are none.
 
     Raises:
         ProbeError: Slurm's host no longer answers.
@@ -76,20 +76,20 @@ def probe_night(
     idle = [one for one in targets if not one.busy]
     tests = plan_optional_tests(plan, idle, past)
     programs = {one.name: tonights_probes(plan, one, tests) for one in targets}
-    # Drained nodes were measured with all programs: no job could use their GPUs.
+    # Drained nodes were measured with all programs, because no job could use their GPUs.
     programs |= {one.name: tuple(wanted_probes(plan, one)) for one in targets if one.name in drained}
     probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained, programs)
     probes.leave_out_busy()
-    # Nodes with a planned test come first: later, the remaining budget may not be enough.
+    # Nodes with a planned test come first. Later, the budget might not be enough.
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([one for one in queue if programs[one.name]])
     twice = probes.retest_suspects(doubts, past)
-    # The newest night that has any: a night without the training step must not discard the agreed digests.
+    # This is the newest night with digests. A night without the training step must not discard them.
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
-    # This comes last because only a node that is good alone may be paired: a bad one would cast
-    # suspicion on its partner.
+    # Pairs are last, because only a node that is good alone may be paired. A bad node would make its
+    # partner suspect.
     fabric = measure_pairs(plan, targets, probes.able_to_meet(queue), past, jobs)
     probes.add_reasons({name: [why] for name, why in fabric.blamed.items()})
     night = ProbeNight(
@@ -121,11 +121,11 @@ def _reasons_by_node(
 
 @dataclass
 class _NodeProbes:
-    """The measurements of single nodes; results are stored by node.
+    """Hold the measurements of single nodes, by node.
 
     Attributes:
         drained: The results of nodes that nights hold drained.
-        programs: By node, the programs that measure it tonight.
+        programs: The programs that measure each node tonight.
         measured: The nodes whose jobs ended well.
         tests: The optional tests that ran.
     """
@@ -148,13 +148,13 @@ class _NodeProbes:
             self.reasons.setdefault(name, []).extend(reasons)
 
     def leave_out_busy(self) -> None:
-        """Leave out the nodes that cannot be measured tonight; drained ones were measured without Slurm."""
+        """Leave out the nodes that cannot be measured tonight. Drained nodes were measured without Slurm."""
         self.left_out = {
             name: one.busy for name, one in self.by_name.items() if one.busy and name not in self.drained
         }
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
-        """Measure nodes, and again those whose job did not end well."""
+        """Measure nodes. Measure them again if their job did not end well."""
         # The minutes of drained nodes were not available to jobs, so they do not count.
         done = {**self._run_jobs(nodes), **self.drained}
         again = [
@@ -181,8 +181,9 @@ class _NodeProbes:
         return twice
 
     def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
-        """Return the idle nodes without a fault; nodes that must be measured are included only if
-        they were.
+        """Return the idle nodes without a fault.
+
+        A node with planned programs is included only if it was measured.
         """
         bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
@@ -205,8 +206,8 @@ class _NodeProbes:
             name: The name of the node.
             first: The end of its job.
             second: The end of the second job, or None if there was none.
-            ended_well: The number of nodes on which the job ended well, or 0 if that is too few to
-                blame this one.
+            ended_well: The number of nodes on which the job ended well, or 0 if there are too few to
+                blame this node.
         """
         # If there was no room for a second try, the first one still counts.
         last = first if second is None or second.how in ("left", "busy") else second
@@ -240,9 +241,9 @@ class _NodeProbes:
     def _measure_again(
         self, suspects: Mapping[str, Collection[str]]
     ) -> dict[str, tuple[Measurement, ...] | str]:
-        """Measure the speeds of suspects, given by node, again; if that is impossible, return the reason."""
+        """Measure the suspect speeds of nodes again, or return the reason why that is impossible."""
         speeds = {
-            # An optional test takes minutes: repeat it only if one of its own numbers is suspect.
+            # An optional test takes minutes, so repeat it only if one of its own numbers is suspect.
             name: [
                 one
                 for one in self.programs[name]
@@ -271,14 +272,14 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
     suspected = {}
     for name in names:
         latest = next((one for one in past if name in one.measured), None)
-        # Only the last measurement counts: it withdrew any older suspicion.
+        # Only the last measurement counts. It withdrew the older suspicions.
         if latest and name in latest.suspected:
             suspected[name] = latest.suspected[name]
     return suspected
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether both tries ran and failed; a missing interpreter is a fault of the installation."""
+    """Return whether both tries ran and failed. A missing interpreter is a fault of the installation."""
     python_lacks = any(one.name == "python" and one.status for one in last.sections)
     return first.how != "lost" and not python_lacks
 
@@ -286,8 +287,9 @@ def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons; a reason on many nodes is the tool's or the fabric's fault until the
-    opposite is proven.
+    """Return the reasons, but make a reason on many nodes unproven.
+
+    Such a reason is probably the fault of the tool or the fabric.
     """
     policy = policy or AnomalyPolicy()
     wide = {
@@ -318,7 +320,7 @@ def _fleetwide(one: NightReason) -> NightReason:
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
-    """Return a night whose requested measurements were not possible: its nodes are unproven."""
+    """Return a night whose requested measurements were not possible. Its nodes are unproven."""
     text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
         asked=asked,
@@ -328,7 +330,7 @@ def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight
 
 
 def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
-    """Describe a night's measurements in a few lines, or return nothing if none were requested."""
+    """Describe a night's measurements in a few lines. Return nothing if none were requested."""
     if night is None:
         return ()
     pairs = sum(len(one.nodes) == 2 for one in night.pairs)

@@ -1,8 +1,8 @@
 """Find mistakes in a SKU's references that would pass a bad node or fail every good node. No I/O.
 
-Public health checks contain each of these mistakes: a unit that differs from the measurement's, a
-value at or above the hardware's peak, a floor so low that a node without NVLS passes, a message size
-that no benchmark measures, a SKU without floors, and a floor whose source is another SKU.
+All of these mistakes occur in public health checks. They are a unit that differs from the measurement's,
+a value at or above the hardware's peak, a floor that a node without NVLS passes, a message size that no
+benchmark measures, a SKU without floors, and a floor that was measured on another SKU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
-"""Metric and precision (empty if it has none); without a reference for each, a bad GPU passes."""
+"""Metrics with their precision (or ""). If one of them has no reference, a bad GPU passes."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def lint_references(
 ) -> tuple[ReferenceFinding, ...]:
     """Return the mistakes (``error``) and missing checks (``gap``) in the references of SKUs.
 
-    An entry that cannot be parsed is an error with the reason, and is not checked further. Values of a
-    SKU without known physics are not compared with a peak; that is a gap. A SKU has a gap for each of
-    :data:`ESSENTIAL` that no entry names.
+    An entry that cannot be parsed is an error, and is not checked further. If a SKU's physics are
+    unknown, its values are not compared with a peak, which is a gap. Each of :data:`ESSENTIAL` without
+    an entry is a gap too.
 
     Args:
-        skus: By SKU, its ``bench_sku_references`` as in ``inventory/group_vars/sku_*.yml``.
-        units: By metric, the unit in which benchmarks measure it.
-        sizes: By metric, the message sizes in bytes at which benchmarks measure it.
+        skus: The ``bench_sku_references`` of each SKU, from ``inventory/group_vars/sku_*.yml``.
+        units: The unit of each metric in benchmarks.
+        sizes: The message sizes in bytes that benchmarks measure, by metric.
     """
     found = []
     for sku, references in skus.items():
@@ -112,7 +112,7 @@ def _find_mistakes(
     found += _size_mistakes(one, sizes)
     found += _nvls(physics, one, one.labels.get("size_bytes"))
     others = _named_skus(reference.source, PHYSICS) - {sku}
-    # A source that also names this SKU only compares it with the others.
+    # A source that also contains this SKU only compares it with the others.
     if others and not _named_skus(reference.source, [sku]):
         found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
     return found
@@ -127,14 +127,14 @@ def _size_mistakes(
             return [("error", "without size_bytes: a bus bandwidth is valid for one message size")]
         return []
     measured = sizes.get(one.metric)
-    # If the metric's measured sizes are not known, no size can be called wrong.
+    # If the measured sizes of a metric are unknown, no size can be called wrong.
     if measured is not None and (not size.isdigit() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
     return []
 
 
 def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
-    """Return the SKUs that a source names as whole words: "gh100" does not name h100."""
+    """Return the SKUs that are whole words of a source. "gh100" does not contain h100."""
     return {name for name in skus if re.search(rf"\b{name}\b", source.lower())}
 
 
@@ -154,7 +154,7 @@ def _nvls(
 
 
 def _peak(physics: GpuPhysics, one: SkuReference) -> float:
-    """Return the metric's physical maximum, in the metric's unit; infinity if unknown."""
+    """Return the metric's physical maximum in its own unit, or infinity if unknown."""
     if one.metric.startswith("gemm"):
         return physics.tflops.get(one.labels.get("dtype", ""), max(physics.tflops.values()))
     if one.metric.startswith("memory_"):

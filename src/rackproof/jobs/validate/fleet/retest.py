@@ -1,10 +1,9 @@
 """Measure nodes with suspect speeds again in the same night, and judge both measurements. No I/O.
 
-A number is suspect if it is below its floor or far below the fleet. The better value of two
-measurements is judged, so that only a part that was bad both times fails; the worse value remains
-as evidence, and no node passes with it. Without a second measurement, an earlier night that
-suspected the same part counts in its place; otherwise the suspicion is open: unproven, neither a
-pass nor a reason to drain.
+A number is suspect if it is below its floor or far below the fleet. The better of two values is judged,
+so a part fails only if it was bad twice. The worse value remains as evidence, and with it no node
+passes. If a part is not measured again, an earlier night that suspected it counts instead. Otherwise,
+the suspicion is open, which is unproven and no reason to drain.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
 """A function that returns the indexes of tonight's suspect numbers, each with the reason."""
 
 Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measurement, ...] | str]"]
-"""A function that measures nodes again, given with their suspect metrics; it returns each node's
-numbers, or the reason why there are none."""
+"""A function that measures nodes again. Its argument has the suspect metrics of each node. It returns
+each node's numbers, or the reason why there are none."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass
 class RetestResult:
-    """The result of a retest, by node.
+    """Hold the result of a retest, by node.
 
     Attributes:
         numbers: The numbers to judge.
         reasons: The evidence.
         again: The second measurements.
-        unconfirmed: Nodes with an open suspicion, which do not fail by their speed tonight.
+        unconfirmed: Nodes with an open suspicion. Their speed does not fail them tonight.
         suspected: The suspicions that no second measurement withdrew.
     """
 
@@ -55,26 +54,26 @@ def retest_suspects(
     able: Collection[str],
     earlier: Mapping[str, Sequence[NightReason]],
 ) -> RetestResult:
-    """Measure the nodes with suspect numbers again; return the numbers to judge.
+    """Measure the nodes with suspect numbers again, and return the numbers to judge.
 
     Args:
         numbers: The numbers of tonight, by node.
         doubts: A function that returns the suspect numbers.
         measure: A function that measures nodes again.
-        able: The nodes that can be measured; the others are only used for comparison.
-        earlier: The suspicions of a node's last measurement that were not withdrawn.
+        able: The nodes that can be measured. Other nodes are only used for comparison.
+        earlier: The suspicions of each node's last measurement that were not withdrawn.
     """
     twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
     metrics = {name: {metric for metric, _ in bad} for name, bad in first.items()}
     second, obstacles = _measure_again(metrics, measure)
-    # Compared again with the whole fleet: alone, the second numbers would have no reference.
+    # Compare with the whole fleet again, because the second numbers alone have no reference.
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
         measured_again = name in second
         retest = _NodeRetest(
             first=_by_key(numbers[name]),
-            # A value that is not finite measured nothing, so it must not clear a suspicion.
+            # A value that is not finite measured nothing, so it does not clear a suspicion.
             second=_by_key(number for number in second.get(name, ()) if number.finite),
             bad=bad,
             bad_again=later.get(name, {}) if measured_again else {},
@@ -93,7 +92,7 @@ def retest_suspects(
 def _measure_again(
     suspects: Mapping[str, Collection[str]], measure: Measure
 ) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
-    """Measure nodes again; return the numbers, and the reason why other nodes have none."""
+    """Measure nodes again. Return the numbers, and the reasons why other nodes have none."""
     numbers: dict[str, tuple[Measurement, ...]] = {}
     obstacles: dict[str, str] = {}
     for name, result in (measure(suspects) if suspects else {}).items():
@@ -114,14 +113,15 @@ def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None
 
 @dataclass
 class _NodeRetest:
-    """The suspicions of a node, weighed by its second measurement, or otherwise by an earlier
-    night's.
+    """Weigh the suspicions of a node.
+
+    The second measurement decides, or else an earlier night's.
 
     Attributes:
         obstacle: The reason why a number was not measured again.
         kept: The suspicions that were not withdrawn.
         confirmed: Whether a suspicion failed twice.
-        opened: Whether a suspicion failed once and nothing else is known.
+        opened: Whether a suspicion failed once, and nothing else is known.
     """
 
     first: Mapping[_Key, Sequence[Measurement]]
@@ -136,14 +136,14 @@ class _NodeRetest:
     opened: bool = False
 
     def weigh_all(self) -> None:
-        """Weigh every suspicion; if both measurements raised one, use the reason of the first."""
+        """Weigh every suspicion. If both measurements raised it, use the reason of the first."""
         for key, reason in {**self.bad_again, **self.bad}.items():
             self._weigh(key, reason)
 
     def _weigh(self, key: _Key, reason: NightReason) -> None:
-        """Weigh one suspicion: record its evidence, and whether it remains."""
+        """Weigh one suspicion. Record its evidence, and whether it remains."""
         if key not in self.bad:
-            # Only the second measurement is bad: the first, which is better, is used for the node.
+            # Only the second measurement is bad. The first one is better, so it is used for the node.
             measured_first = _values(self.first.get(key, ()))
             self.reasons.append(_evidence(reason, f"measured first: {measured_first}"))
         elif key in self.second:
@@ -171,11 +171,10 @@ class _NodeRetest:
 
 
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return numbers; a number that was measured twice has its better value.
+    """Return numbers, with the better value of those that were measured twice.
 
     If it is unknown which of the two is better (no direction, no finite number, other units), both
-    remain: the worst of a night counts. The worst of several numbers of one measurement also
-    counts.
+    remain. The worst of several numbers then counts.
     """
     others = _by_key(second)
     kept: list[Measurement] = []
@@ -208,14 +207,14 @@ def _suspects(
     for place, reason in sorted(doubts([one for _, one in rows]).items()):
         name, one = rows[place]
         known = found.setdefault(name, {}).get(_key(one))
-        # If a number has several reasons, a failure remains, whatever follows.
+        # If a number has several reasons, a failure remains, whatever comes after it.
         if known is None or known.verdict is not Verdict.FAIL:
             found[name][_key(one)] = reason
     return found
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
-    """Return a suspicion as recorded by the night; it never fails a node by itself, only judging does."""
+    """Return the record of a suspicion. It never fails a node; only judging does."""
     return reason.model_copy(
         update={
             "check": CHECK,
