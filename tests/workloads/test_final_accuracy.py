@@ -14,6 +14,7 @@ from rackproof.core.records import Gpu, Node, Run
 from rackproof.jobs.bench import planning, record
 from rackproof.jobs.bench.required_evidence import Evidence
 from rackproof.logs import FORMATS, parse
+from tests.logs.log_samples import IDLE_GPU
 
 
 def log_text(run_id: str, **measured: float) -> str:
@@ -22,12 +23,14 @@ def log_text(run_id: str, **measured: float) -> str:
         return f":::MLLOG {json.dumps({**event, 'key': key, 'value': value, 'metadata': metadata})}\n"
 
     text = line("init_start", None, 0) + line("run_id", run_id, 0) + line("facts", {"gpus": "GPU-0"}, 4)
+    text += line("gpu_state", {"moment": "begin", "gpu": "GPU-0", **IDLE_GPU}, 4)
     text += line("run_start", None, 5)
     for name, value in measured.items():
         unit = "images/s" if name == "images_per_second" else "fraction"
         one = {"name": name, "value": value, "unit": unit, "direction": "higher", "labels": {}}
         text += line("measurement", one, 10)
-    return text + line("run_stop", None, 20, status="success")
+    text += line("run_stop", None, 20, status="success")
+    return text + line("gpu_state", {"moment": "end", "gpu": "GPU-0", **IDLE_GPU}, 21)
 
 
 def judged(root: Path, name: str, **measured: float) -> Run:

@@ -146,7 +146,7 @@ def test_a_program_of_a_path_of_its_own_or_of_a_variable_is_not_looked_for(site:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"status": "absent"}, "bench_pythons names /usr/bin/python3 for torch, which is not there"),
+        ({"status": "absent"}, "bench_pythons names /usr/bin/python3 for torch, which does not exist"),
         ({"status": "ok", "said": {"imports": {"torch": False, "mlperf_logging.mllog": True}}}, "no torch:"),
         ({"status": "ok", "said": {"imports": {"torch": True}}}, ""),
         # A tool that did not answer says nothing: the run itself shows what is wrong.
