@@ -24,8 +24,10 @@ BLOCK_S = 60.0
 SETTLE_S = 120.0
 """Seconds in which a GPU warms up and its clocks fall. This loss is normal for a healthy GPU."""
 STALL_FACTOR = 1.5
-"""A step that takes so many times its usual time stalls: 99 of 100 healthy ones take 1.05 times at most."""
+"""A step is a stall if it takes more than this multiple of its usual time. Of 100 healthy steps, 99 take at
+most 1.05 times as long as usual."""
 STALL_LEAST_S = 0.02
+"""A stall also takes at least this many seconds more than usual."""
 STALLS_WITHIN_S = 600.0
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 """NVML's reasons for a lower clock that no healthy GPU has, which are hardware, heat (two kinds) and the
@@ -145,7 +147,9 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
 
 
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
-    """Return the median speed of each whole minute after the GPU has settled, in TFLOP/s.
+    """Return the median speed of each minute after the GPU has settled, in TFLOP/s.
+
+    The last minute of the run counts if at most 6 s of it are missing.
 
     A window without a finished step has speed 0, because the GPU did nothing. The last minute before an
     interruption counts if it is at least half a minute long, because fewer slow seconds would not lower
@@ -235,9 +239,11 @@ def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list
 
 
 def merge(windows: Sequence[Window]) -> Window:
-    """Return several consecutive windows as one that hides nothing.
+    """Return several consecutive windows as one, for a line of the log.
 
-    It has the slowest speed, and the largest of all other values.
+    It has the work and busy time of the slowest window, the sum of all seconds and stalls, all reasons
+    of throttling, the largest of each other reading, and the place of the last window. Only its speed
+    may be judged, because its work and its seconds are of different windows.
 
     Raises:
         ValueError: The list is empty.

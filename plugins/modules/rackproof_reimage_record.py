@@ -9,9 +9,11 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_record
 short_description: Record a node's hardware, and compare it with the earlier record
 description:
-  - Calls C(rackproof_facts) on the node. Fails where it is another machine than the inventory's, where it
-    lacks parts that it had, where it still runs the system that was to be replaced, or where BIOS settings or
-    firmware are not as they have to be, or not known to be.
+  - Calls C(rackproof_facts) on the node, if it answers.
+  - Fails if the node is another machine than the inventory's.
+  - With V(booted), fails if the node still runs the system that was to be replaced.
+  - With V(after), also fails if the node lacks parts that it had, or if BIOS settings or firmware are wrong
+    or not known.
 options:
   which:
     description:

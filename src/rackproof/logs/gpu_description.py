@@ -157,7 +157,8 @@ def _is_printed(gpu: Described, part: Part) -> bool:
     if section is None or (not section.children and "".join(section.text).strip()):
         return True
     found = (section.find(tag) for tag in part.tags)
-    # The driver prints a word for an absent value: an empty text was removed. Processes may be absent.
+    # The driver prints N/A for a missing value, so a text was removed from an empty field. Only the list of
+    # processes may be empty.
     return any(
         one is not None and (one.children or "".join(one.text).strip() or part.tags == ("processes",))
         for one in found

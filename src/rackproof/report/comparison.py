@@ -1,6 +1,6 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
-All forms have the same tables.
+Only the page has charts, and the terminal leaves out the single runs and the columns of differences.
 """
 
 from __future__ import annotations

@@ -278,6 +278,8 @@ def test_a_device_that_nobody_is_like_proves_nothing_by_its_bits() -> None:
     assert not agreed
     assert "the training step of n1 was compared with nothing" in remarks[0]
     assert compare_digests({"n1": [("H200", "g1", "a" * 64)]}, {"H200": "a" * 64})[2] == ()
+    reasons, _, _ = compare_digests({"n1": [("H200", "g1", "b" * 64)]}, {"H200": "a" * 64})
+    assert "as in earlier nights gave other bits" in reasons["n1"][0].text
 
 
 def test_a_drained_node_that_could_not_be_measured_is_unproven_and_gives_the_reason() -> None:

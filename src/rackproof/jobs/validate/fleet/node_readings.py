@@ -63,16 +63,19 @@ class ProbeTarget:
     suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether all GPUs in a log are the node's own. A node without GPUs has none to compare."""
+        """Return whether all GPUs in a log are the node's own.
+
+        They are if the node's GPUs are not known. A node that has none owns no GPU.
+        """
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
         return True
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
-    """Return the values that must be equal for each device in a training step's log.
+    """Return kind, part and digest of each device in a training step's log.
 
-    Each is a kind, a part and a digest.
+    Devices of one kind must have the same digest.
     """
     digests = []
     for line in text.splitlines():
@@ -106,7 +109,8 @@ def compare_digests(
 
     The right digest is the one that at least three devices of a kind have, with more than half of the
     votes. Without such a majority, it is the digest on which earlier nights agreed. If neither decides,
-    the devices that disagree are unproven. Each node has one vote, which its devices share, so a node
+    equal digests of two or more devices become the reference of later nights, and devices that disagree
+    are unproven. Each node has one vote, which its devices share, so a node
     that lists too many GPUs cannot outvote its neighbours.
 
     Args:
@@ -179,8 +183,9 @@ def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int
     """Return the reason why a device's bits do not pass; ``right`` is empty if the right bits are unknown."""
     if right:
         verdict = Verdict.FAIL
+        others = f"on {agreeing} devices of its kind" if agreeing else "in earlier nights"
         text = (
-            f"the same training step as on {agreeing} devices of its kind gave other bits: it computes "
+            f"the same training step as {others} gave other bits: it computes "
             f"wrongly ({digest[:12]} instead of {right[:12]}; {alike})"
         )
     else:
