@@ -53,7 +53,7 @@ structure:  ## Print the rooms of the package, the imports between them, and wha
 unit: venv  ## Fast tests
 	$(BIN)/pytest -q --numprocesses=auto --suite fast $(PYTEST)
 
-test:  ## The gate: lint, fast tests, the four jobs on a rack of two nodes; needs root (12 min from nothing, 6 after that)
+test:  ## The gate: lint, fast tests, the four jobs on a rack of two nodes; needs root (13 min on two cores)
 	@began=$$(date +%s) && $(MAKE) --no-print-directory venv && PROOF_BEGAN=$$began $(BIN)/python -m tools.proof gate
 
 prove: venv  ## All other suites that are not green (SUITE=nights for one, FORCE=1 for green ones, too); `make suites` lists them
