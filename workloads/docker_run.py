@@ -230,7 +230,7 @@ class Docker(slurm_run.Work):
                         raise self.outside(name)
                     if member.issym():
                         links.add(path)
-                    # The sources are this user's, whoever packed them, and start nothing as another user.
+                    # The sources belong to this user, not to the archive's owners, and no file is setuid.
                     member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
                     member.name, member.uid, member.gid = name, os.geteuid(), os.getegid()
                     packed.extract(member, str(folder), numeric_owner=True)

@@ -23,7 +23,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 class Server:
-    """Answers each address as told, and keeps the Authorization header of each request."""
+    """Gives each address its prepared answer, and keeps the Authorization header of each request."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}

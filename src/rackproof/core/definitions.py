@@ -439,7 +439,7 @@ class Definition(Record):
     def _suites(cls, value: Any) -> Any:
         """Turn a single matrix into a list with one element.
 
-        An empty value stands for the point of the defaults.
+        An empty value means the point of the defaults.
         """
         if not isinstance(value, Mapping):
             return value

@@ -34,7 +34,7 @@ class FindingCode:
     """Describe one code of the registry.
 
     Attributes:
-        code: The code. ``*`` stands for a number or a name, as in ``xid_*`` and ``floor:*``.
+        code: The code. ``*`` means any number or name, as in ``xid_*`` and ``floor:*``.
         jobs: The jobs that report it, as keys of :data:`JOBS`.
         verdicts: The possible verdicts, from :data:`VERDICTS`.
         actions: The actions that it can require. Empty for a code that no health check reports.

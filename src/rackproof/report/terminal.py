@@ -135,7 +135,7 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
         # cells.
         lines = [_coloured(line) for line in lines]
     overall = view.overall(runs)
-    lines += ["", f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)} → {overall.value}"]
+    lines += ["", f"{view.run_total(runs)} → {overall.value}"]
     return "\n".join(lines).replace(_KEEP, " ") + "\n"
 
 

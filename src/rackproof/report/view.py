@@ -820,12 +820,16 @@ def counts(runs: Sequence[Run]) -> str:
     return ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count) or "no runs"
 
 
+def run_total(runs: Sequence[Run]) -> str:
+    """Return the number of runs, in all and by verdict."""
+    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {counts(runs)}"
+
+
 def summary_line(runs: Sequence[Run]) -> str:
     """Return the number of runs by verdict, and the descriptions that the runs have (test rack)."""
     texts = list(dict.fromkeys(sanitize(run.description, 200) for run in runs if run.description))
     more = ["…"] if len(texts) > _MAX_REASONS else []
-    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {counts(runs)}"
-    return " · ".join([total, *texts[:_MAX_REASONS], *more])
+    return " · ".join([run_total(runs), *texts[:_MAX_REASONS], *more])
 
 
 def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:

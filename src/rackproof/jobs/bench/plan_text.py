@@ -98,9 +98,9 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
 
 def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
-    note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
-    # Several reasons have a line each.
-    note = "  UNPROVEN" if run.obstacles else note
+    # The reasons against a run under Slurm have a line each.
+    why = "" if run.obstacles else f": {run.unproven_because}"
+    note = f"  UNPROVEN{why}" if run.unproven_because else ""
     where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
     lines = [f"  {where}: {run.title}{expected}{note}"]
     # All repeats lack the same, as they would do the same.
