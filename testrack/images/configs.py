@@ -79,6 +79,22 @@ COMMON = """\
 # What all configs of this fake image share; sourced by them, of no use alone.
 export MLPERF_RULESET=${MLPERF_RULESET:-5.1.0}
 """
+HYPERPARAMETERS = {
+    "llama2_70b_lora": ("LR=0.0005", "MAX_STEPS=800"),
+    "llama31_8b": (
+        "LR=0.0008",
+        "MAX_STEPS=1200000",
+        "OPT_LR_DECAY_STEPS=1200000",
+        "VAL_SAMPLES=1024",
+        "WARMUP_STEPS=96",
+    ),
+    "flux1": (
+        "LEARNING_RATE=${LEARNING_RATE:-0.0002}",
+        "VAL_CHECK_INTERVAL=${VAL_CHECK_INTERVAL:-262144}",
+        "WARMUP_STEPS=${WARMUP_STEPS:-1600}",
+    ),
+}
+"""What the configs of each image export, as the published ones do; the training logs these values."""
 _TEXT = """\
 # A config of a fake image: what to run on {nodes} x {gpus} GPUs.
 source "$(dirname "${{BASH_SOURCE[0]}}")/config_common.sh"
@@ -113,8 +129,9 @@ def files(benchmark: str) -> dict[str, str]:
             if one.precision == "_fp4":
                 exports.append("export FP4=True")
             found[one.llm_name(suffix)] = (one, exports)
+    hyperparameters = [f"export {setting}" for setting in HYPERPARAMETERS[benchmark]]
     texts = {
-        name: _TEXT.format(nodes=one.nodes, gpus=one.gpus, exports="\n".join(exports))
+        name: _TEXT.format(nodes=one.nodes, gpus=one.gpus, exports="\n".join(exports + hyperparameters))
         for name, (one, exports) in found.items()
     }
     return texts | {"config_common.sh": COMMON}

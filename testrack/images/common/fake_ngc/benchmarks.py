@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,22 @@ class Benchmark:
     """The path at which the data are mounted."""
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters to log; they satisfy the rules and mean nothing to the small model."""
+    exports: Mapping[str, str] = field(default_factory=dict)
+    """What the original logs from its config: key of the log to variable, or to a difference of two."""
+
+    def with_config(self, environment: Mapping[str, str]) -> Benchmark:
+        """Return the benchmark as a config's exports make it, which the original logs and obeys.
+
+        A config that leaves out an export raises KeyError: the original's defaults break the round's rules.
+        """
+        logged = {key: _exported(text, environment) for key, text in self.exports.items()}
+        every = environment.get("VAL_CHECK_INTERVAL")
+        return replace(
+            self,
+            eval_every=int(every) if every else self.eval_every,
+            eval_samples=int(logged.pop("eval_samples", self.eval_samples)),
+            keys={**self.keys, **logged},
+        )
 
     def reference_samples(self, batch: int) -> float:
         """Return how many samples the reference needs with a global batch size."""
@@ -73,6 +89,13 @@ class Benchmark:
         return self.target + self.slope * (loss - self.goal)
 
 
+def _exported(text: str, environment: Mapping[str, str]) -> float:
+    """Return the number that a variable, or a difference of two (``A - B``), has in the environment."""
+    first, *others = (float(environment[name]) for name in text.split(" - "))
+    value = first - sum(others)
+    return int(value) if value.is_integer() else value
+
+
 BENCHMARKS = {
     one.name: one
     for one in (
@@ -92,14 +115,13 @@ BENCHMARKS = {
             script="/workspace/ft-llm/train.py",
             open=lambda root: LowRankAdapter(root / "data", root / "ckpt"),
             data="data",
+            exports={"opt_base_learning_rate": "LR", "opt_learning_rate_training_steps": "MAX_STEPS"},
             keys={
-                "opt_base_learning_rate": 0.0005,
                 "opt_adamw_weight_decay": 0.0001,
                 "opt_gradient_clip_norm": 0.3,
                 "opt_learning_rate_warmup_factor": 0.0,
                 "lora_rank": 16,
                 "lora_alpha": 32,
-                "opt_learning_rate_training_steps": 800,
             },
         ),
         Benchmark(
@@ -118,20 +140,23 @@ BENCHMARKS = {
             script="/workspace/llm/pretrain.py",
             open=lambda root: FromScratch(root / "preproc_data", root / "workspace/llm/nemo_tokenizer"),
             data="preproc_data",
+            exports={
+                "eval_samples": "VAL_SAMPLES",
+                "max_steps": "MAX_STEPS",
+                "opt_base_learning_rate": "LR",
+                "opt_learning_rate_warmup_steps": "WARMUP_STEPS",
+                "opt_learning_rate_decay_steps": "OPT_LR_DECAY_STEPS - WARMUP_STEPS",
+            },
             keys={
                 "max_sequence_length": 8192,
                 "init_checkpoint_step": 0,
                 "opt_name": "adamw",
-                "opt_base_learning_rate": 0.0008,
                 "opt_adamw_beta_1": 0.9,
                 "opt_adamw_beta_2": 0.95,
                 "opt_adamw_epsilon": 1e-05,
                 "opt_adamw_weight_decay": 0.1,
                 "opt_gradient_clip_norm": 1.0,
                 "opt_end_learning_rate": 8e-05,
-                "opt_learning_rate_warmup_steps": 96,
-                "opt_learning_rate_decay_steps": 1199904,
-                "max_steps": 1200000,
                 "opt_learning_rate_decay_schedule": "cosine with linear warmup",
             },
         ),
@@ -151,15 +176,17 @@ BENCHMARKS = {
             script="/workspace/flux/train.py",
             open=lambda root: Denoiser(root / "dataset/energon"),
             data="dataset/energon",
+            exports={
+                "evaluation_frequency": "VAL_CHECK_INTERVAL",
+                "opt_base_learning_rate": "LEARNING_RATE",
+                "opt_learning_rate_warmup_steps": "WARMUP_STEPS",
+            },
             keys={
-                "evaluation_frequency": 262144,
                 "opt_name": "adamw",
-                "opt_learning_rate_warmup_steps": 1600,
                 "opt_adamw_beta_1": 0.9,
                 "opt_adamw_beta_2": 0.95,
                 "opt_adamw_epsilon": 1e-08,
                 "opt_adamw_weight_decay": 0.1,
-                "opt_base_learning_rate": 0.0002,
                 "opt_gradient_clip_norm": 1.0,
                 "opt_learning_rate_training_steps": -1,
             },

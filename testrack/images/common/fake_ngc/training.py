@@ -87,7 +87,7 @@ class Training:
     def __init__(
         self, benchmark: Benchmark, ranks: Ranks, root: Path, environment: Mapping[str, str]
     ) -> None:
-        self.benchmark, self.ranks, self.environment = benchmark, ranks, environment
+        self.benchmark, self.ranks, self.environment = benchmark.with_config(environment), ranks, environment
         self.events = Events(ranks.rank)
         self.batch = global_batch_size(environment)
         self.seed = int(environment.get("SEED") or 1)
