@@ -143,7 +143,7 @@ class _Netbox:
                 f"--netbox {sanitize(shown, 100)}: it is an address such as "
                 "https://netbox.example.org, without a login or a question mark"
             )
-        if parts.scheme == "http" and not is_this_machine(parts.hostname):
+        if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
             raise AdoptError(
                 f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, by which everybody on the "
                 "way reads the token: use https://"
