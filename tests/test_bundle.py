@@ -149,6 +149,76 @@ def test_what_is_not_as_listed_is_refused_by_its_name(
     assert not (bundle / ".rackproof").exists()
 
 
+ENTRY = {"path": "a", "size": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "{",
+            "null",
+            "7",
+            "[]",
+            '"files"',
+            "{}",
+            "\xff",
+            "[" * 200_000,
+            '{"files": NaN}',
+            '{"a": 1, "a": 1}',
+        ),
+        *({key: None} for key in ("commit", "files", "glibc", "lacks", "machine", "python")),
+        *({"commit": value} for value in (7, [], "", "\x1b[2J" + "c" * 40)),
+        *({"glibc": value} for value in (2.17, [2, 17], "", "new", "2.x")),
+        *({"python": value} for value in (3.11, [], "../../bin/sh", "3\n")),
+        *({"machine": value} for value in (7, ["x86_64"], "")),
+        *({"lacks": value} for value in (7, "images", {"a": 1}, [7], ["\x1b[2J"])),
+        *({"files": value} for value in (7, "abc", {"link": "x"}, ["link"], [7], [None], [[]])),
+        *(
+            {"files": [ENTRY | change]}
+            for change in ({"path": 7}, {"path": None}, {"path": ""}, {"path": "/a"})
+        ),
+        *({"files": [ENTRY | change]} for change in ({"path": "../a"}, {"path": "a/./b"}, {"path": "a\0b"})),
+        *(
+            {"files": [ENTRY | change]}
+            for change in ({"size": "1"}, {"size": True}, {"sha256": 7}, {"link": 7})
+        ),
+        {"files": [{"path": "a", "sha256": "0" * 64}]},
+        {"files": [{"path": "a", "size": 1}]},
+        {"files": [{"size": 1, "sha256": "0" * 64}]},
+        {"files": [ENTRY, ENTRY]},
+    ],
+    ids=lambda text: repr(text)[:60],
+)
+def test_a_manifest_that_is_none_is_refused_in_one_sentence(
+    bundle: Path, install: Install, program: ModuleType, text: str | dict[str, Any]
+) -> None:
+    if isinstance(text, dict):
+        write_manifest(bundle, program, **text)
+    else:
+        (bundle / "bundle/manifest.json").write_text(text, encoding="latin-1")
+    done = install()
+    assert done.returncode == 1
+    assert done.stderr.startswith("install-bundle: bundle/manifest.json is damaged: copy the bundle again")
+    assert done.stderr.count("\n") == 1
+    assert not (bundle / ".rackproof").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link to nothing"])
+def test_what_is_no_file_in_the_manifest_s_place_is_refused(
+    bundle: Path, install: Install, kind: str
+) -> None:
+    path = bundle / "bundle/manifest.json"
+    path.unlink()
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link to nothing": lambda: path.symlink_to("x")}[
+        kind
+    ]()
+    done = install()
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "Traceback" not in done.stderr
+
+
 def test_many_names_are_counted(bundle: Path, install: Install) -> None:
     for number in range(30):
         (bundle / f"strange-{number}").touch()

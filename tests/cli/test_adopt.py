@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from rackproof.cli.main import main
 from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
-from rackproof.jobs.inventory.netbox_source import TOKEN as TOKEN_VARIABLE
+from rackproof.jobs.inventory.nodes import NETBOX_TOKEN as TOKEN_VARIABLE
 
 from ..jobs.inventory.fake_netbox import TOKEN, FakeNetbox, device
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -177,10 +178,16 @@ def _find_other_tools(log: Log, own: str, block: bytes) -> None:
         log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
 
 
+_KEPT_BLANK_LINES = 16
+_BLANK_LINES = re.compile(rb"\n(?:\n{%d,}+|(?:[ \t\r]*+\n){%d,}+)" % (_KEPT_BLANK_LINES, _KEPT_BLANK_LINES))
+"""Pattern of a run of blank lines that is longer than in any format."""
+
+
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:
     """Return the parser to continue with, given another block."""
     if parser is None:
-        name = detect(block)
+        # Patterns for the beginning of a line try many alternatives at each one, even if all are empty.
+        name = detect(_BLANK_LINES.sub(b"\n" * _KEPT_BLANK_LINES, block))
         return FORMATS[name](log) if name else None
     for strong in _STRONG:
         if strong.recognises(block):

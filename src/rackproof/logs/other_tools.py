@@ -11,7 +11,10 @@ from collections.abc import Mapping
 
 MARKS: Mapping[str, re.Pattern[bytes]] = {
     "nccl_tests": re.compile(rb"(?m)^# (?:Collective test starting: |nThread \d+ nGpus \d+ minBytes )"),
-    "nvbandwidth": re.compile(rb'(?m)^(?:nvbandwidth Version: |\s*\{?\s*"nvbandwidth"\s*:\s*\{)'),
+    # Bounded blanks: from each blank line, a pattern without a bound would read all lines that follow.
+    "nvbandwidth": re.compile(
+        rb'(?m)^(?:nvbandwidth Version: |[ \t]{0,200}+(?:\{\s{0,200}+)?"nvbandwidth"\s{0,200}+:\s{0,200}+\{)'
+    ),
     "gpu_burn": re.compile(rb"(?m)^(?:Tested \d+ GPUs:|\d[\d.]*%\s+proc'd: )"),
     "ib_write_bw": re.compile(rb"(?m)^ *#bytes +#iterations +(?:BW |t_min)"),
     "nvidia_smi_xml": re.compile(rb"<nvidia_smi_log>"),
@@ -20,7 +23,7 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
         rb"(?m)^(?:timestamp|index|name|uuid|gpu_uuid|count)(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?)*, "
         rb"(?:temperature|power|clocks|clocks_\w+|utilization|memory|ecc|pcie|remapped_rows|retired_pages|fabric)\."
     ),
-    "nvlink_status": re.compile(rb"(?m)^\s+Link \d+: (?:[\d.]+ GB/s|<inactive>)"),
+    "nvlink_status": re.compile(rb"(?m)^[ \t]{1,200}+Link \d+: (?:[\d.]+ GB/s|<inactive>)"),
     "nvidia_smi_topo": re.compile(rb"(?m)^GPU0\t *X *\t"),
 }
 """Text that only a tool's output contains, by the tool's format. Logs of trainings may hold any of them:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,12 +186,59 @@ def test_the_token_travels_encrypted_or_not_at_all(tmp_path: Path, monkeypatch: 
         "https://me:secret@netbox",
         "file:///etc/passwd",
         "https://n/?x=1",
+        "https://n/?token=secret",
+        "https://:secret@netbox",
+        "me:secret@netbox",
+        "https://[secret@",
+        "https://[n",
     ],
 )
 def test_a_wrong_address_is_refused_without_its_login(url: str) -> None:
     with pytest.raises(AdoptError, match="it is an address such as") as caught:
         read_netbox_nodes(url, TOKEN, [])
     assert "secret" not in str(caught.value)
+
+
+BACK = {"description": TOKEN}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        page(device(1, f"gpu-{TOKEN}")),
+        page(device(1, serial=TOKEN.upper())),
+        page(device(1, rack={"name": TOKEN})),
+        page(device(1, custom_fields={"gpu_model": f"H100 {TOKEN}"})),
+        page(device(1, tags=[{"name": TOKEN}])),
+        (200, {}, json.dumps(page(device(1, TOKEN))[2]).replace("0", "\\u0030").encode()),
+        (302, {"Location": f"https://{TOKEN}.example.org/"}, b""),
+        (302, {"Location": f"/login/?next={TOKEN}"}, b""),
+        (403, {}, BACK),
+        (500, {}, BACK),
+        (200, {}, f"<html>{TOKEN}".encode()),
+    ],
+)
+def test_a_token_that_is_sent_back_gets_nowhere(netbox: FakeNetbox, answer: Any) -> None:
+    netbox.answers = [answer]
+    with pytest.raises(AdoptError) as caught:
+        read_netbox_nodes(netbox.url, TOKEN, [])
+    assert TOKEN.lower() not in str(caught.value).lower()
+    assert caught.value.__cause__ is None
+
+
+def test_a_token_in_a_line_that_is_no_answer_is_not_shown() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(f"{TOKEN}\r\n\r\n".encode())
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(AdoptError, match="sends the token back") as caught:
+            read_netbox_nodes(f"http://127.0.0.1:{server.getsockname()[1]}", TOKEN, [])
+    assert TOKEN not in str(caught.value)
 
 
 def test_nothing_listens(netbox: FakeNetbox) -> None:

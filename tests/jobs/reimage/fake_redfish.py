@@ -58,7 +58,10 @@ class FakeRedfish:
                 double.answer(self)
 
             def do_POST(self) -> None:
-                self.send_error(405)
+                double.post(self)
+
+            def do_DELETE(self) -> None:
+                double.delete(self)
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -120,6 +123,12 @@ class FakeRedfish:
                 time.sleep(0.1)
             if self.fault != "drips":
                 request.wfile.write(body)
+
+    def post(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_error(405)
+
+    def delete(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_error(405)
 
     def close(self) -> None:
         self.server.shutdown()

@@ -28,6 +28,7 @@ from rackproof.core.untrusted import as_mapping, list_at, mapping_at, text_at
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
+    NETBOX_TOKEN,
     AdoptedNode,
     AdoptedSource,
     AdoptError,
@@ -38,7 +39,6 @@ from rackproof.jobs.inventory.nodes import (
 from rackproof.jobs.inventory.sku_guess import model_of_text
 from rackproof.jobs.inventory.slurm_source import rack_of_name
 
-TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
 _DEVICES = "/api/dcim/devices/"
 _PAGE = 200
 _MOST_PAGE_BYTES = 32 << 20
@@ -55,7 +55,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
         AdoptError: There is no token, or other users can read the file.
     """
     if path is None:
-        text, place = environment.get(TOKEN, ""), TOKEN
+        text, place = environment.get(NETBOX_TOKEN, ""), NETBOX_TOKEN
     else:
         place = str(path)
         try:
@@ -70,7 +70,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
     token = text.strip()
     if not re.fullmatch(r"[!-~]{8,1000}", token):
         raise AdoptError(
-            f"{place} holds no token of NetBox: set {TOKEN}, or name a file of mode 0600 with "
+            f"{place} holds no token of NetBox: set {NETBOX_TOKEN}, or name a file of mode 0600 with "
             "--netbox-token-file"
         )
     return token
@@ -131,13 +131,19 @@ class _Netbox:
     """Query one NetBox. Its token is sent to no other server."""
 
     def __init__(self, url: str, token: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
+        try:
+            parts = urlsplit(url)
+            has_form = parts.scheme in ("https", "http") and parts.hostname
+        except ValueError:
+            has_form = None
+        if not has_form or "@" in parts.netloc or parts.query:
+            # The part before an @ is a login.
+            shown = url.rpartition("@")[2].partition("?")[0]
             raise AdoptError(
-                f"--netbox {sanitize(parts.hostname or url, 100)}: it is an address such as "
+                f"--netbox {sanitize(shown, 100)}: it is an address such as "
                 "https://netbox.example.org, without a login or a question mark"
             )
-        if parts.scheme == "http" and not is_this_machine(parts.hostname):
+        if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
             raise AdoptError(
                 f"NetBox at {sanitize(url, 100)} would be queried by plain HTTP, by which everybody on the "
                 "way reads the token: use https://"
@@ -145,6 +151,7 @@ class _Netbox:
         path = parts.path.rstrip("/").removesuffix("/api")
         self._url = f"{parts.scheme}://{parts.netloc}{path}"
         kind = "Bearer" if token.startswith("nbt_") else "Token"
+        self._token = token
         self._headers = {"Authorization": f"{kind} {token}", "Accept": "application/json"}
         # For plain HTTP, a proxy of the environment could read the token. For HTTPS, it only passes
         # bytes on.
@@ -203,17 +210,34 @@ class _Netbox:
             hint = (
                 "; SSL_CERT_FILE names the certificate of your CA" if isinstance(reason, ssl.SSLError) else ""
             )
+            # The reason may quote a line of the server.
+            self._refuse_token_in(str(reason))
             raise AdoptError(f"{self._shown} does not answer: {sanitize(reason, 200)}{hint}") from None
         try:
-            return as_mapping(json.loads(data))
+            page = as_mapping(json.loads(data))
+            # In this form, no text of the page is escaped in a way that the token is not.
+            self._refuse_token_in(json.dumps(page))
         except (ValueError, RecursionError):
             raise AdoptError(
                 f"{self._shown} does not answer with JSON: is it the address of a NetBox?"
             ) from None
+        return page
+
+    def _refuse_token_in(self, text: str) -> None:
+        """Refuse an answer that contains the token, because parts of it are shown and written into files."""
+        if json.dumps(self._token)[1:-1].lower() in text.lower() or self._token.lower() in text.lower():
+            raise AdoptError(
+                f"{self._shown} sends the token back in its answer: revoke it, and make a new one"
+            )
 
     def _refusal(self, error: urllib.error.HTTPError) -> str:
         if 300 <= error.code < 400:
-            target = urlsplit(error.headers.get("Location") or "")
+            location = error.headers.get("Location") or ""
+            self._refuse_token_in(location)
+            try:
+                target = urlsplit(location)
+            except ValueError:
+                return "redirects to no address"
             where = sanitize(f"{target.scheme}://{target.hostname}" if target.hostname else target.path, 100)
             return f"redirects to {where}: the token is not sent there; if that is right, name that address"
         if error.code in (401, 403):

@@ -30,6 +30,8 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 }
 BY_NAME = "its name"
 """Origin of a rack that only a name suggests. Every other origin is better."""
+NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
+"""Environment variable with NetBox's token."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
     MOST_BYTES,
+    NETBOX_TOKEN,
     AdoptedNode,
     AdoptedSource,
     AdoptError,
@@ -49,7 +51,12 @@ def ask_slurm_listing() -> AdoptedSource:
 def _ask(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
-            argv, capture_output=True, timeout=_ASK_S, check=False
+            argv,
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
+            # Slurm needs no token of NetBox.
+            env={name: value for name, value in os.environ.items() if name != NETBOX_TOKEN},
         )
     except FileNotFoundError:
         raise AdoptError(

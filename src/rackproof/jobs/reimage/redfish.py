@@ -58,7 +58,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         connect_timeout=min(10.0, access.call_timeout_s),
     )
     # sushy has no option for either limit.
-    redfish_http.limit_answers(http._session, access)
+    adapter = redfish_http.limit_answers(http._session, access)
     try:
         yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
     except exceptions.AccessError as error:
@@ -85,10 +85,12 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         # sushy takes an answer of the right types for granted: no error of a wrong one is its own.
         raise BmcError(unreadable(node, access, error)) from None
     finally:
+        redfish_http.close_sessions(http._session, adapter)
         if session is not None:
-            # A session that cannot be closed expires, and no completed action depends on it.
-            with contextlib.suppress(Exception):
-                session.close()
+            # Otherwise sushy would close it again when it frees the object, at any later time. Before the
+            # first answer, it has nothing to reset, and fails.
+            with contextlib.suppress(AttributeError):
+                session.reset_session_attrs()
 
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:

@@ -6,12 +6,13 @@ like sushy, with which it is installed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import ssl
 import time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from rackproof.core.addresses import is_this_machine
 from rackproof.jobs.reimage.bmc import Access, BmcError, answer_within
@@ -23,8 +24,11 @@ MOST_SESSION_BYTES = 64 << 20
 """Largest size of all answers in one session together: sushy keeps each of them in memory."""
 MOST_SESSION_S = 300.0
 """Largest time that a session waits for answers; the time between two requests does not count."""
+MOST_CLOSING_S = 20.0
+"""Largest time that the closing of all sessions may take, in addition to the time of the session."""
 MOST_MEMBERS = 256
 """Largest number of systems, or of interfaces of one system, that are read."""
+_MOST_CLOSING_BYTES = 1 << 20
 _HTTPS_PORT = 443
 
 
@@ -42,11 +46,31 @@ def refuse_plain_http(node: str, access: Access) -> None:
         )
 
 
-def limit_answers(session: Any, access: Access) -> None:
-    """Limit a requests session to answers of limited size, and to the pinned certificate."""
+def limit_answers(session: Any, access: Access) -> Any:
+    """Limit a requests session to answers of limited size, and to the pinned certificate.
+
+    Returns:
+        The adapter, which records the opened sessions for :func:`close_sessions`.
+    """
     adapter = _adapter(access.fingerprint, _origin(redfish_url(access.address)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
+    return adapter
+
+
+def close_sessions(session: Any, adapter: Any) -> None:
+    """Close every session that the BMC opened, even if the time or size for answers is used up.
+
+    A BMC has few sessions, and refuses a login while all of them are open. sushy closes only its last
+    one, and none whose answer it could not read. A session that cannot be closed expires.
+    """
+    adapter.left_s, adapter.left_bytes = MOST_CLOSING_S, _MOST_CLOSING_BYTES
+    while adapter.opened and adapter.left_s > 0:
+        url, token = adapter.opened.pop()
+        with contextlib.suppress(Exception):
+            session.delete(
+                url, headers={"X-Auth-Token": token}, timeout=adapter.left_s, allow_redirects=False
+            )
 
 
 def redfish_url(address: str) -> str:
@@ -71,6 +95,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
 
         def __init__(self) -> None:
             self.left_s, self.left_bytes = MOST_SESSION_S, MOST_SESSION_BYTES
+            self.opened: list[tuple[str, str]] = []
             super().__init__()
 
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -97,6 +122,10 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
         def _send_whole(self, request: Any, *args: Any, **options: Any) -> Any:
             options["stream"] = True
             response = super().send(request, *args, **options)
+            token, place = (response.headers.get(name) for name in ("X-Auth-Token", "Location"))
+            if request.method == "POST" and token and place:
+                # Record it before the rest of the answer is read, which may fail.
+                self.opened.append((urljoin(request.url, place), token))
             response._content = _read_whole(response, min(MOST_ANSWER_BYTES, self.left_bytes))
             self.left_bytes -= len(response._content)
             return response

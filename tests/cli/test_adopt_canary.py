@@ -1,0 +1,87 @@
+"""NetBox's token is in no file, argument, message or traceback of ``rackproof adopt``, however it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ..e2e.bench.playing import watched_processes
+from ..e2e.bench.test_bench_secrets import files_with
+from ..jobs.inventory.fake_netbox import TOKEN, FakeNetbox, device
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("rackproof")
+
+
+class Site:
+    """A home, a temporary folder and programs of their own, and a scontrol that writes down what it gets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("home", "tmp", "here", "bin"):
+            (folder / name).mkdir()
+        tool = folder / "bin/scontrol"
+        tool.write_text(
+            f'#!/bin/sh\nenv >> {folder}/scontrol.env\n[ "$2" = node ] || exit 1\n'
+            'echo "NodeName=gpu-001 NodeAddr=10.1.0.2 Gres=gpu:h100:8 State=IDLE"\n'
+        )
+        tool.chmod(0o755)
+
+    def adopt(self, url: str, token: str = TOKEN, words: Sequence[str] = ()) -> tuple[int, str]:
+        done = subprocess.run(
+            [PROGRAM, "--debug", "adopt", "--checkout", ROOT, "--slurm", "--netbox", url, *words],
+            cwd=self.folder / "here",
+            env={
+                "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+                "HOME": str(self.folder / "home"),
+                "TMPDIR": str(self.folder / "tmp"),
+                "NETBOX_TOKEN": token,
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("token", "answer", "words", "status"),
+    [
+        (TOKEN, None, (), 0),
+        (TOKEN, None, ("--json",), 0),
+        # Another token than the one that this NetBox knows.
+        (TOKEN[::-1], None, (), 1),
+        (TOKEN, (500, {}, {"detail": TOKEN}), (), 1),
+        (TOKEN, (302, {"Location": f"https://{TOKEN}/"}, b""), (), 1),
+        (TOKEN, (200, {}, {"count": 1, "next": None, "results": [device(1, TOKEN)]}), (), 1),
+        (TOKEN, (200, {}, f"<html>{TOKEN}".encode()), (), 1),
+        (f"{TOKEN} {TOKEN}", None, (), 1),
+        # The folder cannot be written: a traceback, as --debug is given.
+        (TOKEN, None, ("-o", "/proc/self/cluster"), 1),
+    ],
+    ids=["text", "json", "refused", "error", "redirect", "name", "html", "malformed", "unwritable"],
+)
+def test_the_token_is_nowhere(
+    site: Site, token: str, answer: object, words: Sequence[str], status: int
+) -> None:
+    values = [token.split()[0].encode(), token.split()[0].upper().encode()]
+    with FakeNetbox([device(1)]) as netbox, watched_processes(values) as found:
+        netbox.answers = [] if answer is None else [answer]
+        done, output = site.adopt(netbox.url, token, words)
+    assert done == status, output
+    assert not any(value.decode() in output for value in values)
+    assert files_with(values, site.folder) == []
+    assert (site.folder / "scontrol.env").is_file()
+    assert not [one for one in found if one.startswith("argv ")]
+    assert not [one for one in found if "scontrol" in one]

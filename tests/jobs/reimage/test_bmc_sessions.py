@@ -1,0 +1,180 @@
+"""A session with a BMC is closed on every way out, because a BMC has few of them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from rackproof.jobs.reimage import redfish_http
+from rackproof.jobs.reimage.bmc import Access, BmcError
+from rackproof.jobs.reimage.redfish import list_systems, open_machine, read_settings
+
+from .fake_redfish import ROOT, FakeRedfish
+
+SESSIONS = f"{ROOT}/SessionService/Sessions"
+
+
+class SessionBmc(FakeRedfish):
+    """A BMC with sessions; ``count`` were opened, ``tokens`` are those that are open."""
+
+    def __init__(self) -> None:
+        super().__init__({"Id": "1", "SerialNumber": "SN-1", "bios": {"A": "B"}}, firmware={"BMC": "1.0"})
+        self.resources[f"{ROOT}/SessionService"] = {
+            "Id": "S",
+            "Name": "S",
+            "Sessions": {"@odata.id": SESSIONS},
+        }
+        self.tokens: dict[str, str] = {}
+        self.count, self.how = 0, ""
+        self.refuse_once = ""
+
+    def post(self, request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        self.count += 1
+        path, token = f"{SESSIONS}/{self.count}", f"token-{self.count}"
+        self.tokens[path] = token
+        request.send_response(201)
+        request.send_header("X-Auth-Token", token)
+        request.send_header("Location", self.address + path if self.how == "absolute" else path)
+        request.end_headers()
+        try:
+            for _ in range(300 if self.how == "drips" else 0):
+                request.wfile.write(b" ")
+                request.wfile.flush()
+                time.sleep(0.05)
+            request.wfile.write(b"[" * 100_000 if self.how == "deep" else b"{}")
+        except OSError:
+            return
+
+    def delete(self, request: BaseHTTPRequestHandler) -> None:
+        fits = self.tokens.get(request.path) == request.headers.get("X-Auth-Token")
+        if fits:
+            del self.tokens[request.path]
+        request.send_response(204 if fits else 401)
+        request.end_headers()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        if self.refuse_once and request.path.endswith(self.refuse_once):
+            self.refuse_once = ""
+            request.send_error(401)
+            return
+        if request.headers.get("X-Auth-Token") in self.tokens.values():
+            del request.headers["Authorization"]
+            request.headers["Authorization"] = "Basic " + base64.b64encode(b"ops:secret").decode()
+        super().answer(request)
+
+
+@pytest.fixture
+def bmc(monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionBmc]:
+    monkeypatch.setattr(redfish_http, "MOST_ANSWER_S", 1.0)
+    made = SessionBmc()
+    yield made
+    made.close()
+
+
+def access_of(bmc: SessionBmc) -> Access:
+    return Access(address=bmc.address, user="ops", password="secret")
+
+
+def reads(bmc: SessionBmc) -> None:
+    with open_machine("n1", access_of(bmc)) as machine:
+        assert machine.read_status().serial == "SN-1"
+
+
+def lists(bmc: SessionBmc) -> None:
+    assert len(list_systems("n1", access_of(bmc))) == 1
+
+
+def settings(bmc: SessionBmc) -> None:
+    found = read_settings("n1", access_of(bmc), 30)
+    assert (found.bios, found.bios_error, found.firmware_error) == ({"A": "B"}, "", "")
+
+
+def absolute(bmc: SessionBmc) -> None:
+    bmc.how = "absolute"
+    reads(bmc)
+
+
+def renewed(bmc: SessionBmc) -> None:
+    # The BMC refuses a session that it still has: sushy opens another one, and forgets the first.
+    bmc.refuse_once = "/Systems/1"
+    reads(bmc)
+    assert bmc.count == 2
+
+
+@pytest.mark.parametrize("act", [reads, lists, settings, absolute, renewed])
+def test_a_session_is_closed_after_a_success(bmc: SessionBmc, act: Callable[[SessionBmc], None]) -> None:
+    act(bmc)
+    assert bmc.count
+    assert bmc.tokens == {}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError, BmcError, GeneratorExit])
+def test_a_session_is_closed_after_an_exception(bmc: SessionBmc, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with open_machine("n1", access_of(bmc)):
+            assert len(bmc.tokens) == 1
+            raise error("made up")
+
+    with pytest.raises(BmcError if issubclass(error, ValueError) else error):
+        fail()
+    assert bmc.tokens == {}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"Boot": "Pxe"}, {"Manufacturer": 5}, {"Name": None, "PowerState": []}, None, [], "text"]
+)
+def test_a_session_is_closed_after_an_answer_of_wrong_type(bmc: SessionBmc, changed: object) -> None:
+    path = f"{ROOT}/Systems/1"
+    bmc.resources[path] = bmc.resources[path] | changed if isinstance(changed, dict) else changed
+    with contextlib.suppress(BmcError):
+        reads(bmc)
+    assert bmc.count
+    assert bmc.tokens == {}
+
+
+@pytest.mark.parametrize("how", ["absent", "empty", "other"])
+def test_a_session_is_closed_after_a_refusal(bmc: SessionBmc, how: str) -> None:
+    systems = f"{ROOT}/Systems"
+    if how == "absent":
+        bmc.fault = "/Systems/1"
+    else:
+        members = [] if how == "empty" else [f"{systems}/1", f"{systems}/1"]
+        bmc.resources[systems]["Members"] = [{"@odata.id": one} for one in members]
+    with pytest.raises(BmcError):
+        reads(bmc)
+    assert bmc.count
+    assert bmc.tokens == {}
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_SESSION_S", 0.5), ("MOST_SESSION_BYTES", 3000)])
+def test_a_session_is_closed_after_a_limit(
+    bmc: SessionBmc, limit: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redfish_http, limit, value)
+
+    def ask_for_ever() -> None:
+        with open_machine("n1", access_of(bmc)) as machine:
+            if limit == "MOST_SESSION_S":
+                bmc.fault = "drips"
+            while True:
+                machine.power()
+
+    with pytest.raises(BmcError, match="does not end"):
+        ask_for_ever()
+    assert bmc.count
+    assert bmc.tokens == {}
+
+
+@pytest.mark.parametrize("how", ["drips", "deep"])
+def test_a_session_is_closed_whose_own_answer_cannot_be_read(bmc: SessionBmc, how: str) -> None:
+    bmc.how = how
+    with contextlib.suppress(BmcError):
+        reads(bmc)
+    assert bmc.count
+    assert bmc.tokens == {}
