@@ -43,7 +43,7 @@ def test_a_line_has_stage_step_and_time(view: LiveLines, event: Any, line: str) 
     assert view.lines(80, 10, 15) == [line, "node-2  plan · Plan the runs · 5 s"]
 
 
-NOT_YAML = """[WARNING]: Failed to parse inventory with 'auto' plugin: no root 'plugin' key found, 'hosts.yml' is not
+NOT_YAML = """[WARNING]: Failed to parse inventory with 'auto' plugin: no root 'plugin' key found, not YAML
 
 Failed to parse inventory with 'yaml' plugin.
 
