@@ -202,14 +202,20 @@ class Log:
         say(f"{name} = {value:.6g} {unit} {where}".rstrip())
 
     def progress(
-        self, phase: str, step: int, steps: int, epoch: int | None = None, epochs: int | None = None
+        self,
+        phase: str,
+        step: int,
+        steps: int,
+        epoch: int | None = None,
+        epochs: int | None = None,
+        target: float | None = None,
     ) -> None:
-        """Log how far the run is, at most once a second."""
+        """Log how far the run is, at most once a second. With a target, the run ends when it is reached."""
         now = time.monotonic()
         if now - self._progress_at >= 1.0:
             self._progress_at = now
             value = {"phase": phase, "step": step, "steps": steps, "epoch": epoch, "epochs": epochs}
-            self.event("progress", value)
+            self.event("progress", value if target is None else {**value, "target": target})
 
 
 def say(text: str) -> None:

@@ -500,6 +500,7 @@ class Reporter:
 
     def __init__(self, trainer: Trainer, log: Log | None, epoch: int) -> None:
         self.trainer, self.log, self.epoch = trainer, log, epoch
+        self._show(0)
         self.at, self.done = time.perf_counter(), 0
 
     def __call__(self, done: int, loss: Callable[[], float]) -> None:
@@ -520,7 +521,14 @@ class Reporter:
             "train_step_time": step_time,
         }
         self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=(self.epoch - 1) * steps + done)
-        self.log.progress("train", done, steps, self.epoch, options.num_epochs)
+        self._show(done)
+
+    def _show(self, done: int) -> None:
+        """Log the current step and, if the training ends at a target, the target."""
+        options = self.trainer.options
+        if self.log:
+            target = options.target if options.until == "target" else None
+            self.log.progress("train", done, self.trainer.steps, self.epoch, options.num_epochs, target)
 
 
 def log_results(

@@ -64,7 +64,9 @@ options:
     type: path
     env: [{name: RACKPROOF_EVENTS_PIPE}]
   descriptor:
-    description: The descriptor of C(rackproof_events), to which the record of a provisioning is reported.
+    description:
+      - The descriptor of C(rackproof_events), to which the record of a provisioning is reported.
+      - So is the table of the runs, before the task that prints their verdict and the path of the report.
     type: int
     default: -1
     env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]
@@ -93,6 +95,7 @@ class CallbackModule(CallbackBase):
         self._results = Path(__file__).resolve().parents[2] / "results"
         self._report = EventReporter(EventWriter(-1))
         self._records = self._report
+        self._has_front_door = False
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
         """Read the options of the configuration."""
@@ -102,7 +105,8 @@ class CallbackModule(CallbackBase):
         self._report = EventReporter(open_events(self.get_option("events")))
         # Steps are reported by the callback rackproof_events where that is chosen.
         descriptor = self.get_option("descriptor")
-        self._records = EventReporter(EventWriter(descriptor)) if descriptor >= 0 else self._report
+        self._has_front_door = descriptor >= 0
+        self._records = EventReporter(EventWriter(descriptor)) if self._has_front_door else self._report
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Record the file name of the playbook, and the value of --limit."""
@@ -125,6 +129,8 @@ class CallbackModule(CallbackBase):
         """Keep the run or the changes of a task that ended well."""
         self._report.end_well(result)
         self._runs.add_result(result._result)
+        if self._has_front_door and self._is_shown and self._runs.is_reported:
+            self._report_table()
         self._note_acts(result._result)
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
@@ -182,6 +188,16 @@ class CallbackModule(CallbackBase):
         run = kept.run
         self._records.record("provisioning", run.run_id, run.verdict.value, str(kept.page))
         return str(kept.page)
+
+    def _report_table(self) -> None:
+        """Report the table of the runs to the command. The playbook's next task prints verdict and report."""
+        try:
+            text = self._runs.format_table(self._display.columns, color=False, with_verdict=False)
+        except Exception:
+            # The end of the playbook shows the table, or the error.
+            return
+        self._records.show_table(text)
+        self._runs = RunTable()
 
     def _note_acts(self, result: dict[str, Any]) -> None:
         """Add a task's acts on Slurm nodes to the audit log. An error there stops nothing."""

@@ -3,7 +3,7 @@
 The lines contain no secrets. A line is an object with ``kind``: ``task`` (a host starts a step), ``end``
 (the host ended it; ``once`` marks a failure of a task that runs once for all hosts), ``job`` (a
 supervised job runs or has ended), ``record`` (a run, plan, night or provisioning was recorded), ``note``
-(a message of a task) or ``diff``. ``rackproof.cli.live_lines`` reads them.
+(a message of a task), ``table`` (the table of all runs) or ``diff``. ``rackproof.cli.live_lines`` reads them.
 """
 
 from __future__ import annotations
@@ -116,6 +116,10 @@ class EventReporter:
     def record(self, kind: str, name: str, verdict: str, path: str) -> None:
         """Report a record that no task reports."""
         self._events.write("record", **_record(kind, name, verdict, path))
+
+    def show_table(self, text: str) -> None:
+        """Report the table of all runs."""
+        self._events.write("table", text=text)
 
     def show_diff(self, host: Any, text: str) -> None:
         """Report a step's changes in a file."""

@@ -45,8 +45,19 @@ class RunTable:
             # A resumed plan also has runs of earlier calls. The table shows all of them.
             self._folders = {**{str(name): str(folder) for name, folder in whole.items()}, **self._folders}
 
-    def format_table(self, width: int, color: bool) -> str:
-        """Return the table, or "" if no run was recorded. Records that cannot be read are listed below it."""
+    @property
+    def is_reported(self) -> bool:
+        """Return whether a task has written the report over all runs."""
+        return bool(self._report)
+
+    def format_table(self, width: int, color: bool, *, with_verdict: bool = True) -> str:
+        """Return the table, or "" if no run was recorded. Records that cannot be read are listed below it.
+
+        Args:
+            width: The width of the terminal in cells.
+            color: Whether verdicts are coloured.
+            with_verdict: Whether the total of the runs and the path of the report follow.
+        """
         from rackproof.core.text import sanitize
         from rackproof.report import terminal_table
         from rackproof.store.run_folder import ResultsError, read_run
@@ -60,9 +71,9 @@ class RunTable:
                 runs.append(read_run(Path(folder)))
             except ResultsError as error:
                 notes.append(sanitize(f"{run_id} cannot be shown: {error}", limit=600))
-        if self._report:
+        if self._report and with_verdict:
             notes.append(f"Report: {sanitize(self._report, limit=4096)}")
-        table = [terminal_table(runs, width=width, color=color)] if runs else []
+        table = [terminal_table(runs, width=width, color=color, with_total=with_verdict)] if runs else []
         return "\n".join([*table, *notes])
 
 

@@ -38,6 +38,8 @@ def inventory(
         ),
         inventory({"n1": {"bench_repeats": "3"}, "n2": {"bench_resume": "no", "my_own": 7}}),
         inventory({"n1": {"bench_repeats": "{{ other }}"}}),
+        inventory({"n1": {"ansible_port": "22", "ansible_user": "u", "ansible_ssh_pass": "{{ vault }}"}}),
+        inventory({"n1": {"ansible_winrm_scheme": "http", "ansible_my_own": 1}}),
         inventory(sku_h200_x2=("n1",)),  # a slice is of its machine's SKU, too
         inventory({"n1": {"slurm_racks": ["rack"]}}, sku_b200=(), unused=()),
         inventory(sku_h200=("n1",), **{"new-nodes": ("n2",)}),
@@ -86,6 +88,14 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
         (inventory(sku_h200=("n1",)), "n2", "no SKU"),
         (inventory(sku_b200=("n2",)), "n2", "of several SKUs (sku_b200, sku_h200)"),
         (inventory({"n1": {"slurm_racks": ["rcak"]}}), "rcak", "slurm_racks names it"),
+        (inventory(gpu_nodes=()), "rack, sku_h200", "no host is in the group gpu_nodes"),
+        (
+            inventory({"n1": {"ansible_hots": "a"}}),
+            "n1",
+            "no variable ansible_hots (did you mean ansible_host?)",
+        ),
+        (inventory({"n1": {"ansible_prot": 22}}), "n1", "did you mean ansible_port?"),
+        (inventory({"n1": {"ansible_port": "abc"}}), "n1", "ansible_port is 'abc': it has to be a int"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(bad: Inventory, where: str, what: str) -> None:
@@ -149,6 +159,7 @@ def write(folder: Path, hosts: str, **files: str) -> Path:
         ("all: {hosts: {n1: }}\n", {"all": "a: [1\nb: 2\n"}, 2, "all.yml:2: it is not YAML"),
         ("all: [n1\n", {}, 2, "hosts.yml:2: it is not YAML"),
         ("all: {hosts: {n1: , n1: }}\n", {}, 2, "hosts.yml:1: n1 is in line 1"),
+        ("all: {hosts: {n1: }, extra: 3}\n", {}, 2, "Skipping key (extra) in group (all)"),
     ],
 )
 def test_the_command_on_an_inventory_on_disk(

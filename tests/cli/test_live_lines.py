@@ -43,6 +43,47 @@ def test_a_line_has_stage_step_and_time(view: LiveLines, event: Any, line: str) 
     assert view.lines(80, 10, 15) == [line, "node-2  plan · Plan the runs · 5 s"]
 
 
+NOT_YAML = """[WARNING]: Failed to parse inventory with 'auto' plugin: no root 'plugin' key found, not YAML
+
+Failed to parse inventory with 'yaml' plugin.
+
+<<< caused by >>>
+
+YAML parsing failed: While parsing a flow sequence did not find expected ',' or ']'.
+Origin: /tmp/bad.yml:2:2
+
+1 a: [1
+2 b: 2
+   ^ column 2
+
+[ERROR]: Completely failed to parse inventory source hosts.yml"""
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (NOT_YAML, "rackproof: /tmp/bad.yml:2:2: it is not YAML: While parsing a flow sequence did not find"),
+        (
+            "[ERROR]: YAML parsing failed: No end.",
+            "rackproof: a file of the inventory is not YAML: No end. `r",
+        ),
+    ],
+)
+def test_a_file_that_is_not_yaml_is_one_line_with_its_place(text: str, last: str) -> None:
+    view = LiveLines("bench", moves=False)
+    lines = [shown for line in text.splitlines() for shown in view.add_error(line, 1)]
+    assert lines == []
+    (shown,) = view.finish()
+    assert shown.startswith(last)
+
+
+def test_another_error_of_an_inventory_is_shown() -> None:
+    view = LiveLines("bench", moves=False)
+    line = "[ERROR]: Completely failed to parse inventory source hosts.yml"
+    assert view.add_error(line, 1) == []
+    assert view.finish() == [line]
+
+
 def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> None:
     progress = "run-1 · n1 · epoch 1/3 · 9 GB/s · ends about 10:00:00 (in 3 s)"
     assert view.add_output(progress, 11) == []

@@ -102,6 +102,19 @@ def test_message_is_clean_and_readable() -> None:
     assert fed(event("progress", value).encode()).message == "train, epoch 1/2, step 1/10"
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"epoch": 1, "epochs": 12, "step": 50, "steps": 468}, "epoch 1, at most 12, step 50/468"),
+        ({"epoch": 12, "epochs": 12}, "epoch 12/12"),
+        ({"step": 50, "steps": 468}, "step 50, at most 468"),
+        ({"epoch": 3, "epochs": 12, "phase": "success"}, "success, epoch 3"),
+    ],
+)
+def test_a_job_with_a_target_may_end_before_its_last_epoch(value: dict[str, object], message: str) -> None:
+    assert fed(event("progress", {**value, "target": 0.985}).encode()).message == message
+
+
 def test_seconds_left() -> None:
     follower = Follower()
     assert follower.seconds_left(0.0) is None

@@ -20,6 +20,11 @@ from rackproof_ansible.playbook_summary import RunTable
 
 HERE = Path(__file__).resolve().parent / "view"
 HOSTILE = "<b>bold</b> \x1b[31mred\x1b[0m \x07 \u202egnp.exe {{ 6 * 7 }}\nRESULT forged"
+COMMAND = """import sys
+from rackproof.cli.playbooks import run_playbook
+*arguments, playbook = sys.argv[1:]
+sys.exit(run_playbook(playbook, None, arguments))
+"""
 pytestmark = pytest.mark.playbook
 
 
@@ -52,6 +57,7 @@ class View:
     root: Path
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    program: list[Any] = field(default_factory=lambda: [Path(sys.executable).with_name("ansible-playbook")])
 
     def keep(self, *runs: Run) -> list[dict[str, str]]:
         for one in runs:
@@ -70,7 +76,7 @@ class View:
         file.write_text(json.dumps(variables))
         done = subprocess.run(
             [
-                Path(sys.executable).with_name("ansible-playbook"),
+                *self.program,
                 *("-i", "localhost,", "-e", f"@{file}", HERE / "playbook.yml"),
             ],
             cwd=self.root,
@@ -102,6 +108,15 @@ def test_the_table_comes_at_the_end_however_the_playbook_ends(view: View, fails:
     done, output = view(runs, report="results/plan-1/report.html", fails=fails)
     assert done == status, output
     assert shown(output) == (HERE / "golden.txt").read_text()
+
+
+@pytest.mark.parametrize(("fails", "head"), [(False, ""), (True, "Gate: ")], ids=["ended well", "failed"])
+def test_a_command_prints_table_verdict_and_report_once(view: View, fails: bool, head: str) -> None:
+    runs = view.keep(run(1, Verdict.PASS), run(2, Verdict.FAIL))
+    view.program = [sys.executable, "-c", COMMAND]
+    done, output = view(runs, report="results/plan-1/report.html", fails=fails)
+    assert done == (2 if fails else 0), output
+    assert output == (HERE / "golden-command.txt").read_text().replace("HEAD", head)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,8 @@ def test_until_target_stops_early(root: Path, torch_python: str, small_data: Pat
     assert done.returncode == 0, done.stderr
     assert len(values(done.stdout, "eval_accuracy")) < 12
     assert values(done.stdout, "eval_accuracy")[-1] >= 0.5
+    (shown,) = {progress.get("target") for progress in values(done.stdout, "progress")}
+    assert shown == 0.5, "the live line shows that twelve epochs are the most"
 
 
 @pytest.mark.torch

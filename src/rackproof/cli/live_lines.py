@@ -32,6 +32,13 @@ _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
 """Output of ansible-core that does not give the next step."""
+_NOT_YAML = "YAML parsing failed: "
+_ORIGIN = "Origin: "
+_AROUND_YAML = re.compile(
+    r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
+    r"no root 'plugin' key found|inventory plugin 'auto'|^\s*\d+ |^\s*\^|Completely failed to parse"
+)
+"""Lines of ansible-core around a text that is not YAML. They repeat it, or name the wrong file."""
 
 
 @dataclass
@@ -63,6 +70,9 @@ class LiveLines:
         self._jobs: dict[str, list[str]] = {}
         self._unknown: list[str] = []
         self._has_usage = False
+        self._not_yaml = ""
+        self._yaml_place = ""
+        self._around_yaml: list[str] = []
         self._failures = FailureLines()
         self.named_program = False
 
@@ -78,9 +88,11 @@ class LiveLines:
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
         """Process an event. Return the lines to print permanently."""
+        text = str(event.get("text") or "")
+        if event.get("kind") == "table":
+            return self._after_failures([*self._plain_lines(text), ""])
         host = sanitize(event.get("host", ""), 100)
         node = self._nodes.setdefault(host, _Node(since=now, shown=now))
-        text = str(event.get("text") or "")
         match event.get("kind"):
             case "task":
                 self._begin(node, event, now)
@@ -93,10 +105,16 @@ class LiveLines:
                 node.state = "waits"
             case "note":
                 head = "" if text.startswith(host) else f"{host}: "
-                return self._after_failures(indented(head, _clean_lines(text)))
+                return self._after_failures(indented(head, "\n".join(self._plain_lines(text))))
             case "diff":
                 return self._after_failures(indented(f"{host}: ", _clean_lines(text)))
         return []
+
+    def _plain_lines(self, text: str) -> list[str]:
+        """Return the lines of a text without escapes. Note whether one has a command to enter."""
+        lines = [_clean(line) for line in text.splitlines()]
+        self.named_program |= any(map(_PROGRAM.search, lines))
+        return lines
 
     def _fail(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
         text = _clean_lines(str(event.get("text") or ""))
@@ -127,7 +145,27 @@ class LiveLines:
 
     def finish(self) -> list[str]:
         """Return the last lines of a playbook that has ended."""
-        return self._failures.finish()
+        lines = self._failures.finish()
+        if not self._not_yaml:
+            return [*self._around_yaml, *lines]
+        if self._yaml_place:
+            return [*lines, f"rackproof: {self._yaml_place}: it is not YAML: {self._not_yaml}"]
+        where = "`rackproof lint-inventory` (with the same -i) names file and line"
+        return [*lines, f"rackproof: a file of the inventory is not YAML: {self._not_yaml} {where}"]
+
+    def _is_about_yaml(self, shown: str) -> bool:
+        """Return whether a line is shown at the end, because it may belong to a text that is not YAML."""
+        problem = shown.partition(_NOT_YAML)[2]
+        if problem:
+            self._not_yaml = problem
+            return True
+        if shown.startswith(_ORIGIN) and self._not_yaml:
+            self._yaml_place = self._yaml_place or shown.removeprefix(_ORIGIN)
+            return True
+        is_around = bool(_AROUND_YAML.search(shown)) and not self._nodes
+        if is_around and shown:
+            self._around_yaml.append(shown)
+        return is_around
 
     def _begin(self, node: _Node, event: Mapping[str, Any], now: float) -> None:
         role, step = _step(str(event.get("task", "")))
@@ -168,6 +206,8 @@ class LiveLines:
     def add_error(self, line: str, now: float) -> list[str]:
         """Process a line of the error output. Return the lines to print permanently."""
         shown = _clean(line)
+        if self._is_about_yaml(shown):
+            return []
         unknown = shown.partition(_UNKNOWN_HOST)[2]
         if unknown:
             self._unknown.append(unknown)

@@ -69,6 +69,31 @@ class Progress:
     fraction: float | None = None
     message: str = ""
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the log shows the end of the job."""
+        return self.phase in ("ended", "success")
+
+    def count(self, name: str, format_number: Callable[[float], str]) -> str:
+        """Return the current epoch or step with the last one, or "" if it is unknown.
+
+        A job with a target may end before its last epoch. Without epochs, this holds for its steps.
+
+        Args:
+            name: ``epoch`` or ``step``.
+            format_number: The function that formats a number.
+        """
+        value, last = (self.epoch, self.epochs) if name == "epoch" else (self.step, self.steps)
+        if value is None:
+            return ""
+        text = f"{name} {format_number(value)}"
+        if not last:
+            return text
+        may_end_early = self.target is not None and (name == "epoch" or not self.epochs)
+        if not may_end_early or value >= last:
+            return f"{text}/{format_number(last)}"
+        return text if self.has_ended else f"{text}, at most {format_number(last)}"
+
 
 class Follower:
     """A reader of a log in chunks that may split lines anywhere; its memory is limited.
@@ -216,7 +241,7 @@ class Follower:
         """Return the state from a progress event of Rackproof's own workloads."""
         self._own_progress = True
         changes: dict[str, Any] = {name: whole(value.get(name)) for name in ("step", "steps")}
-        changes.update({name: number(value.get(name)) for name in ("epoch", "epochs")})
+        changes.update({name: number(value.get(name)) for name in ("epoch", "epochs", "target")})
         phase = value.get("phase")
         if isinstance(phase, str):
             changes["phase"] = clean(phase, 40)
@@ -251,7 +276,7 @@ class Follower:
 
     def _fraction(self) -> float | None:
         now = self._now
-        if now.phase in ("ended", "success"):
+        if now.has_ended:
             return 1.0
         if now.done_bytes is not None and now.all_bytes:
             return min(1.0, now.done_bytes / now.all_bytes)
@@ -264,9 +289,7 @@ class Follower:
     def _message(self) -> str:
         now = self._now
         words = [now.phase] if now.phase else []
-        for name, value, total in (("epoch", now.epoch, now.epochs), ("step", now.step, now.steps)):
-            if value is not None:
-                words.append(f"{name} {value:g}" + (f"/{total:g}" if total else ""))
+        words += filter(None, (now.count(name, "{:g}".format) for name in ("epoch", "step")))
         if now.loss is not None:
             words.append(f"loss {now.loss:.4g}")
         if now.accuracy is not None:

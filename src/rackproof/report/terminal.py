@@ -112,13 +112,16 @@ def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
         yield _GAP.join(padded).rstrip()
 
 
-def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -> str:
+def terminal_table(
+    runs: Sequence[Run], width: int = 100, color: bool = False, *, with_total: bool = True
+) -> str:
     """Return the table of runs, with verdict, benchmark, point, main measurements and reason.
 
     Args:
         runs: The runs, in their order.
         width: The width of the terminal in cells. A width below 60 counts as 60.
         color: Colour the verdicts (ANSI).
+        with_total: End with the number of runs and their worst verdict.
     """
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
     rows = [_terminal_row(run) for run in runs]
@@ -134,8 +137,8 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
         # Colour the lines after the layout, because escape codes have no width but would be counted as
         # cells.
         lines = [_coloured(line) for line in lines]
-    overall = view.overall(runs)
-    lines += ["", f"{view.run_total(runs)} → {overall.value}"]
+    if with_total:
+        lines += ["", f"{view.run_total(runs)} → {view.overall(runs).value}"]
     return "\n".join(lines).replace(_KEEP, " ") + "\n"
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from rackproof.jobs.bench.job_follow import (
     parse_poll,
     poll_command,
 )
-from rackproof.logs.progress import Follower
+from rackproof.logs.progress import Follower, Progress
 
 BOOT = "11111111-2222-4333-8444-555555555555"
 STATE = {
@@ -60,26 +59,6 @@ def answer_text(
         *base64.encodebytes(log).decode().split(),
     ]
     return "\n".join([*lines, "rackproof:end", ""])
-
-
-@dataclass(frozen=True)
-class LoggedProgress:
-    """What a log says, as the follower of a format would report it."""
-
-    step: int | None = None
-    steps: int | None = None
-    epoch: float | None = None
-    epochs: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-    target: float | None = None
-    throughput: float | None = None
-    throughput_unit: str = ""
-    phase: str = ""
-    done_bytes: int | None = None
-    all_bytes: int | None = None
-    fraction: float | None = None
-    message: str = ""
 
 
 class Clock:
@@ -315,9 +294,9 @@ def test_a_job_that_ends_at_a_target_ends_as_such_jobs_did(
 def test_without_an_earlier_job_the_last_epoch_is_the_latest_end() -> None:
     clock = Clock()
     shown = printer(clock)
-    shown.progress_line(LoggedProgress(epoch=1, epochs=12, target=0.99, fraction=0.0), 0, 1)
+    shown.progress_line(Progress(epoch=1, epochs=12, target=0.99, fraction=0.0), 0, 1)
     clock.now += 30
-    line = shown.progress_line(LoggedProgress(epoch=3, epochs=12, target=0.99, fraction=0.25), 30, 2)
+    line = shown.progress_line(Progress(epoch=3, epochs=12, target=0.99, fraction=0.25), 30, 2)
     assert line is not None
     assert line.endswith("ends at the latest about 12:01:30 (in 1 min 30 s)")
 
@@ -353,17 +332,17 @@ def test_lines_of_a_training() -> None:
     clock = Clock()
     shown = printer(clock, expected_s=60)
     script = [
-        (0, LoggedProgress(), 0),
-        (2, LoggedProgress(phase="init"), 10),
-        (3, LoggedProgress(phase="init"), 20),
-        (12, LoggedProgress(phase="init"), 30),
-        (14, LoggedProgress(phase="train", epoch=1, epochs=12, step=10, steps=5628, fraction=0.0), 40),
-        (15, LoggedProgress(phase="train", epoch=1, epochs=12, step=100, fraction=0.02), 50),
-        (19, LoggedProgress(phase="train", epoch=2, epochs=12, loss=0.0412, fraction=0.1), 60),
-        (20, LoggedProgress(phase="train", epoch=3, epochs=12, loss=0.04, fraction=0.12), 70),
+        (0, Progress(), 0),
+        (2, Progress(phase="init"), 10),
+        (3, Progress(phase="init"), 20),
+        (12, Progress(phase="init"), 30),
+        (14, Progress(phase="train", epoch=1, epochs=12, step=10, steps=5628, fraction=0.0), 40),
+        (15, Progress(phase="train", epoch=1, epochs=12, step=100, fraction=0.02), 50),
+        (19, Progress(phase="train", epoch=2, epochs=12, loss=0.0412, fraction=0.1), 60),
+        (20, Progress(phase="train", epoch=3, epochs=12, loss=0.04, fraction=0.12), 70),
         (
             29,
-            LoggedProgress(
+            Progress(
                 phase="train",
                 epoch=3,
                 epochs=12,
@@ -392,9 +371,10 @@ def test_lines_of_a_training() -> None:
         f"{head} · init · 12.0 s elapsed · ends about 12:00:48 (in 48.0 s)",
         f"{head} · train · epoch 1/12 · step 10/5,628 · 14.0 s elapsed · ends about 12:00:46 (in 46.0 s)",
         f"{head} · train · epoch 2/12 · loss 0.0412 · 19.0 s elapsed · ends about 12:00:45 (in 45.0 s)",
-        f"{head} · train · epoch 3/12 · step 1,400/5,628 · loss 0.0312 · accuracy 0.9871 (target 0.99)"
+        f"{head} · train · epoch 3, at most 12 · step 1,400/5,628 · loss 0.0312"
         # It ends when the target is reached, and such jobs took a minute.
-        " · 98,123 samples/s · 29.0 s elapsed · ends about 12:00:31 (in 31.0 s)",
+        " · accuracy 0.9871 (target 0.99) · 98,123 samples/s · 29.0 s elapsed"
+        " · ends about 12:00:31 (in 31.0 s)",
     ]
     assert shown.lines == len(lines)
 
@@ -405,7 +385,7 @@ def test_a_silent_job_is_mentioned_ever_more_rarely() -> None:
     told = []
     for second in range(1200):
         clock.now = 1000 + second
-        line = shown.progress_line(LoggedProgress(phase="train"), second, 77, hang_s=3600)
+        line = shown.progress_line(Progress(phase="train"), second, 77, hang_s=3600)
         if line is not None:
             told.append((second, line))
     assert [second for second, _ in told] == [0, 10, 30, 70, 150, 310, 610, 910]
@@ -413,7 +393,7 @@ def test_a_silent_job_is_mentioned_ever_more_rarely() -> None:
         "run-1 · node-1 · train · no output for 30.0 s (stopped at 1 h 00 min) · 30.0 s elapsed"
     )
     clock.now += 1
-    assert shown.progress_line(LoggedProgress(phase="train"), 1200, 78) is not None, (
+    assert shown.progress_line(Progress(phase="train"), 1200, 78) is not None, (
         "and at once when it speaks again"
     )
 
@@ -423,7 +403,7 @@ def test_a_flood_of_epochs_is_throttled() -> None:
     shown = printer(clock, every_s=10)
     for tenth in range(1000):
         clock.now = 1000 + tenth / 10
-        shown.progress_line(LoggedProgress(epoch=tenth), tenth / 10, tenth)
+        shown.progress_line(Progress(epoch=tenth), tenth / 10, tenth)
     assert shown.lines == 50
 
 
@@ -450,38 +430,41 @@ def test_a_node_that_goes_away_and_comes_back() -> None:
     [
         (
             {"message": "ended with exit status 0", "elapsed_s": 45.2},
-            LoggedProgress(
-                phase="train", epoch=12, epochs=12, loss=0.01, accuracy=0.991, target=0.99, step=7
-            ),
+            Progress(phase="train", epoch=12, epochs=12, loss=0.01, accuracy=0.991, target=0.99, step=7),
             "ended with exit status 0 · epoch 12/12 · loss 0.01 · accuracy 0.991 (target 0.99)"
             " · 45.2 s elapsed · log 2 KiB",
         ),
         (
+            {"message": "ended with exit status 0"},
+            Progress(phase="train", epoch=3, epochs=12, accuracy=0.991, target=0.99),
+            "ended with exit status 0 · epoch 3 · accuracy 0.991 (target 0.99) · log 2 KiB",
+        ),
+        (
             {"message": "killed by signal 9", "elapsed_s": None},
-            LoggedProgress(),
+            Progress(),
             "killed by signal 9 · log 2 KiB",
         ),
         (
             {"message": "\x1b[2Jgone\n::x"},
-            LoggedProgress(loss=float("nan")),
+            Progress(loss=float("nan")),
             "gone ::x · loss NaN · log 2 KiB",
         ),
     ],
 )
-def test_the_last_line(state: dict[str, Any], said: LoggedProgress, expected: str) -> None:
+def test_the_last_line(state: dict[str, Any], said: Progress, expected: str) -> None:
     assert printer(Clock()).end_line(said, state, 2048) == f"run-1 · node-1 · {expected}"
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        LoggedProgress(phase="\x1b]0;owned\x07train\x1b[2K\r"),
-        LoggedProgress(throughput=1.0, throughput_unit="\x1b[31msamples/s\n[x]"),
-        LoggedProgress(message="progress\x1b[1A\x1b[2K\u202eevil\n"),
-        LoggedProgress(step=10**400, loss=float("-inf"), epoch=-(10**400), throughput=10**400),
+        Progress(phase="\x1b]0;owned\x07train\x1b[2K\r"),
+        Progress(throughput=1.0, throughput_unit="\x1b[31msamples/s\n[x]"),
+        Progress(message="progress\x1b[1A\x1b[2K\u202eevil\n"),
+        Progress(step=10**400, loss=float("-inf"), epoch=-(10**400), throughput=10**400),
     ],
 )
-def test_hostile_text_of_a_log_does_not_reach_the_terminal(said: LoggedProgress) -> None:
+def test_hostile_text_of_a_log_does_not_reach_the_terminal(said: Progress) -> None:
     line = printer(Clock()).progress_line(said, 1.0, 5)
     assert line is not None
     assert line.isprintable()

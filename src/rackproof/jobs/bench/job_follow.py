@@ -13,7 +13,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -400,7 +400,9 @@ class ProgressPrinter:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
-        parts += [part for part in self._parts(progress) if part.startswith(("epoch", "loss", "accuracy"))]
+        # The job has ended, whatever phase its log last showed.
+        last = self._parts(replace(progress, phase="ended"))
+        parts += [part for part in last if part.startswith(("epoch", "loss", "accuracy"))]
         if isinstance(elapsed, int | float):
             parts.append(f"{duration(float(elapsed))} elapsed")
         return self._line([*parts, f"log {size(log_bytes)}"])
@@ -412,15 +414,12 @@ class ProgressPrinter:
 
     def _parts(self, progress: Progress) -> list[str]:
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
-        for name, value, limit, limit_format in (
-            ("epoch", progress.epoch, progress.epochs, "/{}"),
-            ("step", progress.step, progress.steps, "/{}"),
-            ("loss", progress.loss, None, ""),
-            ("accuracy", progress.accuracy, progress.target, " (target {})"),
-        ):
-            if value is not None:
-                suffix = "" if limit is None else limit_format.format(_number(limit))
-                parts.append(f"{name} {_number(value)}{suffix}")
+        parts += filter(None, (progress.count(name, _number) for name in ("epoch", "step")))
+        if progress.loss is not None:
+            parts.append(f"loss {_number(progress.loss)}")
+        if progress.accuracy is not None:
+            target = "" if progress.target is None else f" (target {_number(progress.target)})"
+            parts.append(f"accuracy {_number(progress.accuracy)}{target}")
         if progress.done_bytes is not None:
             parts.append(_bytes_text(progress.done_bytes, progress.all_bytes))
         if progress.throughput is not None:

@@ -34,6 +34,23 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
     "dict": (dict,),
 }
+_SERVICES = frozenset(
+    {"all", "ungrouped", "new-nodes", "local", "netboot", "slurm_controller", "slurm_login"}
+)
+"""Groups of a playbook whose hosts need no SKU."""
+_CONNECTION = frozenset(
+    f"ansible_{name}"
+    for name in (
+        *("host", "port", "user", "password", "connection", "python_interpreter", "shell_type"),
+        *("become", "become_method", "become_user", "become_password", "become_exe", "become_flags"),
+        *("ssh_private_key_file", "private_key_file", "ssh_common_args", "ssh_extra_args", "ssh_executable"),
+        *("ssh_host", "ssh_port", "ssh_user", "ssh_pass", "ssh_timeout", "ssh_retries", "ssh_pipelining"),
+        *("timeout", "remote_tmp", "pipelining", "host_key_checking", "ssh_host_key_checking"),
+        *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
+    )
+)
+"""Ansible's own variables of a host. Their misspellings would be ignored."""
+_SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
 
@@ -89,6 +106,9 @@ def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
         raise InventoryError(f"ansible-inventory did not end within {_LIST_S:g} s on {path}") from None
     if done.returncode:
         raise InventoryError(sanitize(_first_error(done.stderr), 600))
+    complaints += [
+        Complaint(where=str(path), what=sanitize(found[1], 300)) for found in _SKIPPED.finditer(done.stderr)
+    ]
     return read_inventory(json.loads(done.stdout), _variable_files(path)), complaints
 
 
@@ -172,9 +192,11 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
     found = [
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
-        *_wrong_kinds(inventory, argument_kinds(root)),
+        *_connection_names(inventory),
+        *_wrong_kinds(inventory, {**argument_kinds(root), "ansible_port": "int"}),
         *_files_without_group(inventory),
         *_nodes_without_sku(inventory),
+        *_no_nodes(inventory),
     ]
     return list(dict.fromkeys(found))
 
@@ -207,6 +229,15 @@ def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
                 check([name], known, prefixes)
             except known_variables.UnknownVariableError as error:
                 yield Complaint(where=_some(hosts), what=str(error).partition(". ")[0])
+
+
+def _connection_names(inventory: Inventory) -> Iterator[Complaint]:
+    """Yield each variable that is nearly one of Ansible's own, such as ``ansible_hots``."""
+    for name, hosts in _owners(inventory).items():
+        near = known_variables.nearest(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
+        if near and name.startswith("ansible_"):
+            what = f"Ansible has no variable {sanitize(name, 100)} (did you mean {near}?)"
+            yield Complaint(where=_some(hosts), what=what)
 
 
 def _owners(inventory: Inventory) -> dict[str, list[str]]:
@@ -295,6 +326,22 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
     for rack in sorted(_asked_racks(inventory.hosts.values())):
         if not inventory.groups.get(rack):
             yield Complaint(where=rack, what="slurm_racks names it, and it has no nodes: correct the name")
+
+
+def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
+    """Yield that no playbook would find a node, although hosts are in racks."""
+    racks = [
+        name
+        for name, hosts in inventory.groups.items()
+        if hosts and name not in _SERVICES and name not in (_NODES, *inventory.hosts)
+    ]
+    if racks and not inventory.groups.get(_NODES):
+        yield Complaint(
+            where=", ".join(sorted(racks)[:5]),
+            what=f"no host is in the group {_NODES}: "
+            "provision.yml, validate.yml and reimage.yml have no nodes. "
+            f"Put each rack below a group sku_NAME, and that below {_NODES}",
+        )
 
 
 def _families(names: Collection[str]) -> set[str]:
