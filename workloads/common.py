@@ -1,8 +1,8 @@
-"""Supervise ranks, log, and find GPUs: the shared part of the workloads. Standard library and mllog only.
+"""Supervise ranks, write logs, and find GPUs. All trainings and probes of this folder use this module.
 
-A workload is started once and starts itself again, once per rank, as a child process. The first
-process (the supervisor) imports no framework, so it can always log how the run ended, whatever happens
-to the ranks, and always ends all of them. Ranks die with their supervisor.
+A workload calls :func:`run`, which starts the same program again as a child process for each rank. The first
+process is the supervisor. It imports no framework, so it can always log how the run ended and end all ranks.
+Ranks die with their supervisor. The module needs only the standard library and mllog.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STATE = "RACKPROOF_WORKLOAD_STATE"
 _RANK = "RACKPROOF_WORKLOAD_RANK"
 _GATE = "RACKPROOF_WORKLOAD_GATE"
 IS_RANK = _RANK in os.environ
-"""True in a rank, which may import the framework; false in the supervisor."""
+"""True in a rank, which may import the framework, and false in the supervisor."""
 
 _GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for ranks that do not end."""
@@ -65,7 +65,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Refusal(Exception):  # noqa: N818  (not every one is an error of the program)
-    """The workload cannot continue. The text has the reason and the remedy; ``status`` is the exit status."""
+    """The workload cannot continue. The text has reason and remedy, and ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class Refusal(Exception):  # noqa: N818  (not every one is an error of the progr
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU that this process may use, in CUDA's numbering."""
+    """Describe a GPU that this process may use. The index is CUDA's."""
 
     index: int
     uuid: str
@@ -88,9 +88,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Rank:
-    """One of ``count`` processes; ``started`` is when the supervisor started (Unix seconds).
+    """Describe one rank of the run.
 
-    ``local`` is which it is on this node, ``address`` (HOST:PORT) where the ranks of several nodes meet.
+    Attributes:
+        index: Its number among all ranks, from 0.
+        count: The number of all ranks.
+        state: The folder in which ranks and supervisor of this node exchange files.
+        started: The start of the supervisor in Unix seconds.
+        local: Its number among the ranks of this node, from 0.
+        address: Where the ranks of several nodes meet (HOST:PORT), or "" on a single node.
     """
 
     index: int
@@ -102,17 +108,18 @@ class Rank:
 
     @property
     def rendezvous(self) -> str:
-        """Return the place where the ranks of this run meet (on one node no port that another run could
-        hold).
+        """Return the URL at which the ranks of this run meet.
+
+        On a single node it is a file, because another run could hold a port.
         """
         return f"tcp://{self.address}" if self.address else f"file://{self.state}/rendezvous"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The spread of the samples of a measurement; the node's copy of ``rackproof.core.spread``.
+    """Hold the spread of a measurement's samples. ``rackproof.core.spread`` has the same class.
 
-    Of five samples or more, the lowest and the highest 5 %, at least one each, lie outside.
+    With five samples or more, the lowest and the highest 5 %, at least one each, are outside of the spread.
     """
 
     count: int
@@ -121,11 +128,11 @@ class Spread:
     high: float
 
     def speeds(self, work: float) -> Spread:
-        """Return the spread of the speeds, where this one is of the times of so much work."""
+        """Convert a spread of times into the spread of speeds. Each time is that of ``work``."""
         return Spread(self.count, work / self.high, work / self.median, work / self.low)
 
     def scaled(self, factor: float) -> Spread:
-        """Return the spread of so many times each sample."""
+        """Return the spread of the samples multiplied by a factor."""
         return Spread(self.count, factor * self.low, factor * self.median, factor * self.high)
 
 
@@ -139,8 +146,8 @@ def spread_of(samples: Iterable[float]) -> Spread:
 def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
     """Return the spread of the speed over a run. No I/O.
 
-    Ten stretches of equally many steps are compared: single steps wait for data in turn, which is not a
-    swing.
+    The run is divided into ten stretches of equally many steps, because single steps wait for data in turn,
+    which does not mean that the speed varied.
 
     Args:
         times_s: The seconds of each step, in their order, one or more.
@@ -152,7 +159,7 @@ def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
 
 
 class Log:
-    """Writes MLLOG lines through ``mlperf_logging``; one line is one write, so ranks do not mix."""
+    """Write MLLOG lines with ``mlperf_logging``. Each line is one write, so lines of ranks do not mix."""
 
     def __init__(self) -> None:
         if mllog is None:
@@ -174,7 +181,14 @@ class Log:
         self._logger.start(key, metadata=metadata, time_ms=time_ms)
 
     def end(self, key: str, time_ms: int | None = None, fresh_line: bool = False, **metadata: Any) -> None:
-        """Log the end of an interval; ``fresh_line`` where a killed process may have left half a line."""
+        """Log the end of an interval.
+
+        Args:
+            key: The name of the event.
+            time_ms: The time in Unix milliseconds, or None for now.
+            fresh_line: Whether to begin a new line, because a killed process may have left half a line.
+            **metadata: Further values of the event.
+        """
         self._logger.end(key, metadata=metadata, time_ms=time_ms, clear_line=fresh_line)
 
     def measurement(
@@ -185,13 +199,13 @@ class Log:
         direction: str | None = None,
         **labels: str,
     ) -> None:
-        """Log a result of one sample, and show it."""
+        """Log a result of one sample, and print it for people."""
         self._state({"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels})
 
     def sampled(
         self, name: str, value: float, unit: str, direction: str, spread: Spread, /, **labels: str
     ) -> None:
-        """Log a result with the spread of its samples, and show it."""
+        """Log a result with the spread of its samples, and print it for people."""
         stated = {"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels}
         self._state({**stated, "spread": dataclasses.asdict(spread)})
 
@@ -219,7 +233,7 @@ class Log:
 
 
 def say(text: str) -> None:
-    """Write a line for people, in one write: between two of print() fits another rank's line."""
+    """Print a line for people in one write. ``print()`` makes two, between which another rank could write."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -268,10 +282,10 @@ def gpus() -> list[Gpu]:
 
 
 def gpu_count(text: str) -> int | None:
-    """Parse ``--gpus``: a number, or ``all`` as ``None``.
+    """Parse the value of ``--gpus``. Return the number, or None for ``all``.
 
     Raises:
-        argparse.ArgumentTypeError: Neither.
+        argparse.ArgumentTypeError: The value is neither a number nor ``all``.
     """
     if text == "all":
         return None
@@ -281,7 +295,7 @@ def gpu_count(text: str) -> int | None:
 
 
 def choose_gpus(wanted: int | None) -> list[Gpu]:
-    """Return the first ``wanted`` GPUs, or all of them; ``0`` means the CPU.
+    """Return the first ``wanted`` GPUs, all GPUs for None, or an empty list for 0, which means the CPU.
 
     Raises:
         Refusal: Fewer exist than requested, or ``all`` finds none.
@@ -301,7 +315,7 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
 
 
 def chosen_by_device(device: str, wanted: int | None) -> list[Gpu]:
-    """Return the GPUs for ``--device cpu|gpu|auto`` and ``--gpus``; an empty list means the CPU."""
+    """Return the GPUs for ``--device cpu|gpu|auto`` and ``--gpus``. An empty list means the CPU."""
     if device == "cpu" or (device == "auto" and not gpus()):
         return []
     return choose_gpus(wanted)
@@ -311,8 +325,8 @@ def _positive(text: str) -> float:
     """Return a number above 0.
 
     Raises:
-        ValueError: It is not a number.
-        argparse.ArgumentTypeError: It is 0, below, or infinite.
+        ValueError: The text is not a number.
+        argparse.ArgumentTypeError: The number is 0, negative, or infinite.
     """
     value = float(text)
     if not 0 < value < float("inf"):
@@ -362,12 +376,13 @@ def check_nodes(options: argparse.Namespace) -> None:
     """Check the arguments of :func:`add_nodes`.
 
     Raises:
-        Refusal: There is no such node, or it is unknown where they meet.
+        Refusal: The number of this node is not below the number of nodes, or several nodes have no
+            rendezvous.
     """
     if not 0 <= options.node_rank < options.nodes:
         raise Refusal(
             EXIT_USAGE,
-            f"--node-rank {options.node_rank} is none of the {options.nodes} nodes' (from 0)",
+            f"--node-rank {options.node_rank} must be at least 0 and less than --nodes ({options.nodes})",
         )
     if options.nodes > 1 and not re.fullmatch(r"\S+:[0-9]{1,5}", options.rendezvous):
         raise Refusal(
@@ -377,7 +392,10 @@ def check_nodes(options: argparse.Namespace) -> None:
 
 
 def _slurm(name: str, otherwise: int) -> int:
-    """Return srun's variables for the job step, so that one command line serves all of its nodes."""
+    """Return the number in one of srun's variables, or ``otherwise`` outside of a job step.
+
+    With these variables, all nodes of a job step can have the same command line.
+    """
     said = os.environ.get(f"SLURM_{name}", "")
     return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
 
@@ -390,7 +408,7 @@ def _count(text: str) -> int:
 
 
 def facts() -> dict[str, str]:
-    """Return the versions of the software that does the work (called in a rank)."""
+    """Return the versions of the software that computes. Only a rank may call it, as it imports PyTorch."""
     import platform
 
     import torch
@@ -404,12 +422,19 @@ def facts() -> dict[str, str]:
 
 
 def gpu_uuids(found: list[Gpu]) -> str:
-    """Return the UUIDs of GPUs as ``facts`` hold them, to be compared with the node's own list."""
+    """Return the UUIDs of GPUs, joined by commas, for the event ``facts``.
+
+    They are later compared with the node's own list.
+    """
     return ",".join(gpu.uuid for gpu in found)
 
 
 def require_cuda() -> None:
-    """Refuse where the driver shows GPUs but this PyTorch cannot use them."""
+    """Check that this PyTorch can use the GPUs that the driver reports.
+
+    Raises:
+        Refusal: It cannot.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -429,12 +454,12 @@ def run(
     sampled: bool = False,
     gpu_states: bool = False,
 ) -> int:
-    """Run a workload: as supervisor start the ranks, as a rank do the work.
+    """Run a workload. The supervisor starts the ranks, and a rank does the work.
 
     Args:
         benchmark: The value of ``submission_benchmark``, or a function that returns it from the options.
         arguments: The command line.
-        plan: Checks the options without a framework; returns the number of ranks.
+        plan: A function that checks the options without a framework, and returns the number of ranks.
         work: The function that a rank runs.
         sampled: Whether utilisation, power and clocks of the GPUs in ``--gpus`` are logged during the run.
         gpu_states: Whether other uses of the GPUs in ``--device`` and ``--gpus`` are logged before and after
@@ -455,7 +480,7 @@ def run(
 
 
 def mark_start(rank: Rank, log: Log) -> float:
-    """Log that the start-up is over and the run begins; return the seconds that start-up took."""
+    """Log that start-up is over and the run begins. Return the duration of start-up in seconds."""
     if rank.index == 0:
         log.end("init_stop")
         log.start("run_start")
@@ -463,7 +488,10 @@ def mark_start(rank: Rank, log: Log) -> float:
 
 
 def mark_stop(rank: Rank) -> float:
-    """Note the end of the timed part (logged when all ranks have ended well); return Unix seconds."""
+    """Store the end of the timed part, and return it in Unix seconds.
+
+    The supervisor logs it when all ranks have ended well.
+    """
     now = time.time()
     if rank.local == 0:
         (rank.state / "stopped").write_text(str(int(now * 1000)))
@@ -474,7 +502,7 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
     state = json.loads(os.environ[_STATE])
     _die_with_parent(state["supervisor"])
     with open(int(os.environ[_GATE]), "rb") as gate:
-        # It ends when the supervisor has read the users of the GPUs before the ranks use them.
+        # Wait until the supervisor has read which processes use the GPUs. Then it closes the pipe.
         gate.read()
     local = int(os.environ[_RANK])
     rank = Rank(
@@ -496,13 +524,13 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
         return EXIT_ERROR
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not through the interpreter's end: a thread that a framework left running there can abort a rank that
-    # has done all of its work (seen with gloo: "terminate called without an active exception").
+    # Skip the interpreter's shutdown. A thread that a framework left running can abort a rank there, although
+    # all of its work is done (seen with gloo: "terminate called without an active exception").
     os._exit(0)
 
 
 def _die_with_parent(parent: int) -> None:
-    """Make the kernel kill this rank when its supervisor is gone, for whatever reason."""
+    """Make the kernel kill this rank when its supervisor ends."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -528,7 +556,7 @@ def _supervise(
     folder = Path(tempfile.mkdtemp(prefix="rackproof-run-"))
     ranks: list[subprocess.Popen[bytes]] = []
     sampler: samples.Sampler | None = None
-    # Blocked and then waited for, a signal can neither be lost nor strike between fork and bookkeeping.
+    # Signals are blocked and waited for, so none is lost, and none interrupts between fork and bookkeeping.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     try:
         count = plan(options)
@@ -541,13 +569,13 @@ def _supervise(
             "folder": str(folder),
             "started": started,
         }
-        # The trainings have no --device: their --gpus 0 means the CPU.
+        # The trainings have no --device. They run on the CPU with --gpus 0.
         device = getattr(options, "device", "gpu")
         watched = chosen_by_device(device, options.gpus) if gpu_states else []
         _start_ranks(ranks, count, state, lambda: _log_gpu_states(log, "begin", watched, folder))
         if sampled:
             uuids = [gpu.uuid for gpu in choose_gpus(options.gpus)]
-            # The thread starts with the signals blocked: they stay the supervisor's.
+            # The thread starts with these signals blocked, so only the supervisor gets them.
             sampler = samples.start(uuids, lambda sample: log.event("gpu_sample", sample))
         status, reason = _wait(ranks, getattr(options, "time_limit", 0.0), folder)
         if sampler is not None:
@@ -556,7 +584,7 @@ def _supervise(
         if status == 0 and stopped.is_file():
             log.end("run_stop", time_ms=int(stopped.read_text()), status="success")
             if watched:
-                # Until then nvidia-smi's utilisation is that of the ranks, which are gone.
+                # For some time, nvidia-smi's utilisation still includes the ranks that have ended.
                 time.sleep(gpu_state.SETTLE_S)
             _log_gpu_states(log, "end", watched, folder)
         else:
@@ -581,7 +609,7 @@ def _start_ranks(
     """Start the ranks, which import their framework and then wait until ``before`` is done.
 
     Args:
-        ranks: Gets each rank as soon as it is there.
+        ranks: The list to which each rank is added as soon as it has started.
         count: The number of ranks on this node.
         state: The facts of the run that each rank needs.
         before: Work that must be done before any rank uses a GPU.
@@ -594,7 +622,8 @@ def _start_ranks(
         _GATE: str(waiting),
     }
     try:
-        # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
+        # Each rank has its own session, so Ctrl-C reaches only the supervisor, and a rank's children end with
+        # the rank.
         ranks.extend(
             subprocess.Popen(
                 [sys.executable, *sys.argv],
@@ -611,7 +640,14 @@ def _start_ranks(
 
 
 def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> None:
-    """Log the users of each GPU while no rank of this run uses it; without GPUs nothing is read."""
+    """Log which processes use each GPU while no rank of this run does.
+
+    Args:
+        log: The log.
+        moment: ``begin`` or ``end`` of the run.
+        watched: The GPUs. If there are none, an empty list is stored.
+        folder: The folder in which ranks find the states.
+    """
     found = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
     states = [{"moment": moment, **state} for state in found]
     for state in states:
@@ -620,13 +656,13 @@ def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> 
 
 
 def gpu_states_before(rank: Rank) -> list[dict[str, Any]]:
-    """Return the states of the GPUs before any rank used them, as they were logged."""
+    """Return the logged states of the GPUs before any rank used them."""
     states: list[dict[str, Any]] = json.loads((rank.state / "gpu-states-begin").read_text())
     return states
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path) -> tuple[int, str]:
-    """Wait until all ranks ended well, one ended badly, a signal came or time is up.
+    """Wait until all ranks have ended well, one has ended badly, a signal arrives, or time is up.
 
     Returns:
         The exit status and, unless it is 0, the reason.
@@ -656,9 +692,16 @@ def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path)
 def _first_to_fail(
     ranks: list[subprocess.Popen[bytes]], index: int, status: int, folder: Path
 ) -> tuple[int, int]:
-    """Return the rank that wrote its reason first, and its exit status, where one has ended badly.
+    """Return the rank that failed first, and its exit status.
 
-    Others end because they lost it, and may be gone before it is.
+    Other ranks end because they lost it, and may do so before it has ended. The rank that wrote its reason
+    first is therefore the answer, unless a signal killed the rank that was found.
+
+    Args:
+        ranks: All ranks of this node.
+        index: The rank that was found to have ended badly.
+        status: The exit status of that rank.
+        folder: The folder with the ranks' reasons.
     """
     reasons = sorted(folder.glob("reason-*"), key=lambda path: path.stat().st_mtime_ns)
     if status < 0 or not reasons:
@@ -680,7 +723,7 @@ def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """End every rank and its children: SIGTERM first, SIGKILL to the remaining ones."""
+    """End every rank and its children, first with SIGTERM and then the remaining ones with SIGKILL."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -710,14 +753,15 @@ def join(rank: Rank, backend: str, device: Any, timeout_s: float) -> None:
 
 
 def exchange_by_file(mine: Any, rank: Rank, name: str, timeout_s: float) -> list[Any]:
-    """Return each rank's message, exchanged by a file: a message about a wrong GPU must not pass through a
-    GPU.
+    """Exchange messages between the ranks by a file, and return each rank's message.
+
+    A message about a faulty GPU must not pass through a GPU.
 
     Args:
         mine: This rank's message, as JSON values.
-        rank: This one.
-        name: Of the file; each exchange of a run has its own.
-        timeout_s: The longest wait for the others.
+        rank: This rank.
+        name: The name of the file. Each exchange of a run needs its own.
+        timeout_s: The longest wait for the other ranks.
     """
     import datetime
 
@@ -740,7 +784,10 @@ def holds_on_all_ranks(mine: bool, rank: Rank, device: Any) -> bool:
 
 
 def mark_moment(device: Any) -> Any:
-    """Return this moment: on a GPU an event of its own clock, to be read when all is done."""
+    """Return a mark of this moment.
+
+    On a CPU it is the time in seconds. On a GPU it is an event, whose time can be read once the GPU is done.
+    """
     import torch
 
     if device.type != "cuda":
@@ -751,24 +798,26 @@ def mark_moment(device: Any) -> Any:
 
 
 def majority(values: Sequence[Value]) -> Value | None:
-    """Return the value that more than half of several are, or None if there is none. No I/O."""
+    """Return the value that more than half of the values have, or None if there is none. No I/O."""
     value, count = collections.Counter(values).most_common(1)[0]
     return value if 2 * count > len(values) else None
 
 
 def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> float:
-    """Return the median time of one call, as :func:`sample_seconds` measures it."""
+    """Return the median time of one call in seconds. See :func:`sample_seconds`."""
     return statistics.median(sample_seconds(call, device, seconds, most))
 
 
 def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> list[float]:
-    """Return times of one call, after a warm-up; on a GPU measured there, by device events.
+    """Measure one call several times after a warm-up, and return the times in seconds.
+
+    On a GPU, events of the device measure the time.
 
     Args:
-        call: The function to time; on a GPU it queues work on the current stream.
+        call: The function to time. On a GPU it queues work on the current stream.
         device: A ``torch.device``.
-        seconds: Duration of the measurement (at least five samples are taken).
-        most: At most this many samples.
+        seconds: The duration of the measurement. At least five samples are taken.
+        most: The largest number of samples.
     """
     import torch
 
@@ -796,14 +845,14 @@ def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
         for _ in range(3):
             call()
         once = statistics.median(measured(3, 1))
-        # Events tick in about half a microsecond: short calls are timed several at a time.
+        # Events have a resolution of about half a microsecond, so short calls are timed several at a time.
         inner = max(1, round(200e-6 / once))
         count = max(5, min(most, int(seconds / (once * inner))))
         return measured(count, inner)
 
 
 def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any, list[Gpu]]:
-    """Log the common first events of a probe; return the rank's device and all GPUs that take part."""
+    """Log the common first events of a probe. Return the rank's device and all GPUs that take part."""
     import torch
 
     found = chosen_by_device(options.device, options.gpus)

@@ -8,12 +8,14 @@
 
 With --plan=PLAN_ID, all runs of a plan have the image that the first of them found behind its tag.
 
-Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
-`:::RACKPROOF {JSON}` that state its progress, and the job's own output as it grows. The run's folder on
-shared storage holds the job's number, so that starting again finds the job, and never submits a second one.
-The registry's key is read from the file in which provisioning put it, and is sent only to the registry.
+bench.yml starts this program on one node, under Rackproof's supervisor. It needs only the standard library of
+Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own output as it
+grows. The run's folder on shared storage has the number of the job. If the program is started again, it finds
+that job and does not submit a second one. It reads the registry's key from the file in which provisioning put
+it, and sends the key only to the registry.
 
-Exit status: 0 the job completed; 1 it failed, hung, or was cancelled; 5 data; 6 image; 7 config or Slurm.
+Exit status: 0 if the job completed, and 1 if it failed, hung, or was cancelled. The others are 5 for data,
+6 for the image, and 7 for the config or Slurm.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ SLURM_ANSWERS_S = float(os.environ.get("RACKPROOF_SLURM_ANSWERS_S", "300"))
 MOST_SILENCE_S = 900.0
 CHECKER_S = 600.0
 QUIET_AFTER_END_S = 20.0
-"""Shared file systems show a job's last lines late; so long the end of its output is waited for."""
+"""The longest wait for the end of a job's output, because shared file systems show the last lines late."""
 CREDENTIALS = ("/etc/enroot/.credentials", "/root/.config/enroot/.credentials", "/root/.docker/config.json")
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
@@ -59,7 +61,7 @@ MANIFESTS = (
 )
 MANIFEST_BYTES, TOKEN_BYTES = 16 << 20, 1 << 20
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The kernel's names of architectures to those of registries."""
+"""The names of architectures: the kernel's as keys, the registries' as values."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -67,7 +69,7 @@ SECRET = re.compile(r"(?i)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
 SECRET_NAMES = "RACKPROOF_SECRET_NAMES"  # noqa: S105  (the name of a variable)
 """Names the secrets that the operator meant for the job, separated by commas."""
 SHORT_SECRET = 7
-"""Shorter values are not searched for: they occur in any text."""
+"""The length up to which a secret is not hidden in the output, because so short a text occurs anywhere."""
 HIDDEN = "(secret)"
 """The replacement for a secret's value in plans and logs."""
 MARKERS = re.compile(
@@ -85,9 +87,9 @@ PHASES = {
     b"EXPERIMENT_STOP": "ended",
 }
 WHOLE_NODE = ("--exclusive", "--mem=0")
-"""Options for all cores, GPUs and memory of a node: Slurm gives a job no more than it requests."""
+"""Options that request all cores, GPUs and memory of a node. Slurm gives a job no more than it requests."""
 OWN_JOBS = f"--user={os.geteuid()}"
-"""Option for jobs of this user alone: any user can give a job the name of ours."""
+"""The option that selects only jobs of this user, because any user can give a job the same name."""
 SYSTEM = Path(os.environ.get("RACKPROOF_SYSTEM_ROOT", "/"))
 DEVICES = """\
 names() { ls "$1" 2> /dev/null | grep -E "$2" | sort | tr '\\n' ' '; }
@@ -100,14 +102,18 @@ printf 'DEVICES|%s|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$adapters" \\
   "$(names /dev/infiniband '^(uverbs[0-9]+|rdma_cm)$')" \\
   "$(names /dev/nvidia-caps-imex-channels .)" "$(names /dev '^nvidia[0-9]+$')"
 """
-"""Prints the devices of a node, or of a container on it: network adapters, their device files, IMEX channels,
-GPUs.
+"""A shell script that prints the devices of a node, or of a container on it.
+
+The devices are network adapters, their device files, IMEX channels, and GPUs.
 """
 CONTENT = """\
 cd {folder}
 find . -type f ! -path '*/.*/*' -print0 | xargs -0 -r -n 8 -P 8 sha256sum > {listing}
 """
-"""Writes the checksums of a step's files; notes of the tool that fetched them lie in hidden folders."""
+"""A shell script that writes the checksums of a staged step's files.
+
+It skips hidden folders, because the tools that fetched the files keep their notes there.
+"""
 WORLD = """\
 import ctypes, os, sys
 def tell(*words):
@@ -153,9 +159,10 @@ if mpi or pmix:
 else:
     tell("library", "no")
 """
-"""Prints, in a container, whether a rank has a PMIx server, and of how many ranks its world is.
+"""A Python program that runs as a rank in a container and prints how it sees the other ranks.
 
-By the MPI of the image, as the programs of run.sub count; by libpmix alone in an image that has no Open MPI.
+It prints whether the rank has a PMIx server, and how many ranks its world has. It counts them with the Open
+MPI of the image, as the programs of run.sub do. In an image without Open MPI it uses libpmix.
 """
 BY_HOOK = (
     "enroot's hook 50-slurm-pmi.sh brings it: provision.yml (role enroot_pyxis) puts it into its hooks.d"
@@ -180,7 +187,7 @@ NO_PLUGIN = (
         "its library (libpmix), provision.yml (role slurm: slurm_mpi_packages) installs it",
     ),
 )
-"""Slurm's output when it cannot start ranks by a kind of MPI, with cause and remedy."""
+"""Patterns of Slurm's output when it cannot start ranks by a kind of MPI, each with cause and remedy."""
 DOMAIN = """\
 groups="$(nvidia-smi -q 2> /dev/null |
   awk '/CliqueId/ { clique = $NF } /ClusterUUID/ { print $NF "/" clique }' | sort -u | tr '\\n' ' ')"
@@ -188,7 +195,10 @@ list="$(sha256sum < /etc/nvidia-imex/nodes_config.cfg 2> /dev/null | cut -c 1-12
 printf 'DOMAIN|%s|%s|%s|%s|\\n' "$SLURMD_NODENAME" "$groups" "$list" \\
   "$(timeout 20 nvidia-imex-ctl -q 2> /dev/null | head -n 1)"
 """
-"""Prints cluster UUID and clique of a node's GPUs, a digest of IMEX's list of nodes, and IMEX's state."""
+"""A shell script that prints what decides whether a node is in an NVLink domain.
+
+It prints the cluster UUID and clique of the GPUs, a digest of IMEX's list of nodes, and the state of IMEX.
+"""
 BY_MELLANOX = "enroot's hook 99-mellanox.sh brings them where the job has MELLANOX_VISIBLE_DEVICES=all"
 DEVICE_KINDS = (
     ("network adapters", BY_MELLANOX),
@@ -200,14 +210,17 @@ DEVICE_KINDS = (
     ("GPUs", "enroot's hook 98-nvidia.sh brings them where NVIDIA_VISIBLE_DEVICES is all"),
 )
 SHARED_CONFIG = re.compile(r"config_(common|mounts)")
-"""Prefix of files that configs and run.sub source; they are not configs themselves."""
+"""The pattern of files that configs and run.sub source, and that are no configs themselves."""
 SCRIPT_GPUS = re.compile(r"(?m)^#SBATCH +--gpus-per-node=(\d{1,3})\s*$")
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a job may inherit: no secrets, and nothing of a Slurm job around this one."""
+    """Return the variables that a job may inherit.
+
+    These exclude secrets, and the variables of a Slurm job in which this program runs.
+    """
     return {
         key: value
         for key, value in environment.items()
@@ -216,7 +229,7 @@ def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Refusal(Exception):  # noqa: N818  (as in the other workloads)
-    """A request that cannot be fulfilled; the text gives its subject, the cause, and the remedy."""
+    """A request that cannot be fulfilled. The text gives its subject, the cause, and the remedy."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -232,14 +245,14 @@ class Leaving(Exception):  # noqa: N818
 
 
 def say(**what: Any) -> None:
-    """Report where it stands."""
+    """Print a line of progress, which Rackproof reads."""
     print(MARK + json.dumps(what), flush=True)
 
 
 def run(
     command: list[str], timeout: float = 60, env: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Run a short command; return exit status, output, errors."""
+    """Run a short command and return its exit status, output and error output."""
     try:
         done = subprocess.run(
             command,
@@ -268,7 +281,7 @@ def free_gb(folder: Path) -> float:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock on shared storage; print who holds it while waiting."""
+    """Hold a lock on shared storage. While waiting for it, print which process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as stream:
         told = 0.0
@@ -309,7 +322,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """The state of following a job between two polls; times are of the monotonic clock."""
+    """Hold what is known of a job between two polls. Times are of the monotonic clock."""
 
     began: float
     grown: float = field(init=False)
@@ -323,12 +336,12 @@ class Watch:
     hung: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin with output and Slurm's state as fresh as the start."""
+        """Treat the start as the last growth of the output and the last query of Slurm."""
         self.grown = self.asked = self.began
 
 
 def docker_authorisation(text: str, names: set[str]) -> str | None:
-    """Return the Authorization header for a registry out of Docker's configuration; None without one.
+    """Return the Authorization header for a registry from Docker's configuration, or None if it has none.
 
     Args:
         text: The JSON file.
@@ -345,7 +358,7 @@ def docker_authorisation(text: str, names: set[str]) -> str | None:
 
 
 def netrc_authorisation(text: str, names: set[str]) -> str | None:
-    """Return the Authorization header for a registry out of a netrc file, as enroot has one."""
+    """Return the Authorization header for a registry from a netrc file, the format that enroot uses."""
     words = re.sub(r"(?m)^\s*#.*$", "", text).split()
     entries: list[dict[str, str]] = []
     for key, value in zip(words, words[1:]):  # noqa: B905, RUF007  (Python 3.8)
@@ -361,12 +374,12 @@ def netrc_authorisation(text: str, names: set[str]) -> str | None:
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a registry to its stores, but never from https to plain HTTP."""
+    """Follow a registry's redirects to its stores, but never from https to plain HTTP."""
 
     def redirect_request(  # noqa: D102  (urllib's own parameters)
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Any:
-        # By HTTP anybody on the way could name the digest of a tag.
+        # Over HTTP, any machine on the way could replace the digest of a tag.
         if req.full_url.startswith("https://") and not newurl.startswith("https://"):
             raise ValueError(f"it sends its clients on to {newurl[:200]!r}: not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -376,10 +389,10 @@ open_address = urllib.request.build_opener(SafeRedirects()).open
 
 
 def fetch_token(challenge: str, header: str | None, scheme: str) -> str:
-    """Return the token for which a registry's challenge sends its clients to another server.
+    """Fetch the token that a registry requires, from the server that its challenge names.
 
     Raises:
-        ValueError: The other server would get the key by less than the registry itself, or sends no token.
+        ValueError: The connection to that server is less safe than to the registry, or it sends no token.
     """
     parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm = parts.pop("realm", "")
@@ -391,26 +404,26 @@ def fetch_token(challenge: str, header: str | None, scheme: str) -> str:
     with open_address(request, timeout=60) as answer:
         said = json.loads(answer.read(TOKEN_BYTES))
     token = (said.get("token") or said.get("access_token")) if isinstance(said, dict) else None
-    # It becomes a header.
+    # The token becomes a header, so it may have no space or control character.
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
         raise ValueError(f"{realm[:200]} sends no token")
     return token
 
 
 def digest_of_bytes(data: bytes) -> str:
-    """Return the digest by which registries name bytes."""
+    """Return the digest of bytes, in the notation of registries."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) -> list[str]:
-    """Return for which architectures an image is, by its manifest or the list of them.
+    """Return the architectures of an image, from its manifest or list of manifests.
 
     Args:
         manifest: The registry's answer for the image's digest.
-        read_config: Returns the image's configuration by its digest; not called for a list.
+        read_config: Returns the image's configuration by its digest. A list needs no call.
 
     Raises:
-        ValueError: The manifest names none.
+        ValueError: The manifest names no architecture, or the configuration has another digest.
     """
     document = json.loads(manifest)
     listed = document.get("manifests") if isinstance(document, dict) else None
@@ -418,7 +431,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
         digest = document["config"]["digest"]
         text = read_config(digest)
         if digest_of_bytes(text) != digest:
-            raise ValueError(f"what the registry has under {digest} has another digest")
+            raise ValueError(f"the content that the registry has under {digest} has another digest")
         platforms = [json.loads(text)]
     else:
         # Beside images a list may have signatures and similar entries, whose platform is unknown.
@@ -452,7 +465,7 @@ def read_devices(text: str) -> dict[str, list[set[str]]]:
 
 
 def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
-    """Return the devices of nodes that containers lack, a sentence for each kind of device.
+    """Compare the devices of nodes with those of containers, and return a sentence for each kind lacking.
 
     Args:
         hosts: The queried nodes.
@@ -462,7 +475,7 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
     there, inside = read_devices(nodes), read_devices(containers)
     silent = [host for host in hosts if host not in there or host not in inside]
     if silent:
-        return [f"{', '.join(silent)}: what devices a container has there is not known"]
+        return [f"{', '.join(silent)}: the devices of a container there are not known"]
     complaints = []
     for number, (kind, remedy) in enumerate(DEVICE_KINDS):
         lacking = {host: there[host][number] - inside[host][number] for host in hosts}
@@ -487,7 +500,7 @@ def read_world(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def plugin_complaint(host: str, error: str) -> str:
-    """Return why Slurm on a host cannot start ranks, from its output, or "" if it did not complain."""
+    """Return why Slurm on a host cannot start ranks, or "" if its output has no known complaint."""
     for pattern, words in NO_PLUGIN:
         if re.search(pattern.replace("{host}", re.escape(host)), error):
             return f"{host}: {words}"
@@ -498,9 +511,9 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
     """Return why the ranks on a host do not form one world of that size, with the remedy, or "" if they do.
 
     Args:
-        host: A node on which two ranks or one of several nodes ran.
-        ranks: Their number in all.
-        text: Their output.
+        host: The node to judge.
+        ranks: The number of ranks on all nodes.
+        text: The output of the ranks.
         error: The error output of srun and the ranks.
     """
     there, said = read_world(text).get(host, {}), last_lines(error, 3)
@@ -514,14 +527,17 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
     if "no" in there.get("folder", []):
-        # Alone it does not matter: ranks have met without the folder.
+        # A missing folder is no fault by itself, because ranks have met without it.
         return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
 
 
 def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
-    """Return the output of DOMAIN by node: groups of its GPUs, digest of IMEX's list, IMEX's state."""
+    """Parse the output of DOMAIN on all nodes.
+
+    Return the groups of GPUs, the digest of IMEX's list, and the state of IMEX, by node.
+    """
     found = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DOMAIN|")
@@ -532,7 +548,7 @@ def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
 
 
 def most_common(values: list[str]) -> str:
-    """Return the value that most have; of several the first."""
+    """Return the most frequent value, or "" without values. Of several, return the first."""
     return max(values, key=values.count) if values else ""
 
 
@@ -570,9 +586,9 @@ def imex_complaint(digest: str, listed: str, state: str) -> str:
     """Return why IMEX of a node does not serve the domain, with the remedy, or "" if it does.
 
     Args:
-        digest: The digest of its list of nodes.
-        listed: That of the others' lists.
-        state: IMEX's own report.
+        digest: The digest of the node's list of nodes.
+        listed: The digest of the other nodes' lists.
+        state: The state that IMEX reports.
     """
     if not digest:
         return f"/etc/nvidia-imex/nodes_config.cfg is not there; {BY_IMEX}"
@@ -591,7 +607,12 @@ def existing_parent(folder: Path) -> Path:
 
 
 def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
-    """Return which nodes Slurm does not know, or keeps from work; `listed` is sinfo's NODE|STATE|REASON."""
+    """Return a complaint for each node that Slurm does not know, or keeps from work.
+
+    Args:
+        hosts: The nodes of the job.
+        listed: The output of sinfo, with lines NODE|STATE|REASON.
+    """
     states = {}
     for line in listed.splitlines():
         name, state, why = [*line.split("|", 2), "", ""][:3]
@@ -607,8 +628,9 @@ def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
 
 
 def is_domain(groups: str) -> bool:
-    """Return whether a node's GPUs are all in one NVLink domain: one cluster UUID and clique, which are not
-    0.
+    """Return whether all GPUs of a node are in one NVLink domain.
+
+    They then have the same cluster UUID and clique, and neither is 0.
     """
     cluster, _, clique = groups.partition("/")
     return len(groups.split()) == 1 and all(re.search(r"[1-9a-f]", part) for part in (cluster, clique))
@@ -617,7 +639,7 @@ def is_domain(groups: str) -> bool:
 def global_batch_size(found: Mapping[str, str]) -> int | None:
     """Return the batch size over all GPUs that a published config requests, or None if it cannot be read.
 
-    flux1's BATCHSIZE is that already; of the language models MINIBS is one data-parallel group's.
+    flux1 states it as BATCHSIZE. The language models state the size of one data-parallel group as MINIBS.
     """
     parts = [
         [found.get("TENSOR_MODEL_PARALLEL") or found.get("TP") or "1"],
@@ -638,7 +660,10 @@ def global_batch_size(found: Mapping[str, str]) -> int | None:
 
 
 def config_value(tree: Any, found: Mapping[str, str]) -> float | None:
-    """Return the value of a rule's side with the variables of a config, or None if one is not a number."""
+    """Compute one side of a rule from the variables of a config.
+
+    Return None if a variable is not a number.
+    """
     if isinstance(tree, str):
         try:
             return float(found.get(tree, ""))
@@ -660,7 +685,7 @@ def variables_of(tree: Any) -> list[str]:
 
 
 def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
-    """Return whether a config keeps a rule, or None if a variable of it is not set, or no number."""
+    """Return whether a config keeps a rule, or None if a variable of the rule is no number or not set."""
     left, right = (config_value(rule[side], found) for side in ("left", "right"))
     if left is None or right is None:
         return None
@@ -678,7 +703,7 @@ def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
 def config_complaints(
     rules: Sequence[Mapping[str, Any]], found: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return the rules that a config breaks, in words, and those that only the log can show."""
+    """Return the rules that a config breaks, and the rules whose variables only the log can show."""
     broken, unknown = [], []
     for rule in rules:
         kept = is_kept(rule, found)
@@ -694,7 +719,7 @@ def config_complaints(
 
 
 class Work:
-    """One benchmark on one set of hosts."""
+    """Run one benchmark on one set of hosts: check, pull, stage, copy configs, submit, and follow."""
 
     variable = "bench_shared"
     """The description of the data's storage, for messages."""
@@ -702,7 +727,7 @@ class Work:
     def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
         self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
         self.plain = {key: value for key, value in spec["environment"].items() if value != HIDDEN}
-        # Taken out: of all programs started here only the job itself needs them.
+        # They leave the environment, because of all programs started here only the job needs them.
         named = os.environ.pop(SECRET_NAMES, "").split(",")
         self.secrets = {key: os.environ.pop(key) for key in named if key in os.environ}
         self.shared = Path(spec["shared"])
@@ -717,8 +742,8 @@ class Work:
         self.child: subprocess.Popen[bytes] | None = None
         self.image: dict[str, Any] = {}
         self.told: dict[str, Any] = {}
-        """The record's facts of the image and the job, kept beside the job for the next launcher that follows
-        it.
+        """The facts of image and job for the record. They are also stored in the run's folder for a later
+        launcher that follows the same job.
         """
         self.job = ""
         self.changed = False
@@ -727,7 +752,7 @@ class Work:
     # -- what a dry run reads -----------------------------------------------------------------------
 
     def check(self) -> list[str]:
-        """Return all that a run would be refused for, as far as reading shows it."""
+        """Return every reason to refuse a run that can be found without changing anything."""
         complaints: list[str] = []
         steps = (
             self.check_storage, self.check_image, self.check_room, self.check_slurm, self.check_known_config
@@ -742,7 +767,7 @@ class Work:
     def check_storage(self) -> list[str]:
         """Return why the shared folder cannot be used."""
         there = existing_parent(self.shared)
-        # A folder that is made on the root file system is this node's alone.
+        # Other nodes would not see a folder on the root file system.
         if there != self.shared and there == Path("/"):
             return [
                 f"{self.shared} is not on {os.uname().nodename}, nor is a folder above it: is the shared "
@@ -753,7 +778,7 @@ class Work:
         return []
 
     def check_image(self) -> list[str]:
-        """Ask the registry for the image and its processors, by the key that a job would use."""
+        """Query the registry for the image and its architecture, with the key that a job would use."""
         spec = self.spec
         if not spec["repository"]:
             return []
@@ -766,7 +791,7 @@ class Work:
         return []
 
     def check_room(self) -> list[str]:
-        """Return whether the file system lacks the room for image and data that are not there yet."""
+        """Return a complaint if the file system lacks room for the missing image and data."""
         wanted = []
         digest = str(self.image.get("digest", ""))
         target = self.shared / "images" / f"{self.slug}_{digest[7:19]}.sqsh"
@@ -811,7 +836,11 @@ class Work:
         return [*complaints, *node_complaints(hosts, text)]
 
     def check_known_config(self) -> list[str]:
-        """Read the config, if it was brought out of this image; a broken rule is a refusal."""
+        """Check the config, if it was already copied out of this image.
+
+        Raises:
+            Refusal: The config does not fit the nodes, or breaks a rule.
+        """
         if not any(self.configs_folder().glob("config_*.sh")):
             name = self.spec["benchmark"]
             say(
@@ -841,7 +870,7 @@ class Work:
             ) from error
 
     def image_file(self) -> Path:
-        """Return the file that has the digest of a resolved tag."""
+        """Return the path of the note with digest and place of the image that was pulled last."""
         return self.shared / "images" / f"{self.slug}.json"
 
     def credentials(self) -> tuple[str | None, str]:
@@ -861,7 +890,11 @@ class Work:
         return None, ""
 
     def ask_registry(self, method: str, reference: str, kind: str = "manifests") -> tuple[str, bytes]:
-        """Return the digest that the registry names for a tag or digest; of GET the manifest or blob, too."""
+        """Query the registry for a tag or digest.
+
+        Returns:
+            The digest that the registry states, and the manifest or blob, which is empty for HEAD.
+        """
         spec = self.spec
         header, source = self.credentials()
         image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
@@ -920,10 +953,10 @@ class Work:
         return digest
 
     def prove_image(self, digest: str) -> None:
-        """Refuse an image whose manifest has another digest, or is for other processors.
+        """Refuse an image whose manifest has another digest, or that is for another architecture.
 
-        enroot compares only the parts that a manifest names, and on import only warns of another
-        architecture.
+        enroot does not do this. It compares only the digests of the parts that a manifest names, and only
+        warns about another architecture.
         """
         _named, manifest = self.ask_registry("GET", digest)
         found = digest_of_bytes(manifest)
@@ -931,8 +964,8 @@ class Work:
             image = f"{self.spec['registry']}/{self.spec['repository']}"
             raise Refusal(
                 EXIT_IMAGE,
-                f"{image}: what the registry has under {digest} has the digest {found}; somebody replaced it "
-                "there or on the way. Nothing was pulled: ask who runs the registry",
+                f"{image}: the manifest that the registry has under {digest} has the digest {found}. It was "
+                "replaced there or on the way. Nothing was pulled. Ask the registry's operator",
             )
         self.check_architecture(manifest)
 
@@ -950,7 +983,7 @@ class Work:
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise Refusal(
-                EXIT_IMAGE, f"{image}: for which processors it is cannot be read ({error!r}): {remedy}"
+                EXIT_IMAGE, f"{image}: its architecture cannot be read ({error!r}): {remedy}"
             ) from error
         if self.architecture not in there:
             raise Refusal(
@@ -960,11 +993,14 @@ class Work:
             )
 
     def uri(self, digest: str) -> str:
-        """Return the image as enroot names it: a digest is a tag to it, and `@` is refused."""
+        """Return the image in enroot's notation, which has a digest in place of the tag and refuses `@`."""
         return f"{self.spec['registry']}#{self.spec['repository']}:{digest}"
 
     def known_image(self) -> dict[str, Any]:
-        """Return digest and place of the image that was pulled here, else of the last one that was."""
+        """Return digest and place of the image.
+
+        It is the image that this process pulled, or else the one that was pulled last.
+        """
         return self.image or read_json(self.image_file())
 
     def cont(self) -> str:
@@ -972,7 +1008,11 @@ class Work:
         return str(self.known_image().get("cont", ""))
 
     def digest(self) -> str:
-        """Return the image's digest: named by the operator, found for this plan before, or asked for now."""
+        """Return the image's digest.
+
+        The operator's digest comes first, then the one that an earlier run of this plan found. Otherwise
+        query the registry.
+        """
         tag = str(self.spec["tag"])
         pinned = tag.rpartition("@")[2]
         if DIGEST.fullmatch(pinned):
@@ -991,7 +1031,7 @@ class Work:
         return found
 
     def pull(self) -> None:
-        """Bring the image to the place where the job looks for it."""
+        """Store the image where the job looks for it, on shared storage or on each node."""
         self.check_shared()
         (self.shared / "images").mkdir(exist_ok=True)
         with locked(self.shared / "images" / f".{self.slug}.lock", f"the image {self.slug}"):
@@ -1013,14 +1053,14 @@ class Work:
 
     @staticmethod
     def is_imported(target: Path) -> bool:
-        """Return whether an image is there, in the size that it was imported in."""
+        """Return whether an imported image is there and still has its size."""
         try:
             size = target.stat().st_size
         except OSError:
             return False
         if read_json(target.with_suffix(".json")).get("bytes") == size:
             return True
-        say(phase=f"{target} is not as it was imported: importing it again")
+        say(phase=f"{target} has changed since its import: importing it again")
         return False
 
     def import_image(self, digest: str, target: Path) -> None:
@@ -1049,7 +1089,7 @@ class Work:
         self.changed = True
 
     def pull_on_nodes(self, digest: str, cont: str) -> None:
-        """Make every node unpack the image before anything is timed; each node once."""
+        """Unpack the image once on every node, before anything is timed."""
         seen = self.shared / "images" / f"{self.slug}_{digest[7:19]}.nodes"
         seen.mkdir(exist_ok=True)
         lacking = [host for host in self.spec["hosts"] if not (seen / host).exists()]
@@ -1082,9 +1122,9 @@ class Work:
             f"--nodes={len(hosts)}",
             f"--ntasks={len(hosts) * each}",
             f"--ntasks-per-node={each}",
-            # By default a step gets one core and its share of the memory: too little for a download of 70B.
+            # By default a step gets one core and its share of memory, which are too few to download 70B.
             *WHOLE_NODE,
-            # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
+            # Without this option, SLURM_MPI_TYPE, which is meant for run.sub, would affect these steps too.
             f"--mpi={mpi}",
         ]
 
@@ -1093,7 +1133,7 @@ class Work:
         return f"--job-name={name}-{self.run_id}" if self.run_id else f"--job-name={name}"
 
     def run_step(self, command: list[str], **how: Any) -> tuple[int, str, str]:
-        """Run a command of srun; see :func:`run`. If it fails, its job ends."""
+        """Run a command of srun as :func:`run` does. If it fails, cancel its job."""
         status, out, err = run(command, **how)
         if status != 0:
             self.cancel_step(command)
@@ -1110,7 +1150,7 @@ class Work:
             run(["scancel", f"--name={names[0]}", OWN_JOBS])
 
     def image_options(self, cont: str = "") -> list[str]:
-        """Return the options of a step in the image; without the image pyxis refuses all of them."""
+        """Return the options of a step in the image. Without an image, pyxis refuses all of them."""
         return ["--no-container-mount-home", f"--container-image={cont or self.cont()}"]
 
     def in_container(
@@ -1131,7 +1171,11 @@ class Work:
             raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {here}: {said}")
 
     def watch(self, command: list[str], watched: list[Path], phase: str) -> tuple[int, str]:
-        """Run a long command; report the size of its result so far; return exit status and its last words."""
+        """Run a long command and print the size of its result while it runs.
+
+        Returns:
+            The exit status, and the end of the output.
+        """
         began = told = time.monotonic()
         with open(os.devnull) as nothing:
             log = self.shared / f".step-{os.uname().nodename}-{os.getpid()}.log"
@@ -1170,7 +1214,7 @@ class Work:
             child.wait()
 
     def configs_folder(self) -> Path:
-        """Return where the config files of this image lie."""
+        """Return the folder of the config files of this image."""
         digest = str(self.known_image().get("digest", "sha256:unknown"))
         return self.shared / "configs" / f"{self.spec['benchmark']}-{digest[7:19]}"
 
@@ -1203,7 +1247,7 @@ class Work:
                     continue
                 title = f"staging {step['creates']} ({number} of {len(self.spec['stage'])})"
                 need, have = float(step["size_gb"]), free_gb(self.data)
-                # Files of an interrupted attempt need no room again.
+                # The files of an interrupted attempt already take up their room.
                 need -= tree_size(target) / 1e9
                 if have < need:
                     raise Refusal(
@@ -1226,10 +1270,10 @@ class Work:
         return self.data / f".staged-{re.sub(r'[^A-Za-z0-9._-]+', '+', step['creates'])}.json"
 
     def compare_content(self, step: Mapping[str, Any]) -> None:
-        """Refuse data whose content differs from this step's first download; record it the first time.
+        """Refuse data whose content differs from this step's first download.
 
-        A source without a pinned digest is trusted on first use: a later replacement is found; one that was
-        never right is not.
+        The first download records the checksums. A source without a pinned digest is therefore trusted on
+        first use. A later replacement is found, but not content that was wrong from the start.
         """
         key = re.sub(r"[^A-Za-z0-9._-]+", "+", step["creates"])
         listing, record = self.data / f".content-{key}.new", self.data / f".content-{key}.json"
@@ -1259,7 +1303,7 @@ class Work:
         say(phase=f"{step['creates']}: {len(found)} files have the checksums of the first time")
 
     def is_staged(self, note: Path, target: Path, step: Mapping[str, Any]) -> bool:
-        """Return whether all files of a step are there, in their sizes."""
+        """Return whether all files of a step are there and have their sizes."""
         known = read_json(note)
         files = known.get("files")
         if not isinstance(files, dict) or not files or known.get("run") != digest_of(step["run"]):
@@ -1304,11 +1348,11 @@ class Work:
         matching = {name: found for name, found in found_by.items() if found and bool(found[1]) is marked}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
         chosen = [name for name, found in matching.items() if found[2] == wanted]
-        # If the image has no config without a precision, its only one is meant.
+        # If the image has no config without a precision, one of the others is meant.
         return list(matching) if not chosen and not spec["precision"] else chosen
 
     def refuse_configs(self, chosen: list[str], there: list[str]) -> None:
-        """Refuse to choose: no config fits, or several do."""
+        """Refuse the run, because no config fits or several do."""
         spec = self.spec
         kind = f" in {spec['precision']}" if spec["precision"] else ""
         what = f"{len(spec['hosts'])} nodes of {spec['gpus']} GPUs ({spec['system']}){kind}"
@@ -1319,7 +1363,7 @@ class Work:
         )
 
     def job_environment(self, config: Path) -> dict[str, str]:
-        """Source the config in a clean environment; return the job's variables, checked."""
+        """Source the config in a clean environment, check the result, and return the job's variables."""
         found = self.source_config(config)
         self.check_environment(config, found)
         self.check_batch(config, found)
@@ -1339,8 +1383,8 @@ class Work:
             # Containers have a /dev of their own, which has adapters only if they are requested.
             base.setdefault("MELLANOX_VISIBLE_DEVICES", "all")
         base.update(self.plain)
-        # One trial a job: run.sub overwrites its checker's report in every further one, and each repeat is
-        # judged before the next begins.
+        # A job has one trial (NEXP). In a second one, run.sub would overwrite its checker's report, and each
+        # repeat is judged before the next begins.
         ours = {
             "CONT": self.cont(),
             "LOGDIR": str(folder / "results"),
@@ -1355,16 +1399,16 @@ class Work:
             raise Refusal(EXIT_SLURM, f"{config.name} cannot be sourced ({status}): {last_lines(err)}")
         found = dict(item.split("=", 1) for item in out.split("\0") if "=" in item)
         found.update(ours)
-        # Set by us: the original takes it from the name of whatever file is sourced outermost.
+        # The original takes it from the name of the outermost sourced file, which may be another one here.
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
         return found
 
     def check_mpi(self, kind: str, environment: Mapping[str, str]) -> None:
-        """Refuse a job whose ranks would not meet: each would be a world of its own, or die at the start.
+        """Refuse a job whose ranks would not meet, so that each runs alone or dies at the start.
 
-        Slurm lists a plugin that has no library to load, and containers lack files that no hook of enroot
-        brings: only ranks in the image show it. Once for a plan; where nodes are busy, the job's own output
-            does.
+        Only ranks in the image show this. Slurm also lists a plugin whose library is missing, and a
+        container may lack files that a hook of enroot should bring. The check runs once for a plan. If the
+        nodes are busy, it is left out, and the job's own output shows the fault.
         """
         seen = self.shared / "mpi" / f"{self.plan_id}_{self.configs_folder().name}_{kind}"
         if self.plan_id and seen.is_file():
@@ -1374,13 +1418,13 @@ class Work:
         if not tried:
             return
         if complaints and len(hosts) > 1:
-            # One node that lacks something ends the ranks of all: each node is tested by itself.
+            # A node that lacks something ends the ranks of all nodes, so each node is tested by itself.
             alone = [self.try_ranks([host], kind, environment) for host in hosts]
             found = list(dict.fromkeys(line for _tried, lines in alone for line in lines))
             if found or all(one for one, _lines in alone):
                 complaints = found or [
-                    f"ranks meet on each of {', '.join(hosts)} and not between them ({complaints[0]}): see "
-                    "whether these nodes reach each other at all ports"
+                    f"ranks meet on each of {', '.join(hosts)} and not between them ({complaints[0]}): check "
+                    "that these nodes reach each other at all ports"
                 ]
         if complaints:
             raise Refusal(
@@ -1398,7 +1442,7 @@ class Work:
         """Start two ranks in the image on one node, or one on each of several.
 
         Returns:
-            Whether the nodes were free to try it, and the complaint.
+            Whether the nodes were free, and the complaints.
         """
         each = 2 if len(hosts) == 1 else 1
         by_pmix = kind.startswith("pmix")
@@ -1407,9 +1451,9 @@ class Work:
         command = [*self.srun(hosts, "mpi", kind, each), *options, *program]
         status, out, err = self.run_step(command, timeout=900, env=environment)
         if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
-            say(phase=f"whether ranks meet was not tried: {last_lines(err, 1)}")
+            say(phase=f"the meeting of ranks was not tested: {last_lines(err, 1)}")
             return False, []
-        # srun loads the plugin, too, before any node does.
+        # srun itself loads the plugin, too, before any node does.
         own = "\n".join(line for line in err.splitlines() if line.startswith("srun: error:"))
         here = plugin_complaint(os.uname().nodename, own) if not read_world(out) else ""
         if here:
@@ -1424,8 +1468,8 @@ class Work:
     def check_devices(self, environment: Mapping[str, str]) -> None:
         """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.
 
-        Without them a job runs all the same, over slower ways. Once for a plan; where the nodes are busy, the
-        NCCL preflight of the job itself shows it.
+        Without them a job still runs, but over slower connections. The check runs once for a plan. If the
+        nodes are busy, it is left out, and the job's own NCCL preflight shows the fault.
         """
         hosts = self.spec["hosts"]
         seen = self.shared / "devices" / f"{self.plan_id}_{self.configs_folder().name}"
@@ -1436,7 +1480,7 @@ class Work:
             command = [*self.srun(hosts, "devices"), "--immediate=60", *where, "sh", "-c", DEVICES]
             status, out, err = self.run_step(command, timeout=900, env=environment)
             if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
-                say(phase=f"what devices containers have was not looked at: {last_lines(err, 1)}")
+                say(phase=f"the devices of containers were not checked: {last_lines(err, 1)}")
                 return
             if status != 0:
                 where_ = f"{len(hosts)} nodes from {hosts[0]} on"
@@ -1450,21 +1494,21 @@ class Work:
             seen.write_text("")
 
     def check_domain(self) -> None:
-        """Refuse a job on nodes of an NVL72 that are not an NVLink domain: it would use network cards."""
+        """Refuse a job on nodes of an NVL72 that form no NVLink domain, since it would use network cards."""
         hosts = self.spec["hosts"]
         if len(hosts) < 2 or not str(self.spec["system"]).startswith(("GB200", "GB300")):
             return
         command = [*self.srun(hosts, "domain"), "--immediate=60", "bash", "-c", DOMAIN]
         status, out, err = self.run_step(command, timeout=900)
         if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
-            say(phase=f"whether the nodes are an NVLink domain was not looked at: {last_lines(err, 1)}")
+            say(phase=f"the NVLink domain of the nodes was not checked: {last_lines(err, 1)}")
             return
         complaints = domain_complaints(hosts, out)
         if complaints:
             raise Refusal(EXIT_SLURM, "; ".join(complaints))
 
     def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
-        """Refuse settings that run.sub would accept silently and fail with later."""
+        """Refuse settings that run.sub would accept silently, and that would make it fail later."""
         where = config.name
         numbers: dict[str, int] = {}
         for name in ("DGXNNODES", "DGXNGPU", "WALLTIME", "WALLTIME_RUNANDTIME"):
@@ -1493,7 +1537,7 @@ class Work:
                 EXIT_SLURM, "DATADIR names the folder 8b itself: it has to be the one that holds 8b"
             )
         for name, value in self.spec["environment"].items():
-            # Of all variables only folders are checked; a config may set any other one again.
+            # Only the variables of folders are checked, because a config may override any other variable.
             if name in ("DATADIR", "DATAROOT", "MODEL"):
                 if found.get(name) != value:
                     raise Refusal(
@@ -1503,7 +1547,7 @@ class Work:
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
 
     def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
-        """Refuse a batch size without a known result to compare with; list the known ones."""
+        """Refuse a batch size above every one that has reference convergence points, and list these sizes."""
         known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
         if not known:
             return
@@ -1547,7 +1591,7 @@ class Work:
         with locked(self.folder / ".lock", f"run {self.run_id}"):
             self.job = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
             if self.job:
-                # If the submitting node is gone, the job's own log may be all that is left.
+                # The node that submitted the job may be gone, so the facts come from the run's folder.
                 self.told = read_json(self.folder / "asked.json")
                 say(
                     **{
@@ -1618,7 +1662,7 @@ class Work:
     def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:
         """Return the options that a published run.sub states for another system than this one.
 
-        It contains its submitter's number of GPUs as a line for sbatch: no node of another kind would fit.
+        run.sub has a line for sbatch with its submitter's number of GPUs, which no other kind of node fits.
         """
         try:
             stated = SCRIPT_GPUS.findall(script.read_text(errors="replace"))
@@ -1640,17 +1684,17 @@ class Work:
         return self.folder / ".secrets"
 
     def with_secrets(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for sbatch, with a file for the secret ones that only its user can read.
+        """Return the variables for sbatch, and write the secret ones to a file that only the user can read.
 
-        Slurm keeps sbatch's arguments, in its spool and, if a site configures it, in its accounts. Bash '
-        'reads the
-        file that BASH_ENV names before a script; the job's own takes it away.
+        Slurm stores sbatch's arguments in its spool and, if a site configures it, in its accounts. Bash
+        therefore reads the secrets from the file that BASH_ENV names, before it runs the job's script. The
+        file removes itself.
         """
         if not self.secrets:
             return dict(environment)
         before, path = environment.get("BASH_ENV", ""), shlex.quote(str(self.secrets_file))
         lines = [f"export {name}={shlex.quote(value)}" for name, value in self.secrets.items()]
-        # Sites wrap sbatch in scripts: only within a job is it read.
+        # Some sites wrap sbatch in shell scripts, so the file has an effect only within a job.
         lines = ['if [ -n "${SLURM_JOB_ID:-}" ]; then', *lines, f"rm -f -- {path}", "unset BASH_ENV"]
         if before:
             lines += [f"export BASH_ENV={shlex.quote(before)}", '[ ! -r "$BASH_ENV" ] || . "$BASH_ENV"']
@@ -1661,12 +1705,12 @@ class Work:
         return {**environment, "BASH_ENV": str(self.secrets_file)}
 
     def forget_secrets(self) -> None:
-        """Take the file of a job's secrets away, where the job did not do so itself."""
+        """Remove the file of a job's secrets, if the job did not remove it."""
         if self.secrets_file.exists():
             self.secrets_file.unlink()
 
     def hide_in_environments(self) -> None:
-        """Take secrets' values out of the lists of variables that a published run.sub writes down."""
+        """Replace the values of secrets in the lists of variables that a published run.sub writes."""
         values = [value for value in self.secrets.values() if len(value) > SHORT_SECRET]
         for path in (self.folder / "results").glob("*env*.log") if values else ():
             try:
@@ -1678,9 +1722,10 @@ class Work:
                 say(phase=f"{path} may hold secrets: {error.strerror}")
 
     def find_job(self) -> str:
-        """Return the number of this user's job that has this run's name, if there is one.
+        """Return the number of this user's job that has this run's name, or "" if there is none.
 
-        A Slurm that does not answer, as on a node that has just booted, is not a Slurm without that job.
+        On a node that has just booted, Slurm may not answer at first. Wait for its answer, because no answer
+        does not mean that there is no job.
         """
         began = told = time.monotonic()
         while True:
@@ -1700,7 +1745,7 @@ class Work:
                 told = time.monotonic()
                 say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
-        # Ended jobs leave the queue after some minutes; not every site keeps accounts.
+        # Ended jobs leave the queue after some minutes. Then only accounts have them, which some sites lack.
         accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *own, "-o", "JobIDRaw"]
         words = out.split() or run(accounts)[1].split()
         return words[0] if words and words[0].isdigit() else ""
@@ -1713,7 +1758,10 @@ class Work:
         return sorted(set(out.split()))
 
     def state(self) -> tuple[str, str]:
-        """Return the state of the job and why it waits; empty if Slurm does not answer."""
+        """Return the state of the job and the reason why it waits.
+
+        If Slurm does not answer, the state is "" and the second text has its error.
+        """
         status, out, err = run(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]
         )
@@ -1728,7 +1776,7 @@ class Work:
         """Return how the job ended, from accounting or the controller's memory."""
         fields = "State,ExitCode,NodeList,Start,End,ElapsedRaw,NNodes,JobName"
         names = ("state", "exit_code", "nodes", "start", "end", "elapsed_s", "node_count", "name")
-        # Times in seconds: those in words have no time zone, and the log is compared with them elsewhere.
+        # Times are in seconds, because dates have no time zone. A log's times are compared with them later.
         in_seconds = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
         command = ["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields]
         status, out, _err = run(command, env=in_seconds)
@@ -1751,7 +1799,7 @@ class Work:
         }
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return on which nodes the job's steps ran, and how each ended."""
+        """Return the steps of the job, each with its nodes, state and exit code."""
         fields = "JobID,NodeList,State,ExitCode,ElapsedRaw,Start"
         status, out, _err = run(
             ["sacct", "-n", "-P", "-j", self.job, "-o", fields], env={**os.environ, "SLURM_TIME_FORMAT": "%s"}
@@ -1774,7 +1822,7 @@ class Work:
         return found
 
     def queue_place(self) -> str:
-        """Return the place in the queue in words."""
+        """Return the job's place in the queue as "2 of 5", or "" if it is not in the queue."""
         options = [f"--partition={self.spec['partition']}"] if self.spec["partition"] else []
         status, out, _err = run(
             ["squeue", "--noheader", "--states=PENDING", "--sort=-p", "--format=%i", *options]
@@ -1785,7 +1833,7 @@ class Work:
         )
 
     def follow(self) -> int:
-        """Print the job's output as it grows until the job has ended; return the exit status."""
+        """Print the job's output as it grows, until the job has ended. Return the exit status."""
         tail = self.tail(self.folder / "slurm.out")
         watch = Watch(began=time.monotonic())
         while True:
@@ -1793,7 +1841,7 @@ class Work:
             if tail.copy():
                 watch.grown = time.monotonic()
             now = time.monotonic()
-            # After the output's last line only Slurm's state is waited for.
+            # After the output's last line, only Slurm's state is missing, so query it more often.
             every_s = min(POLL_S, 0.5) if tail.phase == "ended" else POLL_S
             if (now - watch.asked >= every_s or not watch.state) and self.poll(watch, now):
                 return self.conclude(tail, watch.state, watch.hung)
@@ -1804,17 +1852,20 @@ class Work:
             time.sleep(0.5)
 
     def cancel_if_stopping(self, watch: Watch) -> None:
-        """Cancel the job once if this program is to end, unless a plan comes back for the job."""
+        """Cancel the job once if this program got a signal to end.
+
+        Raises:
+            Leaving: The node shuts down and the run has a plan, so another launcher will follow the job.
+        """
         if not self.stopping or watch.cancelled:
             return
-        # Without a plan nothing would come back for the job.
         if self.plan_id and going_down():
             raise Leaving
         watch.cancelled = True
-        self.cancel("told to end")
+        self.cancel("the launcher got a signal to end")
 
     def poll(self, watch: Watch, now: float) -> bool:
-        """Ask Slurm for the job's state and show changes; return whether the job has ended."""
+        """Query Slurm for the job's state and print changes. Return whether the job has ended."""
         watch.asked = now
         watch.state, reason = self.state()
         if not watch.state:
@@ -1837,7 +1888,7 @@ class Work:
         return False
 
     def wait_in_queue(self, watch: Watch, now: float, reason: str) -> None:
-        """Show the job's place in the queue; cancel a job that does not start in time."""
+        """Print the job's place in the queue, and cancel the job if it does not start in time."""
         watch.grown = now
         phase = f"pending ({reason or 'no reason given'})"
         if phase != watch.shown or now - watch.shown_at > SAY_S:
@@ -1851,7 +1902,7 @@ class Work:
     def cancel_if_silent(self, watch: Watch, tail: Tail, now: float) -> None:
         """Cancel a running job whose output has not grown for too long."""
         hang_s = float(self.spec["hang_s"])
-        # After the training a checker reads the log, which takes its time and prints nothing.
+        # After the training, a checker reads the log. It may take minutes and prints nothing.
         patience_s = max(hang_s, CHECKER_S) if tail.over else hang_s
         silent_s = now - watch.grown
         if not watch.started or watch.cancelled or silent_s <= patience_s:
@@ -1862,11 +1913,11 @@ class Work:
         self.cancel(f"no output for {silent_s:.0f} s in phase {tail.phase or 'start'}")
 
     def tail(self, path: Path) -> Tail:
-        """Return the command that copies the job's output."""
+        """Return the object that copies the job's output."""
         return Tail(path, self.secrets)
 
     def conclude(self, tail: Tail, state: str, hung: Mapping[str, Any]) -> int:
-        """Copy the rest of the output, and report how the job ended."""
+        """Copy the rest of the output, print how the job ended, and return the exit status."""
         self.forget_secrets()
         self.hide_in_environments()
         deadline = time.monotonic() + QUIET_AFTER_END_S
@@ -1909,18 +1960,22 @@ class Work:
             say(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """End the running work: a step at once, the job by the loop that follows it."""
+        """Handle a signal. Before the job exists, end at once. Otherwise :meth:`follow` cancels the job.
+
+        Raises:
+            Stopped: There is no job yet.
+        """
         self.stopping = True
         if not self.job:
             raise Stopped
 
     def everything(self) -> int:
-        """Do all steps in order."""
+        """Do all steps in order. If the run has a job, only follow it."""
         known = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
         if not known:
             self.pull()
             self.configs()
-            # Before hours of downloads for a job that would be refused.
+            # The check comes before hours of downloads, which would be in vain for a job that is refused.
             self.check_known_config()
             self.stage()
         self.submit()
@@ -1933,11 +1988,11 @@ def going_down() -> bool:
 
 
 class Tail:
-    """Copies a growing file to standard output, and notes how far the training is."""
+    """Copy a growing file to standard output, and note how far the training is."""
 
     def __init__(self, path: Path, secrets: Mapping[str, str] = {}) -> None:
         self.path = path
-        # The longest first: of one within another a rest would stay.
+        # Longer secrets are replaced first, so that a secret within another one leaves no part of it visible.
         lines = (line for value in secrets.values() for line in value.splitlines())
         parts = [line.encode() for line in lines if len(line) > SHORT_SECRET]
         self.secrets = sorted(parts, key=len, reverse=True)
@@ -1949,7 +2004,7 @@ class Tail:
         self.last = ""
 
     def copy(self) -> bool:
-        """Copy new output; return whether there was any."""
+        """Copy new output, and return whether there was any."""
         try:
             with self.path.open("rb") as stream:
                 stream.seek(self.offset)
@@ -1968,7 +2023,7 @@ class Tail:
         return True
 
     def flush(self) -> None:
-        """Copy a last line without an end."""
+        """Copy the last line if it has no newline."""
         if self.rest:
             self.put(self.line(self.hide(self.rest)) + b"\n")
             self.rest = b""
@@ -1987,11 +2042,11 @@ class Tail:
         sys.stdout.buffer.flush()
 
     def line(self, line: bytes) -> bytes:
-        """Take note of a line; return it as it is to be printed."""
+        """Note phase and step from a line, and return the text to print for it."""
         found = MARKERS.match(line)
         if found:
             self.phase = PHASES[found[1]]
-            # From here on a checker speaks, which quotes the training's events.
+            # From here on, a checker prints the output. It quotes the training's events.
             self.over = self.over or found[1] == b"RUNANDTIME_STOP"
         elif b":::MLLOG" in line:
             if self.over:
@@ -2022,7 +2077,7 @@ def tree_size(folder: Path) -> int:
 
 
 def inventory_of(target: Path) -> dict[str, int]:
-    """Return the files below a folder with their sizes; a file itself has no name."""
+    """Return the sizes of the files below a folder by relative path. The path of a single file is ""."""
     if target.is_file():
         return {"": target.stat().st_size}
     return {
@@ -2033,7 +2088,7 @@ def inventory_of(target: Path) -> dict[str, int]:
 
 
 def read_checksums(listing: str) -> dict[str, str]:
-    """Return the checksums that ``sha256sum`` printed, by file; a strange name keeps its escapes."""
+    """Return the checksums that ``sha256sum`` printed, by file. Escapes in names are kept."""
     found = {}
     for line in listing.splitlines():
         digest, _, name = line.lstrip("\\").partition("  ")
@@ -2042,12 +2097,12 @@ def read_checksums(listing: str) -> dict[str, str]:
 
 
 def digest_of(text: str) -> str:
-    """Return a short name of a script."""
+    """Return a short digest of a script."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_options(words: list[str] | None) -> argparse.Namespace:
-    """Return the options of the command line, checked."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "check", "pull", "configs", "stage", "cancel"))
     given = os.environ.get("RACKPROOF_SPEC")
@@ -2065,7 +2120,7 @@ def read_options(words: list[str] | None) -> argparse.Namespace:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Do one step, or all of them."""
+    """Do the step that the command line names, or all steps. Return the exit status."""
     options = read_options(words)
     spec = options.spec
     spec.setdefault(
@@ -2094,10 +2149,12 @@ def main(words: list[str] | None = None) -> int:
         say(refused=f"{error.filename or 'the shared storage'}: {error.strerror or error}", status=EXIT_DATA)
         return EXIT_DATA
     except Leaving:
-        say(phase=f"{os.uname().nodename} shuts down: job {work.job} is left to whoever follows it next")
+        say(
+            phase=f"{os.uname().nodename} shuts down: job {work.job} goes on, and another launcher follows it"
+        )
         return EXIT_JOB
     except Stopped:
-        say(refused="told to end before the job was submitted", status=EXIT_JOB)
+        say(refused="a signal ended the launcher before the job was submitted", status=EXIT_JOB)
         return EXIT_JOB
     return 0
 

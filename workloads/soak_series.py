@@ -1,11 +1,13 @@
-"""Judge a GPU by the seconds of a held load: sagging speed, stalls, lowered clocks, gaps. No I/O.
+"""Compute how steady a GPU was under a load that lasts minutes to days. No I/O.
 
-Standard library only. A window is about a second. Everything is judged against the same run: the speed that
-the GPU should have is another question, which its SKU's reference and its history answer.
+The workload ``soak`` measures one :class:`Window` for each second of load. The functions of this module
+return the sag of the speed, the stalls, the time with lowered clocks, and the time without readings. They
+compare a GPU only with itself in the same run. Whether its speed is right is judged later, by the SKU's
+reference and by the history. The module needs only the standard library.
 
-A load that was interrupted and continued has several sessions. Their seconds are put in a row without the
-gaps: stalls before and after a gap are within the same ten minutes. Each session warms up for itself: these
-seconds count as no time measured, but what they show against the GPU counts.
+A load that was interrupted and continued has several sessions. Their seconds are joined without the gaps, so
+ten minutes may have stalls before and after a gap. Each session warms up again. The warm-up of the first
+session counts as measured time, and that of later sessions does not. Faults in a warm-up always count.
 """
 
 from __future__ import annotations
@@ -29,16 +31,18 @@ most 1.05 times as long as usual."""
 STALL_LEAST_S = 0.02
 """A stall also takes at least this many seconds more than usual."""
 STALLS_WITHIN_S = 600.0
+"""Seconds of the longest stretch in which stalls are counted together."""
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
-"""NVML's reasons for a lower clock that no healthy GPU has, which are hardware, heat (two kinds) and the
-power brake. The power limit is not one of them, because a full load reaches it."""
+"""The bits of NVML's reasons for a lower clock that a healthy GPU never has. They are hardware, heat (two
+kinds) and the power brake. The power limit is not one of them, because a full load reaches it."""
 CLOSE_ENOUGH = 1e-9
 """Sums of seconds differ by less."""
 READINGS = ("power", "temperature", "clock", "throttle")
+"""Readings of NVML that :class:`Windows` stores."""
 WIDTH = 6 + len(READINGS)
 """Numbers of a window in :class:`Windows`."""
 TIME_STEP = 0.001
-"""Steps whose times differ by less than this share are counted together."""
+"""Width of a bin of :class:`StepTimes`, as a share of the time."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,10 @@ class Window:
 
 
 class Windows(Sequence[Window]):
-    """Hold windows in their order, in 80 bytes each, so that three days need 21 MB.
+    """Hold windows in their order.
 
-    It stores only :data:`READINGS`.
+    A window takes 80 bytes, so three days of them take 21 MB. Of its readings, only :data:`READINGS` are
+    stored.
     """
 
     def __init__(self) -> None:
@@ -122,7 +127,7 @@ class StepTimes:
         self.counts.update(round(math.log(max(one, 1e-9)) / TIME_STEP) for one in times_s)
 
     def quantile(self, share: float) -> float:
-        """Return the seconds that a share of the steps took at most.
+        """Return the time within which a share of the steps ended, in seconds.
 
         Raises:
             ValueError: No step was counted.
@@ -149,11 +154,9 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
     """Return the median speed of each minute after the GPU has settled, in TFLOP/s.
 
-    The last minute of the run counts if at most 6 s of it are missing.
-
-    A window without a finished step has speed 0, because the GPU did nothing. The last minute before an
-    interruption counts if it is at least half a minute long, because fewer slow seconds would not lower
-    the median of a whole minute.
+    A window without a finished step has speed 0, because the GPU did nothing. An incomplete minute counts
+    in two cases. At the end of the run, at most 6 s of it may be missing. Before an interruption, at most
+    half of it may be missing, because fewer slow seconds would not lower the median of a whole minute.
     """
     blocks: dict[tuple[float, int], list[float]] = {}
     ends: dict[float, float] = {}
@@ -173,7 +176,10 @@ def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
 
 def largest_sag(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
-    """Return by which share the slowest minute is below the fastest, or None with fewer than two minutes."""
+    """Return the loss of speed from the fastest to the slowest minute, as a share of the fastest.
+
+    Return None if there are fewer than two minutes, or if every speed is 0.
+    """
     rates = minute_rates(windows, settle_s)
     if len(rates) < 2 or max(rates) <= 0:
         return None
@@ -228,22 +234,25 @@ def counted_seconds(window: Window, settle_s: float = SETTLE_S) -> float:
 def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
     """Return the speed of each window after the GPU has settled, in TFLOP/s.
 
-    It is 0 if the GPU did nothing.
+    The speed is 0 if the GPU did nothing.
     """
     return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.since_s > settle_s]
 
 
 def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list[float]:
-    """Return the work of each settled window divided by its whole time, in TFLOP/s. Waiting lowers it too."""
+    """Return the work of each settled window divided by its whole time, in TFLOP/s.
+
+    In contrast to :func:`window_rates`, waiting lowers this speed.
+    """
     return [one.work / one.seconds for one in windows if one.since_s > settle_s]
 
 
 def merge(windows: Sequence[Window]) -> Window:
     """Return several consecutive windows as one, for a line of the log.
 
-    It has the work and busy time of the slowest window, the sum of all seconds and stalls, all reasons
-    of throttling, the largest of each other reading, and the place of the last window. Only its speed
-    may be judged, because its work and its seconds are of different windows.
+    The result has the work and busy time of the slowest window, the sum of all seconds and stalls, all
+    reasons of throttling, the largest of each other reading, and the times of the last window. Use only its
+    speed, because its work and its seconds belong to different windows.
 
     Raises:
         ValueError: The list is empty.

@@ -11,9 +11,10 @@ short_description: Follow a job until it ends and show its progress live
 description:
   - Follows a job that M(rackproof_job) started until it ends. While it runs, shows run, node, phase, epoch,
     step, loss, accuracy against target, throughput, elapsed time and the expected end.
-  - Interrupting it, or killing the controller, does not touch the job. Started again, it follows on.
-  - A job that ended badly is not a failure of this task; judging the result comes later. A job that cannot
-    be found is one, and so is one that does not end.
+  - An interruption, or the death of the controller, does not affect the job. If the playbook is started
+    again, it continues to follow the job.
+  - This task does not fail if a job ended badly, because the result is judged later. It fails if a job cannot
+    be found, or does not end.
 options:
   id:
     description: Run id, as given to M(rackproof_job).
@@ -24,7 +25,7 @@ options:
     type: str
     required: true
   format:
-    description: Log format to read progress from; C(auto) recognises it.
+    description: Format of the log that shows the progress. C(auto) recognises it.
     type: str
     default: auto
   every_s:
@@ -32,17 +33,17 @@ options:
     type: float
     default: 10
   expected_s:
-    description: Duration of earlier jobs like this, for the expected end while the log does not show it.
+    description: Duration of earlier jobs like this, for the expected end until the log shows it.
     type: float
   deadline_s:
     description:
-      - Following gives up when the job has not ended so long after its own limit and grace. The limit is
-        enforced on the node, so this is met only when the supervisor cannot do its work.
+      - Seconds after the job's own limit and grace at which this task gives up. The supervisor enforces the
+        job's limit on the node, so this happens only if the supervisor cannot work.
     type: float
     default: 120
     aliases: [deadline]
   patience_s:
-    description: Longest time without an answer of a node before following gives up.
+    description: Seconds without an answer of the node after which this task gives up.
     type: float
     default: 900
 attributes:
@@ -53,7 +54,7 @@ attributes:
     description: There is nothing to show as a difference.
     support: none
   action:
-    description: This is an action plugin; it costs the node one small shell command every few seconds.
+    description: This is an action plugin. It costs the node one small shell command every few seconds.
     support: full
 author: Rackproof developers
 """

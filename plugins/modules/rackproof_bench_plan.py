@@ -12,9 +12,9 @@ description:
   - Makes one run for every node and every point of the chosen benchmarks.
   - Stores the plan in the results folder.
   - If the same request is made again while runs are missing, it continues the stored plan.
-  - Reads C(bench_facts) and C(bench_variables) of every host; hosts without them count as not reached.
-  - In check mode the plan is shown but not stored. A rack's runs are planned with the hosts that have
-    C(bench_variables) but did not answer, too, by what the inventory has of them.
+  - Reads C(bench_facts) and C(bench_variables) of every host. Hosts without them count as not reached.
+  - In check mode the plan is shown but not stored. A rack's runs then include hosts that have
+    C(bench_variables) but did not answer. Their data come from the inventory.
 options:
   choice:
     description: C(choice) as M(rackproof_bench_select) returned it.
@@ -26,7 +26,7 @@ options:
     elements: str
     required: true
   sku_references:
-    description: References of the SKU, C(bench_sku_references); those that judge a run are shown with it.
+    description: References of the SKU, C(bench_sku_references). A run is shown with those that judge it.
     type: list
     elements: dict
     default: []

@@ -11,7 +11,7 @@ short_description: Fetch, parse, judge and store one run
 description:
   - Fetches the log of a job, parses and judges it, and enters the run into the history.
   - Writes RV(rackproof_run.folder) with record, raw log and report.
-  - A bad verdict is not a failure of this task. The gate comes at the end, so that no run loses the others.
+  - This task does not fail because of a bad verdict. The playbook fails at its end, after all runs.
   - With O(failed_task), records a run that could not be made as V(unproven), with the reason.
 options:
   plan_id:
@@ -31,12 +31,13 @@ options:
     type: dict
     default: {}
   sku:
-    description: SKU of the node that leads the run; those of the other nodes are in the plan.
+    description: SKU of the node that leads the run. The plan has the SKUs of the other nodes.
     type: str
     default: ""
   sku_gpus:
     description:
-      - GPUs that the node that leads the run must have; fewer are a failure. 0 where the number is not known.
+      - Number of GPUs that the node that leads the run must have. Fewer are a failure. 0 means that the
+        number is not known.
     type: int
     default: 0
   sku_references:
@@ -45,11 +46,11 @@ options:
     elements: dict
     default: []
   require_references:
-    description: Whether a measurement without a reference gates.
+    description: Whether a measurement without a reference is unproven.
     type: bool
     default: true
   require_idle:
-    description: Whether a speed is unproven that was measured while others used one of its nodes.
+    description: Whether a speed is unproven if others used one of its nodes during the measurement.
     type: bool
     default: true
   description:
@@ -57,7 +58,7 @@ options:
     type: str
     default: ""
   notes:
-    description: Anything worth keeping.
+    description: Notes that are stored with the record.
     type: str
     default: ""
   storage:
@@ -74,7 +75,8 @@ options:
     default: ""
   code:
     description:
-      - Folder on the node with the config and the run script of a job on a cluster; kept with the record.
+      - Folder on the node with the config and the run script of a job on a cluster. A copy is kept with the
+        record.
     type: str
     default: ""
   job:
@@ -82,11 +84,11 @@ options:
     type: dict
     default: {}
   points:
-    description: By node the result of M(rackproof_bench_setup) when it removed the setting of the run.
+    description: Results of M(rackproof_bench_setup) by node, after it removed the setup of the run.
     type: dict
     default: {}
   jobs:
-    description: By node how its part of the job ended, for the nodes but the first.
+    description: End of each node's part of the job, by node, without the first node.
     type: dict
     default: {}
   argv:
@@ -99,7 +101,7 @@ options:
     type: str
     default: ""
   failed_result:
-    description: Its result.
+    description: Result of that task.
     type: dict
     default: {}
 attributes:

@@ -9,10 +9,10 @@ DOCUMENTATION = r"""
 module: rackproof_bench_runtime
 short_description: Find or make the Python environment of a workload on a node
 description:
-  - Finds the environment by one small command on the node. Where it has to be made, C(make_runtime.py)
-    makes it in a job of M(rackproof_job); how much is fetched and when it ends is shown meanwhile.
-  - Killing the controller does not touch the job. Started again, this waits for the job and finds its
-    runtime.
+  - Finds the environment with one small command on the node. If there is none, C(make_runtime.py) makes it in
+    a job of M(rackproof_job). Meanwhile the fetched amount and the expected end are shown.
+  - The death of the controller does not affect the job. If the playbook is started again, it waits for that
+    job and uses its environment.
 options:
   name:
     description: Name of the runtime.
@@ -27,7 +27,7 @@ options:
     type: str
     required: true
   home:
-    description: Folder on the node in which the job has its own.
+    description: Folder on the node in which the job's folder is made.
     type: str
     required: true
   arguments:

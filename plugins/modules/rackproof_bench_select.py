@@ -10,14 +10,14 @@ module: rackproof_bench_select
 short_description: Choose benchmarks, check the request, and claim the hosts
 description:
   - Loads and validates all benchmark definitions, so that a mistake is found before anything is touched.
-  - Claims the hosts for as long as this playbook runs; a second playbook on the same hosts fails here.
+  - Claims the hosts while this playbook runs. A second playbook on the same hosts fails here.
 options:
   definitions:
     description: Folder of the benchmark definitions.
     type: path
     required: true
   results:
-    description: Results folder; it is made, and must be writable.
+    description: Results folder. It is made if necessary, and must be writable.
     type: path
     required: true
   suite:
@@ -30,11 +30,11 @@ options:
     elements: str
     default: []
   parameters:
-    description: Values of parameters, one or a list each, in place of those of the matrix.
+    description: Values of parameters in place of those of the matrix, each a single value or a list.
     type: dict
     default: {}
   sku_references:
-    description: Baselines of the SKU, checked here so that a typo is found early.
+    description: References of the SKU. They are checked here so that a typing error is found early.
     type: list
     elements: dict
     default: []
@@ -45,7 +45,7 @@ options:
     required: true
 attributes:
   check_mode:
-    description: Checks and shows, keeps nothing.
+    description: Checks the request and shows it, but claims and stores nothing.
     support: full
   diff_mode:
     description: There is nothing to show as a difference.

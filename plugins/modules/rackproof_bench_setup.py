@@ -8,26 +8,26 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_bench_setup
-short_description: Set a node up for one point of an experiment, and undo that
+short_description: Set up a node for one point of an experiment, and undo the setup
 description:
   - Makes the network that a point names, and prepares its storage. V(overlay) is a VXLAN between the nodes
     of the run, over the addresses in O(nodes), with unicast entries for each of them and no learning.
-    V(host) makes nothing.
-  - The findings and changes are written to C(point.json) in O(folder) and returned raw. Where a job was
-    started in that folder the same call only returns it, so that a job which runs keeps its network and its
-    cache.
-  - The overlay is taken away by O(state=absent), by the next point, and in any case after O(expires_s) by a
-    timer of systemd on the node, also when the controller does not come back.
-  - Cold data are pages that the kernel gave back (C(posix_fadvise), called file by file; what of a
-    sample is still in memory is measured by C(mincore)) or, with s3fs, a mount that was mounted again with
-    its cache deleted.
+    V(host) makes no network.
+  - The observed state and the changes are written to C(point.json) in O(folder) and returned raw. If a job
+    was started in that folder, the call only returns C(point.json), so that the job keeps its network and
+    its cache.
+  - O(state=absent) or the next point removes the overlay. If the controller does not return, a timer of
+    systemd on the node removes it after O(expires_s).
+  - V(cold) makes the kernel drop the pages of the data, by C(posix_fadvise) for each file. C(mincore) then
+    measures the share of a sample that is still in memory. With s3fs, the cache is deleted and the file
+    system is mounted again.
 options:
   folder:
     description: Absolute path of the run's folder on the node. Created when needed.
     type: path
     required: true
   state:
-    description: V(present) sets up; V(absent) returns the present setting, and removes the overlay.
+    description: V(present) sets the node up. V(absent) returns the current setup and removes the overlay.
     type: str
     choices: [present, absent]
     default: present
@@ -49,7 +49,7 @@ options:
       name: {description: Name of the node., type: str, required: true}
       address: {description: IPv4 address on the network that the overlay lies on., type: str, required: true}
   subnet:
-    description: Addresses of the overlay, which nothing else on the nodes may use.
+    description: Addresses of the overlay. No other network of the nodes may use them.
     type: str
     default: 198.19.0.0/16
   vni:
@@ -61,11 +61,11 @@ options:
     type: int
     default: 4789
   expires_s:
-    description: Seconds after which the node takes the overlay away by itself.
+    description: Seconds after which the node itself removes the overlay.
     type: int
     default: 86400
   storage:
-    description: Kind of the storage that the data lie on; empty where the run has none.
+    description: Kind of the storage of the data, or empty if the run has no data.
     type: str
     choices: ['', local, nfs, s3fs, synthetic]
     default: ''
@@ -74,7 +74,7 @@ options:
     type: str
     default: ''
   cache:
-    description: V(cold) empties the node's caches of the data, V(warm) reads them once; empty leaves them.
+    description: V(cold) removes the data from the node's caches, V(warm) reads them once, empty does neither.
     type: str
     choices: ['', cold, warm]
     default: ''

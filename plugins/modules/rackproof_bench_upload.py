@@ -9,16 +9,16 @@ DOCUMENTATION = r"""
 module: rackproof_bench_upload
 short_description: Put recorded results into an object store (S3)
 description:
-  - Puts the files of runs and plans into a bucket and compares their digests. A file that is there already is
-    not put there again, so an upload that was interrupted goes on where it ended.
-  - Changes no verdict and never fails. An upload that is not whole is a warning, and RV(whole) is false.
+  - Uploads the files of runs and plans to a bucket and compares their digests. It skips a file that is
+    already there, so that an interrupted upload continues where it ended.
+  - Changes no verdict and never fails. An incomplete upload is a warning, and RV(whole) is false.
 options:
   results:
     description: Results folder.
     type: path
     required: true
   folders:
-    description: Names of folders in it; by default all that hold a run or a plan.
+    description: Names of folders in the results folder. The default is all that have a run or a plan.
     type: list
     elements: str
     default: []
@@ -27,7 +27,7 @@ options:
     type: str
     required: true
   url:
-    description: The store, as in V(https://s3.example); empty for that of AWS.
+    description: Address of the store, such as V(https://s3.example), or empty for AWS.
     type: str
     default: ""
   region:
@@ -36,7 +36,7 @@ options:
     default: us-east-1
   credentials:
     description:
-      - Keys, each with C(access_key), C(secret_key) and, where it is for one bucket, C(bucket). From Vault.
+      - Keys from Vault, each with C(access_key) and C(secret_key). C(bucket) limits a key to one bucket.
     type: list
     elements: dict
     default: []

@@ -9,14 +9,14 @@ DOCUMENTATION = r"""
 module: rackproof_check_variables
 short_description: Refuse variables that only look like those of Rackproof's roles
 description:
-  - A variable of the inventory, or one given with C(-e), whose name begins with a role's name and that no
-    role has is a typing error, which would leave a check undone. The task fails and names the variable
-    that may be meant.
-  - So does one given with C(-e) that the roles themselves find out, such as a verdict, or that is empty where
-    a value is needed.
+  - A variable of the inventory or of C(-e) may begin with a role's name although no role has it. This is a
+    typing error, which could disable a check. The task then fails and suggests a variable.
+  - The task also fails if C(-e) sets a variable that the roles compute themselves, such as a verdict, or if
+    C(-e) sets a variable to an empty value although it needs one.
   - Numbers must be numbers, and within the bounds that the playbooks support.
-  - Where hosts are reached by ssh, this machine must have an ssh client.
-  - With more than 200 hosts, one of each set of groups is checked, and those with a file in C(host_vars).
+  - If hosts are reached by ssh, this machine must have an ssh client.
+  - With more than 200 hosts, the task checks one host of each set of groups, and every host with a file in
+    C(host_vars).
 options:
   hosts:
     description: The hosts whose variables are checked.

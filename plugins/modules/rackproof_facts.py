@@ -10,13 +10,14 @@ DOCUMENTATION = r"""
 module: rackproof_facts
 short_description: Gather the raw state of a node
 description:
-  - Gathers a subset of a node's state in one call. Nothing is parsed here beyond trivial splitting; the
-    controller does that. Nothing is changed, and nothing runs on a GPU, so that it is safe beside jobs.
-  - Every tool is bounded in time and output. A tool that is absent, fails or hangs is a fact, not an error.
+  - Gathers a subset of a node's state in one call. The controller parses the result, and this module only
+    splits it. It changes nothing and runs nothing on a GPU, so it is safe beside jobs.
+  - Time and output of every tool are limited. If a tool is absent, fails or hangs, this is a fact and no
+    error.
 options:
   subset:
     description:
-      - V(record) has a node's facts for the record of a run, read by C(rackproof.nodes.facts).
+      - V(record) has a node's facts for the record of a run, which C(rackproof.nodes.facts) parses.
       - V(provision) has the facts that the provisioning roles compare with their wanted state, so that a role
         whose work is done makes no further call. Every call costs the controller 0.3 core-seconds per node.
         The result is the fact C(rackproof_node).
@@ -27,15 +28,15 @@ options:
     required: true
   tool_timeout_s:
     description:
-      - Seconds that each tool may take; by default 60, for V(health) 30.
-      - A slow nvidia-smi is run again, with three times the time limit; but not one that
-        cannot be killed, which is stuck in the driver.
+      - Seconds that each tool may take. The default is 30 for V(health) and 60 otherwise.
+      - A slow nvidia-smi is run again, with three times the time limit. If it cannot be killed, it is stuck
+        in the driver and is not run again.
     type: float
   paths:
     description:
-      - Paths; the size and free space of their file systems are returned. They need not exist yet. By default
-        none for V(record), C(/) and C(/var) for the others.
-      - For V(health) its mode, too.
+      - Paths whose file systems are examined. Their size and free space are returned, and with V(health)
+        their mode. A path need not exist yet.
+      - The default is no path for V(record), and C(/) and C(/var) for the others.
     type: list
     elements: str
   pythons:
@@ -46,8 +47,8 @@ options:
     type: dict
   imports:
     description:
-      - Only V(record). Names of modules to look for, by name of the interpreter; those of no interpreter in
-        O(pythons) are left out. By default none.
+      - Only V(record). Names of modules to look for, by name of the interpreter. An interpreter that
+        O(pythons) lacks is ignored. By default none.
     type: dict
   programs:
     description: Only V(record). Programs to look for on the PATH of jobs. By default none.
@@ -55,7 +56,8 @@ options:
     elements: str
   commands:
     description:
-      - Only V(provision). More commands to run, name to list of program and arguments. They must only read.
+      - Only V(provision). More commands to run, by name, each a list of program and arguments. They must not
+        change the node.
       - By default none.
     type: dict
   files:
@@ -67,32 +69,32 @@ options:
     type: list
     elements: str
   resolve:
-    description: Only V(provision). Names that the node is to resolve. By default none.
+    description: Only V(provision). Names that the node should resolve. By default none.
     type: list
     elements: str
   package_sources:
     description:
-      - Only V(provision). List of package sources whose servers are asked for an index file. One that does
-        not exist is not asked, and by default none is.
+      - Only V(provision). File with package sources. The node requests an index file from each of their
+        servers. If the file does not exist, or by default, it requests none.
     type: str
   controller_epoch:
     description:
-      - Only V(provision). The controller's clock at the query, in seconds since 1970; returned with the
-        node's.
+      - Only V(provision). The controller's clock at the query, in seconds since 1970. It is returned with the
+        node's clock.
     type: float
   since:
     description:
-      - Only V(health). Moment of the last snapshot in seconds since 1970; older messages of the kernel are
-        left out, those of earlier boots are not. 0, the default, is since boot.
+      - Only V(health). Time of the last snapshot in seconds since 1970. The result has the kernel's messages
+        from that time on, including those of earlier boots. With 0, the default, it has those since boot.
     type: float
   units:
     description:
-      - Only V(health). Units of systemd whose state is returned; one that is not installed is not a finding.
+      - Only V(health). Units of systemd whose state is returned. A unit that is not installed is no finding.
       - By default slurmd, munge, docker, nvidia-persistenced and nvidia-fabricmanager.
     type: list
     elements: str
   sysfs:
-    description: Only V(health). Where sysfs is. By default C(/sys).
+    description: Only V(health). Folder of sysfs. By default C(/sys).
     type: path
 attributes:
   check_mode:

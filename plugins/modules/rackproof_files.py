@@ -8,13 +8,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_files
-short_description: Put small files, folders and links in place in one call
+short_description: Write small files, and make folders and links, in one call
 description:
   - Does in one call the work for which C(copy), C(file) and C(stat) need one call for each file and node.
-  - Every file is replaced whole or not at all; a file that already fits is not touched.
+  - Every file is replaced whole or not at all. A file that is already as wanted is not written.
 options:
   files:
-    description: Files to have.
+    description: Files that must be there.
     type: list
     elements: dict
     default: []
@@ -24,13 +24,13 @@ options:
       secret: {description: Text that no log may show., type: str}
       secret_base64: {description: Bytes that no log may show., type: str}
       merge_json:
-        description: Keys to have in the JSON object that the file is; others stay. No log shows them.
+        description: Keys to set in a file with a JSON object. Its other keys stay. No log shows the values.
         type: dict
       mode: {description: Permissions in octal., type: str, default: "0644"}
       owner: {description: User., type: str, default: root}
       group: {description: Group., type: str, default: root}
   folders:
-    description: Folders to have, with those above them.
+    description: Folders that must be there. Folders above them are made, too.
     type: list
     elements: dict
     default: []
@@ -40,7 +40,7 @@ options:
       owner: {description: User., type: str, default: root}
       group: {description: Group., type: str, default: root}
   links:
-    description: Symbolic links to have.
+    description: Symbolic links that must be there.
     type: list
     elements: dict
     default: []
@@ -48,7 +48,7 @@ options:
       path: {description: Where., type: path, required: true}
       target: {description: Target of the link., type: str, required: true}
   absent:
-    description: Files and links not to have.
+    description: Files and links that must not be there.
     type: list
     elements: path
     default: []
@@ -57,7 +57,7 @@ attributes:
     description: Reports what would be changed. A user or group that is not there yet counts as a change.
     support: full
   diff_mode:
-    description: Shows the text of files that hold no secret.
+    description: Shows the text of files without secrets.
     support: full
 author: Rackproof developers
 """

@@ -15,10 +15,10 @@ description:
     and ends the job's whole process tree.
   - Starting again with the same O(id) and O(folder) never starts a second job. It returns the running
     job, or the result of the ended one.
-  - The job's standard output and error go to C(log.txt) in O(folder), its state to C(state.json), what
-    was started to C(job.json).
+  - In O(folder), C(log.txt) has the job's standard output and error, C(state.json) has its state, and
+    C(job.json) has the program and its arguments.
   - A job whose supervisor was killed, or whose node was rebooted, is reported as ended by
-    V(supervisor_died), which is never a success; its remaining processes are killed.
+    V(supervisor_died), which is never a success. Its remaining processes are killed.
 options:
   id:
     description: Run id. Letters, digits, dot, underscore and hyphen.
@@ -31,8 +31,9 @@ options:
   state:
     description:
       - V(started) starts the job, or finds it.
-      - V(found) finds it, and fails where there is none.
-      - V(absent) stops it (SIGTERM to all its processes, SIGKILL after O(grace_s)); nothing is deleted.
+      - V(found) finds the job, and fails if there is none.
+      - V(absent) stops the job. All its processes get SIGTERM, and after O(grace_s) SIGKILL. No file is
+        deleted.
     type: str
     choices: [started, found, absent]
     default: started
@@ -55,7 +56,7 @@ options:
     description: Hard limit in seconds. Needed to start.
     type: float
   hang_s:
-    description: Seconds without growth of its log after which the job counts as hung. 0 switches this off.
+    description: Seconds without growth of the log after which the job counts as hung. 0 disables this limit.
     type: float
     default: 0
   grace_s:
@@ -64,23 +65,23 @@ options:
     default: 10
   again:
     description:
-      - Whether a job that ended by V(supervisor_died) is started once more, with an empty log. For a program
-        that only attends to what goes on elsewhere, and finds it.
+      - Whether a job that ended by V(supervisor_died) is started once more, with an empty log. Use it only
+        for a program that follows work elsewhere, such as a Slurm job, and finds that work again.
     type: bool
     default: false
   log_limit_bytes:
-    description: The job is stopped when its log grows beyond this.
+    description: Size of the log in bytes beyond which the job is stopped.
     type: int
     default: 1073741824
   lock:
     description:
-      - Lock file on a local file system of the node; only one job at a time can hold it.
+      - Lock file on a local file system of the node. Only one job at a time can hold it.
       - Processes of a job with a dead supervisor under this lock are killed before the next one starts.
     type: path
   machine_lock:
     description:
-      - File by which jobs of every user and every checkout have the machine to themselves. Nothing is written
-        into it, and nothing is read of it, so that every user may share it.
+      - Lock file that gives a job the machine to itself, across all users and checkouts. The file is neither
+        read nor written, so that all users can share it.
     type: path
 attributes:
   check_mode:

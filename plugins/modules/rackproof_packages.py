@@ -10,14 +10,14 @@ DOCUMENTATION = r"""
 module: rackproof_packages
 short_description: Install packages in exact versions, hold them, and refuse changes that were not requested
 description:
-  - Brings packages to exact versions in one call, where C(apt), C(debconf), C(dpkg_selections) need many.
+  - Installs exact versions of packages in one call. C(apt), C(debconf) and C(dpkg_selections) need many.
   - The module simulates the apt run first. A new kernel, or the removal of a package that was not listed, is
     refused before anything is installed, and the kernels are compared again afterwards.
   - Works on a bare node, where apt's Python bindings are missing. There, in check mode, the content of the
     repositories is not known yet, and the packages to install are predicted from those that are missing.
 options:
   present:
-    description: Packages by name with their version; empty for any, or a pattern as in V(580.95.05-*).
+    description: Packages by name with their version, a pattern such as V(580.95.05-*), or empty for any.
     type: dict
     default: {}
   absent:
@@ -30,12 +30,12 @@ options:
     type: bool
     default: false
   update:
-    description: Time to fetch the package lists. V(needed) is before a package is installed.
+    description: When to fetch the package lists. V(needed) fetches them before a package is installed.
     type: str
     choices: [needed, always, never]
     default: needed
   debconf:
-    description: Answers to the questions of packages, as C(debconf-set-selections) takes them.
+    description: Answers to the questions of packages, in the format of C(debconf-set-selections).
     type: list
     elements: str
     default: []
@@ -54,16 +54,16 @@ options:
     type: bool
     default: false
   allow_remove:
-    description: Patterns of packages that may be removed because they are in the way.
+    description: Patterns of packages that may be removed because they conflict with others.
     type: list
     elements: str
     default: []
   remedy:
-    description: Remedy for a missing version, for the message.
+    description: Remedy that the message names for a missing version.
     type: str
     default: ""
   remedies:
-    description: Remedies for missing packages, by the pattern of their names; O(remedy) applies to others.
+    description: Remedies for missing packages, by the pattern of their names. O(remedy) applies to others.
     type: dict
     default: {}
   lock_timeout_s:
@@ -76,7 +76,7 @@ options:
     default: 3600
 attributes:
   check_mode:
-    description: Predicts by simulation, where the package lists are there.
+    description: Predicts the changes by simulation, if the node has package lists.
     support: full
   diff_mode:
     description: Shows versions before and after.

@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_provision_plan
 short_description: Plan the waves in which nodes are provisioned
 description:
-  - Puts nodes into waves, so that of each Slurm partition only a share is out of service at a time. A node of
-    several partitions is part of each of them. Nodes that are out already are included in the share.
+  - Divides nodes into waves, so that only a share of each Slurm partition is out of service at a time. A node
+    of several partitions counts in each of them. The share includes nodes that are already out of service.
 options:
   nodes:
     description: Names of the nodes, in the order of the inventory.
@@ -19,7 +19,7 @@ options:
     required: true
   partitions:
     description:
-      - Result of C(sinfo --noheader --Node --format=%N|%R|%E). Empty where there is no cluster; where the
+      - Result of C(sinfo --noheader --Node --format=%N|%R|%E), or empty if there is no cluster. If the
         command failed, all nodes count as one partition.
     type: dict
     default: {}
@@ -32,11 +32,11 @@ options:
     type: float
     default: 0.25
   canary:
-    description: Number of nodes in the first wave, if any node is in service; V(0) means no canary wave.
+    description: Number of nodes in the first wave, if any node is in service. V(0) means no canary wave.
     type: int
     default: 1
   max_failures:
-    description: Number of nodes that may fail; if more fail, no further wave starts. Only shown.
+    description: Number of nodes that may fail before no further wave starts. This module only shows it.
     type: int
     default: 0
 attributes:

@@ -9,12 +9,12 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_acceptance
 short_description: Run an all-reduce of a drained node with a known-good partner
 description:
-  - Slurm gives a drained node no job. Its half of the pair runs by ssh, bounded on the node; the partner's
-    half is a job of Slurm on the partner alone, called C(rackproof-night), given at once or not at all and
-    ended by Slurm's time limit. Nothing is resumed, and nothing has to be taken back.
-  - Three parts, one after the other. V(begin) on the node starts its half and returns at once; V(partner) on
-    the host of Slurm's controller runs the other half; V(end) on the node stores the result beside the
-    night.
+  - Slurm gives a drained node no job, so its half of the pair runs by ssh, with a time limit on the node.
+    The partner's half is a Slurm job on the partner alone, called C(rackproof-night). The job starts at once
+    or not at all, and Slurm's time limit ends it. The node stays drained.
+  - There are three parts, one after the other. V(begin) on the node starts its half and returns at once.
+    V(partner) on the host of Slurm's controller runs the other half. V(end) on the node stores the result
+    beside the night.
 options:
   part:
     description: Action to take.
@@ -39,7 +39,7 @@ options:
     default: {}
 attributes:
   check_mode:
-    description: Runs in check mode, too; reimage.yml ends before it.
+    description: Also runs in check mode, but reimage.yml ends before this task.
     support: none
 extends_documentation_fragment: [rackproof.measuring, rackproof.no_diff]
 author: Rackproof developers

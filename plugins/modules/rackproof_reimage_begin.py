@@ -9,16 +9,16 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_begin
 short_description: Begin a run of reimage.yml
 description:
-  - Claims the nodes against a second playbook, for as long as this one runs, reads from their journals where
-    each node is, and returns the remaining steps and their order.
-  - A node whose journal is damaged is left out, with what to do; the others go on.
+  - Claims the nodes while this playbook runs, so that no second playbook uses them. Reads the progress of
+    each node from its journal, and returns the remaining steps and their order.
+  - A node with a damaged journal is left out with a remedy. The other nodes continue.
 options:
   results:
     description: Results folder.
     type: path
     required: true
   nodes:
-    description: The nodes requested, each with the list of racks that it is in.
+    description: The requested nodes, each with the list of its racks.
     type: dict
     required: true
   method:
@@ -44,23 +44,23 @@ options:
     type: int
     default: 4
   limits:
-    description: Seconds that a step may take, by its name; those that differ from the defaults.
+    description: Seconds that a step may take, by its name. Only values that differ from the defaults.
     type: dict
     default: {}
   images:
     description:
-      - By node the digest of the image that it is to get, empty where there is none. A node that got another
-        one in a run that did not finish is imaged again.
+      - Digest of the image that each node will get, by node, or empty if it gets none. A node that got
+        another image in an unfinished run is imaged again.
     type: dict
     default: {}
   again:
-    description: Whether every node begins again, whatever its journal has.
+    description: Whether every node begins again, regardless of its journal.
     type: bool
     default: false
   expect:
     description:
-      - By node the required BIOS settings and firmware, in the form of C(rackproof_reimage_record). A typing
-        error in it is reported here.
+      - Required BIOS settings and firmware by node, in the form of M(rackproof_reimage_record). A typing
+        error in them is reported here.
     type: dict
     default: {}
 attributes:

@@ -9,35 +9,37 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_bmc
 short_description: Control power and boot of a node through its BMC (Redfish, IPMI)
 description:
-  - Queries the BMC, and if O(boot) or O(power) is given sets the node's boot device and switches the node on
-    or off. The setting is read back, and the module waits for the switch.
-  - By Redfish the certificate of the BMC is checked. IPMI has none; its passwords are 20 characters at most.
+  - Queries the BMC. With O(boot) it sets the node's boot device and reads the setting back. With O(power) it
+    switches the node on or off and waits for the result.
+  - With Redfish, the certificate of the BMC is checked. IPMI has no certificates, and its passwords have at
+    most 20 characters.
 options:
   address:
     description:
-      - Address of the BMC. By Redfish https unless it begins otherwise; by IPMI with the port where that is
-        not 623.
+      - Address of the BMC. With Redfish it is used by https, unless it names another scheme. With IPMI it
+        names the port, unless that is 623.
     type: str
     required: true
   system:
-    description: Id of the node among the systems that the BMC lists; needed where there are several.
+    description: Id of the node among the systems that the BMC lists. Required if there are several.
     type: str
     default: ""
   uefi:
     description:
-      - By IPMI, whether the boot over the network is one by UEFI. Redfish leaves that as the node is set up.
+      - Only with IPMI, whether the node uses UEFI when it boots over the network. Redfish does not change
+        this setting.
     type: bool
     default: true
   boot:
-    description: V(pxe) boots over the network the next time only, V(disk) takes that back.
+    description: V(pxe) boots over the network once, at the next boot. V(disk) cancels that.
     type: str
     choices: [pxe, disk]
   power:
-    description: Wanted power state; V(cycle) is off and on again. Applied after O(boot).
+    description: Wanted power state. V(cycle) switches off and on again. It is applied after O(boot).
     type: str
     choices: ["on", "off", cycle]
   timeout_s:
-    description: Seconds that each of off and on may take.
+    description: Seconds that switching off may take, and also switching on.
     type: float
     default: 120
 attributes:

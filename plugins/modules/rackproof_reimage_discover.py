@@ -11,56 +11,56 @@ short_description: Find the machine of each node
 description:
   - Matches machines with C(reimage_serial) of the inventory, and writes the host variables of the nodes that
     it found into an inventory file. Nodes that are in that file and were not found stay as they are.
-  - By V(bmc) it queries the identity of BMCs. Every address is accounted for. One that was given and does not
-    answer is a problem; in a range it is a remark. By IPMI a BMC lists no MAC addresses.
-  - By V(boot) it waits on the host that nodes boot from for the reports of unknown machines (role netboot,
-    entry point C(discover)), shows each as it comes, and writes C(reimage_mac). Reports are not trusted. At
-    most 1024 are read, of each 64 KiB.
+  - With O(by=bmc) it queries the identity of BMCs. An address that was given and does not answer is a
+    problem. An address of a range that does not answer is a remark. With IPMI, a BMC lists no MAC addresses.
+  - With O(by=boot) it waits on the boot host for the reports of unknown machines (role netboot, entry point
+    C(discover)), shows each report, and writes C(reimage_mac). Reports are not trusted. At most 1024 reports
+    are read, and at most 64 KiB of each.
 options:
   by:
-    description: V(bmc) queries BMCs, V(boot) collects the reports of machines that booted over the network.
+    description: V(bmc) queries BMCs. V(boot) collects the reports of machines that booted over the network.
     type: str
     choices: [bmc, boot]
     default: bmc
   nodes:
     description: >-
-      Nodes of the inventory that they may be. By V(boot), those with C(reimage_serial) and no C(reimage_mac)
-      are awaited.
+      Nodes of the inventory to find. With O(by=boot), the task waits for those with C(reimage_serial) and no
+      C(reimage_mac).
     type: list
     elements: str
     required: true
   file:
-    description: Inventory file on the controller that is written.
+    description: Inventory file on the controller to write.
     type: path
     required: true
   addresses:
     description: >-
-      By V(bmc), and required there, the BMCs to query, each as C(reimage_bmc_address) has it, or
+      The BMCs to query, required with O(by=bmc). Each is an address as in C(reimage_bmc_address), a range
       C(FIRST-LAST), or a network.
     type: list
     elements: str
   parallel:
-    description: By V(bmc), the largest number of BMCs that are queried at a time.
+    description: With O(by=bmc), the largest number of BMCs that are queried at a time.
     type: int
     default: 32
   timeout_s:
-    description: By V(bmc), seconds that a BMC may take.
+    description: With O(by=bmc), seconds that a BMC may take.
     type: float
     default: 60
   folder:
-    description: By V(boot), and required there, the folder on the host in which machines leave their reports.
+    description: Folder on the boot host with the machines' reports. Required with O(by=boot).
     type: path
   macs:
-    description: By V(boot), MAC addresses that are awaited in place of the nodes.
+    description: With O(by=boot), MAC addresses to wait for in place of O(nodes).
     type: list
     elements: str
     default: []
   seconds:
-    description: By V(boot), and required there, how long to wait at most.
+    description: Longest time to wait. Required with O(by=boot).
     type: int
 attributes:
   check_mode:
-    description: By V(bmc) queries, and writes nothing; by V(boot) it is skipped.
+    description: With O(by=bmc), queries BMCs and writes nothing. With O(by=boot), the task is skipped.
     support: partial
 extends_documentation_fragment: [rackproof.bmc, rackproof.no_diff]
 author: Rackproof developers

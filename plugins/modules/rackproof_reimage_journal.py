@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_journal
 short_description: Record the progress of a step of reimage.yml
 description:
-  - Adds a line to the node's journal, flushed to the disk. A step whose beginning cannot be written does not
-    begin; the space to write its end is taken before.
+  - Adds a line to the node's journal and flushes it to the disk. A step does not begin if its start cannot be
+    written. The space for its end is reserved before.
 options:
   event:
     description: Event to record for the step.
@@ -18,11 +18,11 @@ options:
     choices: [begun, done, skipped, failed]
     required: true
   step:
-    description: The step; of V(failed) the one that runs.
+    description: The step. The default for V(failed) is the step that runs.
     type: str
     default: ""
   reason:
-    description: Why it failed, or was skipped.
+    description: Reason why the step failed or was skipped.
     type: str
     default: ""
   remarks:
@@ -31,10 +31,10 @@ options:
     elements: str
     default: []
   night:
-    description: Folder of the night that the node has to have passed, or this task fails.
+    description: Folder of a night. The task fails if the node did not pass in that night.
     type: path
   acceptance:
-    description: Checks of that night besides the health checks, of V(probes) and V(pair).
+    description: Checks that the night must have besides the health checks, of V(probes) and V(pair).
     type: list
     elements: str
     default: []

@@ -17,8 +17,8 @@ description:
 options:
   which:
     description:
-      - V(before) stores the node's hardware before its new image, V(booted) checks only whether it was
-        rebooted, V(after) stores the hardware afterwards and compares.
+      - V(before) stores the node's hardware before its new image. V(booted) only checks that the node was
+        rebooted. V(after) stores the hardware after the new image and compares it with the earlier record.
     type: str
     choices: [before, booted, after]
     required: true
@@ -31,17 +31,18 @@ options:
     type: str
     default: ""
   serial:
-    description: Serial number that the inventory gives the node; empty disables the check.
+    description: Serial number of the node in the inventory. Empty disables the check.
     type: str
     default: ""
   gpus:
-    description: GPUs that the model has; 0 disables the check. For V(after).
+    description: Number of GPUs of the model, for V(after). 0 disables the check.
     type: int
     default: 0
   expect:
     description:
-      - Required BIOS settings and firmware, as the BMC reports them. C(bios) has settings with their values,
-        C(firmware) pieces by id or name with their versions. Counts for V(after); before, it is a remark.
+      - Required BIOS settings and firmware, as the BMC reports them. C(bios) has the values of settings.
+        C(firmware) has versions, by id or name of the firmware. A difference fails V(after), and is a remark
+        otherwise.
     type: dict
     default: {}
   bmc:
@@ -49,7 +50,7 @@ options:
     type: dict
     suboptions:
       address:
-        description: Its address, https unless it begins otherwise.
+        description: Address of the BMC. It is used by https, unless it names another scheme.
         type: str
         default: ""
       protocol:
@@ -67,15 +68,15 @@ options:
         default: ""
         no_log: true
       ca_file:
-        description: Certificates to trust; empty are those that this machine trusts.
+        description: File of certificates to trust. Empty means those that this machine trusts.
         type: str
         default: ""
       fingerprint:
-        description: SHA-256 of the BMC's certificate, the only one that is taken then.
+        description: SHA-256 of the BMC's certificate. If it is set, no other certificate is accepted.
         type: str
         default: ""
       system:
-        description: Id of the node among the systems that the BMC lists; needed where there are several.
+        description: Id of the node among the systems that the BMC lists. Required if there are several.
         type: str
         default: ""
   tool_timeout_s:

@@ -12,10 +12,11 @@ short_description: Drain Slurm nodes, resume them, or report their states
 description:
   - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
     Works with Slurm 21.08 and newer.
-  - A drain is recognized by how its reason begins. One that begins with O(prefix) is ours; every other one,
-    and a node that was set down by hand, has another owner and is neither lifted nor given another reason.
-  - A node that is not in Slurm is reported as such, without an error; so is every node of a cluster that
-    does not exist yet (no C(scontrol) or no configuration).
+  - The beginning of its reason identifies a drain. If it begins with O(prefix), the drain is ours. Any other
+    drain, or a node that was set down by hand, has another owner. The module neither lifts it nor changes its
+    reason.
+  - A node that is not in Slurm is reported as such, without an error. If the cluster does not exist yet (no
+    C(scontrol) or no configuration), this applies to every node.
 options:
   nodes:
     description: Names of the nodes.
@@ -25,11 +26,11 @@ options:
   state:
     description:
       - V(queried) only reads. With O(timeout_s) it reads again while Slurm waits for the answer of a node
-        that it has not given up (C(IDLE*)). Such a node answers soon, or is C(DOWN*) after C(SlurmdTimeout).
+        (C(IDLE*)). Such a node answers soon, or is C(DOWN*) after C(SlurmdTimeout).
       - V(registered) waits until the nodes' slurmd answer the controller.
       - V(drained) drains the nodes that are not drained yet, and waits until no job runs on any of them.
       - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
-        can take work. One that does not answer in time stays drained.
+        can take work. A node that does not answer in time stays drained.
     type: str
     choices: [queried, registered, drained, returned]
     default: queried
@@ -38,15 +39,15 @@ options:
     type: str
     default: "rackproof:"
   reason:
-    description: Why the nodes are drained; the prefix is put before it.
+    description: Reason for the drain. The module puts O(prefix) before it.
     type: str
     default: being provisioned
   replace_reason:
-    description: Whether O(state=drained) gives O(reason) also to nodes that we drained for another one.
+    description: Whether O(state=drained) replaces another reason of nodes whose drain is ours.
     type: bool
     default: false
   timeout_s:
-    description: Seconds to wait for O(state); 0 reads once.
+    description: Seconds to wait for O(state). 0 reads once.
     type: int
     default: 0
   poll_s:
@@ -55,8 +56,8 @@ options:
     default: 5
   strict:
     description:
-      - Whether it is a failure when O(timeout_s) passes and O(state=drained) still finds jobs, or
-        O(state=returned) a node that cannot take work. Without it, RV(waiting) names them.
+      - Whether the task fails if, after O(timeout_s), O(state=drained) still finds jobs, or O(state=returned)
+        still finds a node that cannot take work. Otherwise, RV(waiting) names these nodes.
     type: bool
     default: true
   command_timeout_s:

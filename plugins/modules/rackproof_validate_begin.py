@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_validate_begin
 short_description: Begin a night of the fleet
 description:
-  - Claims the nodes against a second night at the same time, for as long as the playbook runs, and makes the
-    night's folder in the results folder.
+  - Claims the nodes while the playbook runs, so that no second night uses them, and makes the night's folder
+    in the results folder.
 options:
   results:
     description: Results folder.
@@ -23,7 +23,7 @@ options:
     required: true
 attributes:
   check_mode:
-    description: Claims nothing; the night's files are in a temporary folder.
+    description: Claims nothing. The night's files are in a temporary folder.
     support: full
 extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers

@@ -20,7 +20,7 @@ options:
     type: dict
     default: {}
   resume:
-    description: Nodes that were to be returned; one without a result in O(returned) could not be.
+    description: Nodes to resume. A node without a result in O(returned) could not be resumed.
     type: list
     elements: str
     default: []

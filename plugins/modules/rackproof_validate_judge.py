@@ -9,15 +9,15 @@ DOCUMENTATION = r"""
 module: rackproof_validate_judge
 short_description: Judge a night of the fleet and list the nodes to drain and to resume
 description:
-  - Judges health and the measurements of the last 24 hours, writes the night's record, and names the nodes
-    that should be drained and returned. Does neither.
+  - Judges health and the measurements of the last 24 hours, writes the night's record, and returns the nodes
+    to drain and to resume. It drains and resumes no node itself.
 options:
   snapshots:
-    description: By node the result of M(rackproof_validate_snapshot); one that failed has the reason.
+    description: Results of M(rackproof_validate_snapshot) by node. A failed result has the reason.
     type: dict
     required: true
   slurm:
-    description: Result of M(rackproof_slurm_node) about the nodes; empty where there is no Slurm.
+    description: Result of M(rackproof_slurm_node) about the nodes, or empty without Slurm.
     type: dict
     default: {}
   partitions:
@@ -31,11 +31,11 @@ options:
     type: float
     default: 0.15
   false_alarms:
-    description: Allowed false alarms per 1,000 healthy node-nights, by comparison with fleet and past.
+    description: Allowed false alarms per 1,000 healthy node-nights in comparisons with fleet and past.
     type: float
     default: 0.1
   return_hours:
-    description: The least number of hours between two nights that count as passes of a drained node.
+    description: Smallest number of hours between two nights that count as passes of a drained node.
     type: float
     default: 12
   drain:
@@ -43,11 +43,11 @@ options:
     type: bool
     default: false
   resume:
-    description: Whether returning is allowed.
+    description: Whether resuming is allowed.
     type: bool
     default: false
   require_measurements:
-    description: Whether a node of which nothing was measured within 24 hours is unproven.
+    description: Whether a node without a measurement in the last 24 hours is unproven.
     type: bool
     default: false
   require_references:
@@ -55,7 +55,7 @@ options:
     type: bool
     default: true
   probed:
-    description: Result of M(rackproof_validate_probe). If it failed and noted nothing, no node is proven.
+    description: Result of M(rackproof_validate_probe). If it failed and stored nothing, no node is proven.
     type: dict
     default: {}
   link:
@@ -64,7 +64,7 @@ options:
     default: ""
 attributes:
   check_mode:
-    description: The record lies in the temporary folder of the night.
+    description: Judges, and writes the record to the temporary folder of the night.
     support: full
 extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers

@@ -7,43 +7,44 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_validate_probe
-short_description: Measure idle nodes and pairs of nodes by jobs of Slurm, within a night's GPU-minutes
+short_description: Measure idle nodes and pairs of nodes with Slurm jobs, within a night's GPU-minutes
 description:
-  - Runs on the host of Slurm's controller (O(drained=false)), whose user may start jobs with C(srun). Jobs
-    are called C(rackproof-night), carry their programs along, are given nodes at once or not at all, and end
-    by Slurm's time limit whatever becomes of this machine.
-  - First every idle node by itself, then pairs of nodes, so that over the nights each two of a rack are
-    measured; a node that fails gets good partners, and the remaining suspects are halved.
+  - With O(drained=false) it runs on the host of Slurm's controller, as a user who may start jobs with
+    C(srun). The jobs are called C(rackproof-night) and contain their programs. They start at once or not at
+    all. Slurm's time limit ends them even if this machine dies.
+  - It measures every idle node by itself, and then pairs of nodes. Over the nights, every two nodes of a rack
+    are paired. A node that fails gets good partners, and the remaining suspects are tested in halves.
   - Writes the numbers as a run of benchmark C(probes) and everything else beside the night, for
     M(rackproof_validate_judge).
-  - With O(drained=true) it measures the task's host itself, without Slurm, which gives a drained node no job.
-    Only for nodes that a night's own drain keeps free.
+  - With O(drained=true) it measures the task's host itself without Slurm, which gives a drained node no
+    job. Use this only for nodes that a night's own drain keeps free.
 options:
   minutes:
     description:
-      - GPU-minutes that may be spent, a node without GPU counted as one GPU. A job starts only while the
-        longest that it may take still fits.
+      - GPU-minutes that may be spent. A node without GPU counts as one GPU. A job starts only if its longest
+        duration still fits.
     type: float
     required: true
   share:
-    description: Largest share of a partition that is measured at once; one node always may be.
+    description: Largest share of a partition that is measured at once. One node is always allowed.
     type: float
     default: 0.25
   probes:
     description:
       - Measurements to make, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step),
-        V(fabric) (the pairs), and the optional tests V(sdc), V(soak), V(llm). Empty is all but these three.
-      - Each night runs a part of the optional tests, those first that a node had longest ago, suspect nodes'
-        sooner; with O(drained=true) all that are named.
+        V(fabric) (the pairs), and the optional tests V(sdc), V(soak), V(llm). Empty means all except these
+        three.
+      - Each night runs a part of the optional tests. Tests that a node had longest ago come first, and
+        suspect nodes get theirs sooner. With O(drained=true), all named tests run.
     type: list
     elements: str
     default: []
   node_s:
-    description: Seconds that the job of a node may take; V(sdc), V(soak) and V(llm) add 180, 900 and 600.
+    description: Seconds that the job of a node may take. V(sdc), V(soak) and V(llm) add 180, 900 and 600.
     type: int
     default: 600
   slurm:
-    description: Result of M(rackproof_slurm_node) about the nodes; empty where there is no Slurm.
+    description: Result of M(rackproof_slurm_node) about the nodes, or empty without Slurm.
     type: dict
     default: {}
   drained:

@@ -11,40 +11,40 @@ short_description: Take a snapshot of the health of a node
 description:
   - Calls M(rackproof_facts) on the node, compares the answer with the last snapshot, and stores it in the
     night's folder.
-  - A node's clock is off only as far as its times do not fit between the moment of the query and the moment
-    its answer was here.
+  - The clock of a node is correct if its times lie between the query and the arrival of the answer. Its
+    offset is the distance to that interval.
 options:
   sku:
-    description: SKU of the node. Without one the node is unproven.
+    description: SKU of the node. A node without a SKU is unproven.
     type: str
     default: ""
   rack:
-    description: Rack that the node is shown in.
+    description: Rack of the node on the night's page.
     type: str
     default: ""
   expected:
-    description: Requirements of the node, as docs/using/validate.md lists them.
+    description: Requirements of the node. docs/using/validate.md lists them.
     type: dict
     default: {}
   limits:
-    description: Bounds that differ from the usual ones.
+    description: Bounds that differ from the defaults.
     type: dict
     default: {}
   accept_identity:
     description:
-      - Whether the machine and the GPUs that answer are the node's from now on. Until then a serial number or
-        UUID that earlier nights did not have is unproven.
+      - Whether to accept the machine and GPUs that answer as the node's from now on. Otherwise, a serial
+        number or UUID that earlier nights did not have is unproven.
     type: bool
     default: false
   harmless_kernel_lines:
     description:
-      - Lines of the kernel's log that are declared harmless, by C(pattern), C(why) and perhaps C(until).
-        Used only for lines that no rule covers.
+      - Harmless lines of the kernel's log, each with C(pattern), C(why) and optionally C(until). They apply
+        only to lines that no rule covers.
     type: list
     elements: dict
     default: []
   references:
-    description: Baselines of the SKU.
+    description: References of the SKU.
     type: list
     elements: dict
     default: []
@@ -53,13 +53,13 @@ options:
     type: float
     default: 15
   paths:
-    description: Paths; the size, free space and mode of their file systems are returned.
+    description: Paths whose file systems are examined. Their size, free space and mode are returned.
     type: list
     elements: str
     default: ["/", "/var"]
 attributes:
   check_mode:
-    description: Takes the snapshot, and keeps it in the temporary folder of the night.
+    description: Takes the snapshot, and stores it in the temporary folder of the night.
     support: full
 extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers

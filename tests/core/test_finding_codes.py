@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable
+from importlib.resources import files
 from typing import get_args
 
 import pytest
@@ -129,6 +130,14 @@ def test_entries_are_sorted_and_use_the_words_that_records_have() -> None:
         assert bool(one.actions) == bool(one.confidences), one
         assert 0 < len(one.reads) <= 100, one
         assert re.fullmatch(r"\S.{10,148}\.", one.meaning), one
+
+
+def test_no_code_has_two_lines_and_no_meaning_joins_two_clauses() -> None:
+    text = files("rackproof.core").joinpath("finding_codes.csv").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [line.split(" | ")[0] for line in lines] == list(registry())
+    quoted = {one.code: re.sub("`[^`]*`", "", one.meaning) for one in registry().values()}
+    assert {code: meaning for code, meaning in quoted.items() if ": " in meaning or ";" in meaning} == {}
 
 
 def test_each_job_and_verdict_has_an_entry() -> None:

@@ -213,7 +213,7 @@ def test_two_nodes_train_together(root: Path, torch_python: str, tmp_path: Path)
 def test_several_nodes_have_to_know_where_to_meet(root: Path, torch_python: str) -> None:
     for options, words in (
         (("--nodes", 2), "--rendezvous"),
-        (("--nodes", 2, "--node-rank", 2), "is none of"),
+        (("--nodes", 2, "--node-rank", 2), "must be at least 0"),
     ):
         done = run(torch_python, root, "imagenet_torch.py", *TINY, *options)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr

@@ -62,7 +62,7 @@ def test_a_node_without_a_whole_answer_is_not_known(
     slurm_run: ModuleType, nodes: str, containers: str, silent: str
 ) -> None:
     assert slurm_run.devices_lacking(["n1", "n2"], nodes, containers) == [
-        f"{silent}: what devices a container has there is not known"
+        f"{silent}: the devices of a container there are not known"
     ]
 
 

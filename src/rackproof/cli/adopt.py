@@ -36,23 +36,23 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("adopt")
-@click.option("--slurm", is_flag=True, help="Ask this machine's scontrol, which any user may do.")
+@click.option("--slurm", is_flag=True, help="Read from scontrol on this machine. Any user may.")
 @click.option(
     "--slurm-file",
     "slurm_files",
     multiple=True,
     type=_FILE,
-    help="slurm.conf, topology.conf, or saved output of scontrol show or sinfo; may be repeated.",
+    help="slurm.conf, topology.conf, or saved output of scontrol show or sinfo. May be repeated.",
 )
 @click.option(
-    "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading; may be repeated."
+    "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading. May be repeated."
 )
 @click.option("--netbox", "netbox_url", help="Address of a NetBox, such as https://netbox.example.org.")
 @click.option("--netbox-filter", "netbox_filters", multiple=True, help="NAME=VALUE, such as role=gpu-node.")
 @click.option(
     "--netbox-token-file",
     type=_FILE,
-    help="File of mode 0600 with the token; by default NETBOX_TOKEN of the environment.",
+    help="File of mode 0600 with the token. The default is the environment variable NETBOX_TOKEN.",
 )
 @click.option(
     "--ansible",
@@ -61,8 +61,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.Path(path_type=Path),
     help="An Ansible inventory, or a .json that `ansible-inventory --list` printed.",
 )
-@click.option("--sku", "sku_rules", multiple=True, help="PATTERN=SKU, for names or descriptions that fit.")
-@click.option("--exclude", multiple=True, help="Leave out nodes whose names fit a pattern: 'login*'.")
+@click.option("--sku", "sku_rules", multiple=True, help="PATTERN=SKU, for names or descriptions that match.")
+@click.option(
+    "--exclude", multiple=True, help="Leave out nodes whose names match a pattern, such as 'login*'."
+)
 @click.option(
     "--output",
     "-o",
@@ -71,12 +73,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Folder of the inventory.",
 )
-@click.option("--write", is_flag=True, help="Write the shown changes into a folder of an earlier adopt.")
-@click.option("--remove-missing", is_flag=True, help="Take out nodes that no source names any more.")
+@click.option("--write", is_flag=True, help="Write the shown changes to a folder that adopt made earlier.")
+@click.option("--remove-missing", is_flag=True, help="Remove nodes that no source has any more.")
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Checkout with the shipped SKUs; by default the present folder, else the command's own.",
+    help="Checkout with the shipped SKUs. The default is the current folder, or else the command's own.",
 )
 @json_option
 def adopt_command(
@@ -95,12 +97,14 @@ def adopt_command(
     checkout: Path | None,
     as_json: bool,
 ) -> None:
-    """Make an inventory of an existing cluster; no node is queried, and nothing is written on one.
+    """Make an inventory of an existing cluster without access to its nodes.
 
-    Sources are Slurm, CSV, NetBox and Ansible; several describe the same nodes together. Groups are made by
-    rack, partition and SKU; the SKU is guessed from facts, with reason and doubts. A new folder is written;
-    for an existing folder only the difference is shown, unless --write is given. Lines that were changed
-    there by hand stay.
+    Sources are Slurm, CSV, NetBox and Ansible. Several sources describe the same nodes together. The
+    inventory has groups for racks, partitions and SKUs. adopt guesses the SKU from facts, with reason and
+    doubts.
+
+    The command writes a new folder. For an existing folder it only shows the difference, unless --write is
+    given. Lines that were changed there by hand stay.
     """
     root = find_checkout("validate.yml", checkout)
     rules, shipped = read_sku_rules(sku_rules), read_shipped_skus(root)

@@ -23,8 +23,8 @@ from rackproof.report.terminal import text_table
     show_default=True,
     help="Folder of the definitions (bench_definitions).",
 )
-@click.option("--suite", help="Only benchmarks of this suite.")
-@click.option("--unpinned", is_flag=True, help="Only benchmarks with an unpinned image; list the images.")
+@click.option("--suite", help="List only benchmarks of this suite.")
+@click.option("--unpinned", is_flag=True, help="List only benchmarks with an unpinned image, and the images.")
 @json_option
 def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_json: bool) -> None:
     """List the benchmarks and the suites that they belong to.

@@ -29,13 +29,15 @@ _TWO = 2
 
 @click.command("compare")
 @click.argument("names", nargs=-1, required=True, metavar="SYSTEM SYSTEM...")
-@click.option("--benchmark", default="", help="Only runs of this benchmark.")
-@click.option("--reference", help="Judge every cell against this published system (by default by name).")
-@click.option("--confidence", default=0.95, show_default=True, help="Probability that intervals hold.")
+@click.option("--benchmark", default="", help="Compare only runs of this benchmark.")
+@click.option("--reference", help="Published system that every cell is judged against.  [default: by name]")
+@click.option("--confidence", default=0.95, show_default=True, help="Confidence level of the intervals.")
 @click.option(
     "--format", "form", type=click.Choice(["text", "html", "md"]), default="text", show_default=True
 )
-@click.option("--output", type=click.Path(path_type=Path), help="The file to write; - is standard output.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The file to write, or - for standard output."
+)
 @results_option
 @json_option
 def compare_command(
@@ -51,9 +53,9 @@ def compare_command(
     """Compare systems over repeats, or two runs measurement by measurement.
 
     SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
-    logs or a quoted pattern, published:NAME, or a RUN: its id (or the beginning), folder, or run.json.
-    Ratios are those to the first. Runs that failed enter no mean; one run has no interval. Two runs are
-    compared in full: every measurement, and all other differences; for more runs, every measurement.
+    logs or a quoted pattern, published:NAME, or a RUN. RUN is the id of a run (or its beginning), its folder,
+    or its run.json. Ratios are relative to the first system. Means exclude failed runs. A single run has no
+    interval. For runs, every measurement is compared, and for exactly two, all other differences too.
     """
     if len(names) < 2:
         raise click.UsageError("name two runs, or two or more systems")

@@ -51,17 +51,19 @@ class _EvidenceGroup(click.Group):
 
 @click.group("evidence", cls=_EvidenceGroup)
 def evidence_group() -> None:
-    """Certify nodes by a catalogue of requirements; verify or compare certificates.
+    """Certify nodes by a catalogue of requirements, and verify or compare certificates.
 
-    rackproof evidence NODES --catalogue NAME --out FILE is the command make.
+    rackproof evidence NODES --catalogue NAME --out FILE runs the command make.
     """
 
 
 @evidence_group.command(_MAKE)
 @click.argument("names", nargs=-1, required=True, metavar="NODES|GROUP...")
-@click.option("--catalogue", "catalogue_name", required=True, help="A shipped catalogue's name, or a file.")
+@click.option("--catalogue", "catalogue_name", required=True, help="Name of a shipped catalogue, or a file.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The page to write, FILE.html.")
-@click.option("--sign", "key", type=click.Path(path_type=Path, exists=True), help="Your SSH key.")
+@click.option(
+    "--sign", "key", type=click.Path(path_type=Path, exists=True), help="SSH key that signs the page."
+)
 @click.option("--inventory", type=click.Path(path_type=Path), default=Path("inventory"), show_default=True)
 @results_option
 @json_option
@@ -76,9 +78,9 @@ def make_command(
     results: Path,
     as_json: bool,
 ) -> None:
-    """Write the certificate of nodes: one page, and its JSON beside it.
+    """Write the certificate of nodes as one page, with its JSON beside it.
 
-    NODES are names as Slurm writes them (n[01-18]); GROUP is one of the inventory.
+    NODES are names as Slurm writes them (n[01-18]). GROUP is a group of the inventory.
     """
     if out.suffix != ".html":
         raise ToolError(f"--out {out}: name a page, FILE.html; the JSON is written beside it")
@@ -148,16 +150,19 @@ def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
 
 @evidence_group.command("verify")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
-@click.option("--signers", type=click.Path(path_type=Path), help="Allowed signers, as for ssh-keygen -Y.")
+@click.option(
+    "--signers", type=click.Path(path_type=Path), help="File of allowed signers, as for ssh-keygen -Y."
+)
 @click.option("--unsigned", is_flag=True, help="Accept a page without a signature.")
 @json_option
 @click.pass_context
 def verify_command(
     ctx: click.Context, file: Path, signers: Path | None, unsigned: bool, as_json: bool
 ) -> None:
-    """Verify a certificate offline: signature, page and JSON, answers, age.
+    """Verify a certificate offline.
 
-    FILE is the page. The results folder is not needed.
+    The checks cover the signature, the page and its JSON, the answers, and the age. FILE is the page. The
+    results folder is not needed.
     """
     beside = {suffix: path for suffix in BESIDE if (path := file.with_suffix(suffix)).exists()}
     found = verify_certificate(
@@ -199,9 +204,9 @@ def _verification_text(found: Verification) -> str:
 @click.argument("new", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="NEW")
 @json_option
 def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
-    """Show the changes between two certificates: parts, versions, speeds, answers.
+    """Show the changes of parts, versions, speeds and answers between two certificates.
 
-    OLD and NEW are pages. Verify them first: a signature is not checked here.
+    OLD and NEW are pages. Verify them first, because this command does not check signatures.
     """
     before, after = (load_certificate(split_page(_read(file)).json) for file in (old, new))
     changes = certificate_changes(before, after)

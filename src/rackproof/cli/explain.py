@@ -26,18 +26,20 @@ from rackproof.store.night_store import DRAIN_PREFIX
 
 @click.command("explain")
 @click.argument("name", metavar="NODE|CODE")
-@click.option("--rma", type=click.Path(path_type=Path), help="Write the packet for the vendor; - prints it.")
+@click.option(
+    "--rma", type=click.Path(path_type=Path), help="Write the packet for the vendor, or print it with -."
+)
 @results_option
 @json_option
 def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -> None:
     """Explain why a node is in its present state, or the meaning of a finding code.
 
     NODE is a name of the inventory. The records of validate.yml's nights give its findings, the references,
-    the actions so far, and the next command; the last record of provision.yml with the node gives its user,
+    the actions so far, and the next command. The last record of provision.yml with the node gives its user,
     its changes and its failure.
 
-    CODE is that of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a reason as Slurm has it,
-    in quotes; no results are needed.
+    CODE is the code of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a quoted reason from
+    Slurm. It needs no results.
     """
     name = _code_of_reason(name)
     if rma is not None:

@@ -24,7 +24,7 @@ _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
 
 @dataclass
 class _Failure:
-    """Nodes that failed at one step for one reason; ``text`` is the first node's own."""
+    """Hold the nodes that failed at one step for one reason. ``text`` is that of the first node."""
 
     state: str
     step: str

@@ -27,10 +27,10 @@ from rackproof.store.run_evidence import record_objection
 
 
 @click.command("history")
-@click.option("--benchmark", help="Only of this benchmark.")
-@click.option("--node", help="Only with this node: its name, serial, chassis, or the UUID of a GPU in it.")
+@click.option("--benchmark", help="Show only runs of this benchmark.")
+@click.option("--node", help="Show only runs of a node, by name, serial, chassis, or UUID of a GPU.")
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--rebuild", is_flag=True, help="Enter every run of the results folder again, first.")
+@click.option("--rebuild", is_flag=True, help="First, enter every run of the results folder again.")
 @results_option
 @json_option
 def history_command(
@@ -110,20 +110,22 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
     "--despite",
     metavar="WHY",
     default="",
-    help="Accept numbers refused as implausible for a healthy machine; WHY is recorded.",
+    help="Accept numbers that were refused as implausible for a healthy machine. WHY is recorded.",
 )
 @results_option
 @json_option
 def accept_command(name: str | None, listed: bool, despite: str, results: Path, as_json: bool) -> None:
     """Make the numbers of a run, or of all runs of a plan, references for the hardware they ran on.
 
-    RUN is the id of a run in the history, or the beginning of it; PLAN is the id of a plan. Measurements
-    that had no reference yet become one; later runs on that hardware are judged against it. A run is
-    refused if it has a finding, if its machine was not idle (unless bench_require_idle=false made it
-    count), or if its record or logs were changed or removed. A number is refused if it is impossible for
-    the GPU model, worse than on the run's other GPUs or on other machines of the SKU, or more than 5 % from
-    the first accepted number, unless that is withdrawn with a reason; --despite accepts such numbers, and
-    --list shows its reason. In a plan, each refused run is named, and the others are accepted.
+    RUN is the id of a run in the history, or its beginning. PLAN is the id of a plan. Each measurement
+    without a reference becomes one, and later runs on that hardware are judged against it.
+
+    A run is refused if it has a finding, if its machine was not idle (unless bench_require_idle=false made it
+    count), or if its record or logs were changed or removed. A number is refused if it is impossible for the
+    GPU model, or worse than on the run's other GPUs or on other machines of the SKU. It is also refused if it
+    is more than 5 % from the first accepted number, unless that is withdrawn with a reason. --despite accepts
+    such numbers, and --list shows its reason. In a plan, each refused run is named, and the others are
+    accepted.
     """
     despite = sanitize(despite.strip(), 400)
     if listed:
@@ -232,16 +234,18 @@ def _acceptance_lines(one: _Acceptance) -> list[str]:
 @click.command("withdraw")
 @click.argument("run_id", metavar="RUN")
 @click.option(
-    "--reason", default="", help="Why: shown by `rackproof accept --list`; it no longer bounds others."
+    "--reason",
+    default="",
+    help="The reason, for `rackproof accept --list`. With one, the run no longer bounds other numbers.",
 )
 @results_option
 @json_option
 def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> None:
-    """Take back the references that a run gave.
+    """Withdraw the references that a run gave.
 
-    RUN is the whole id of an accepted run. Later runs are judged by the other references of the hardware, or
-    wait for a reference again. With a reason, such as a part that was changed, numbers that are accepted
-    next may differ from it; without one it may not.
+    RUN is the whole id of an accepted run. Later runs are judged by the other references of the hardware. If
+    there are none, they wait for a reference again. The numbers that are accepted next may differ from the
+    withdrawn ones only with a reason, such as a part that was changed.
     """
     reason = sanitize(reason.strip(), 400)
 

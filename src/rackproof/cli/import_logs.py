@@ -21,23 +21,24 @@ from rackproof.report.view import overall
 @click.command("import")
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--benchmark", help="Name of the benchmark; by default the one that each log states, or its folder."
+    "--benchmark", help="Name of the benchmark. The default is the one that each log states, or its folder."
 )
 @click.option("--format", "form", default="auto", show_default=True, help="The logs' format.")
-@click.option("--old", is_flag=True, help="The logs' age is known: it is not judged.")
+@click.option("--old", is_flag=True, help="Do not judge the age of the logs.")
 @results_option
 @json_option
 @click.pass_context
 def import_command(
     ctx: click.Context, place: Path, benchmark: str | None, form: str, old: bool, results: Path, as_json: bool
 ) -> None:
-    """Make runs of logs that were written elsewhere.
+    """Make runs from logs that were written elsewhere.
 
-    DIR is a folder of logs (with its subfolders) or one log. Each becomes a run in the results folder,
-    with a copy of the log, reports, and an entry in the history. Its verdict rests on the log, which
-    has to be more than a start and an end, and of the last two years; speed is not judged, as no log shows
-    which SKU it is of. Compressed logs are unpacked.
-    Importing the same again changes nothing.
+    DIR is a folder of logs (with its subfolders) or one log. Each log becomes a run in the results folder,
+    with a copy of the log, reports, and an entry in the history. Compressed logs are unpacked. A second
+    import of the same log changes nothing.
+
+    The verdict of the run depends on the log alone. It must have more than a start and an end, and be of the
+    last two years. Speed is not judged, because no log shows its SKU.
     """
     try:
         result = import_logs(place, results, benchmark=benchmark, format=form, old=old)

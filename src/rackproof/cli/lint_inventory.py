@@ -20,21 +20,21 @@ from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
     type=click.Path(path_type=Path),
     default=Path("inventory"),
     show_default=True,
-    help="Folder or file, as for Ansible.",
+    help="Folder or file of the inventory, as for Ansible.",
 )
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Checkout whose roles define the variables; by default the current directory.",
+    help="Checkout whose roles define the variables. The default is the current folder.",
 )
 @json_option
 def lint_inventory_command(inventory: Path, checkout: Path, as_json: bool) -> None:
-    """List the errors of an inventory, before any playbook; no node is queried.
+    """List the errors of an inventory before any playbook runs, without access to its nodes.
 
-    Found are addresses and serial numbers that two hosts have, variables that no role has, values of a
+    The errors are addresses and serial numbers that two hosts have, variables that no role has, values of a
     wrong type or beyond their bounds, keys that a file has twice, files of variables without a group, racks
-    without nodes, and nodes without a SKU. The exit status is 2 where anything is wrong.
+    without nodes, and nodes without a SKU. The exit status is 2 if there is an error.
     """
     listed, complaints = list_inventory(inventory)
     complaints = [*complaints, *lint_inventory(listed, checkout)]

@@ -46,11 +46,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "adopt": LazyCommand(
         "rackproof.cli.adopt:adopt_command",
-        "Make an inventory of an existing cluster; no node is queried, and nothing is written on one.",
+        "Make an inventory of an existing cluster without access to its nodes.",
     ),
     "audit": LazyCommand(
         "rackproof.cli.status:audit_command",
-        "List every drain, return, accept and withdraw: who, when, why.",
+        "List every drain, resume, accept and withdraw with its user, time and reason.",
     ),
     "bench": LazyCommand(
         "rackproof.cli.playbooks:bench_command",
@@ -66,7 +66,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "evidence": LazyCommand(
         "rackproof.cli.evidence:evidence_group",
-        "Certify nodes by a catalogue of requirements; verify or compare certificates.",
+        "Certify nodes by a catalogue of requirements, and verify or compare certificates.",
     ),
     "explain": LazyCommand(
         "rackproof.cli.explain:explain_command",
@@ -78,11 +78,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "import": LazyCommand(
         "rackproof.cli.import_logs:import_command",
-        "Make runs of logs that were written elsewhere.",
+        "Make runs from logs that were written elsewhere.",
     ),
     "lint-inventory": LazyCommand(
         "rackproof.cli.lint_inventory:lint_inventory_command",
-        "List the errors of an inventory, before any playbook; no node is queried.",
+        "List the errors of an inventory before any playbook runs, without access to its nodes.",
     ),
     "nightly": LazyCommand(
         "rackproof.cli.nightly:nightly_command",
@@ -126,7 +126,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "submission": LazyCommand(
         "rackproof.cli.submission:submission_command",
-        "Make a submission to an MLPerf round out of runs of one system.",
+        "Make a submission to an MLPerf round from runs of one system.",
     ),
     "validate": LazyCommand(
         "rackproof.cli.playbooks:validate_command",
@@ -134,7 +134,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "withdraw": LazyCommand(
         "rackproof.cli.history:withdraw_command",
-        "Take back the references that a run gave.",
+        "Withdraw the references that a run gave.",
     ),
 }
 

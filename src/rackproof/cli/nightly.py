@@ -23,14 +23,14 @@ from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, run
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Checkout of Rackproof whose validate.yml is run; by default the present folder.",
+    help="Checkout of Rackproof whose validate.yml is run. The default is the current folder.",
 )
-@click.option("--limit", default="", help="Nodes or groups, as for ansible-playbook -l; by default all.")
+@click.option("--limit", default="", help="Nodes or groups, as for ansible-playbook -l.  [default: all]")
 @click.option("--timeout", default=14_400.0, show_default=True, help="Seconds until the playbook is stopped.")
-@click.option("--drain", is_flag=True, help="Let it drain nodes that fail.")
-@click.option("--resume", is_flag=True, help="Let it resume nodes that have passed twice.")
+@click.option("--drain", is_flag=True, help="Drain nodes that fail.")
+@click.option("--resume", is_flag=True, help="Resume nodes that have passed twice.")
 @click.option("--share", default=0.15, show_default=True, help="Largest share of a partition to drain.")
-@click.option("--link", default="", help="Where the results folder is on the web.")
+@click.option("--link", default="", help="Web address of the results folder.")
 @click.option(
     "--metrics", type=click.Path(path_type=Path), help="Text file for Prometheus, such as .../rackproof.prom."
 )
@@ -39,7 +39,7 @@ from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, run
     type=click.FloatRange(min=0),
     help="Budget for measuring idle nodes.  [default: the inventory's, or nothing is measured]",
 )
-@click.option("--mail-to", multiple=True, help="Address to write to; may be repeated.")
+@click.option("--mail-to", multiple=True, help="Address that gets the mail. May be repeated.")
 @click.option("--mail-from", default="rackproof@localhost", show_default=True)
 @click.option("--smtp", default="localhost:25", show_default=True, help="Mail server and port.")
 @click.option("-v", "--verbose", is_flag=True, help="Show Ansible's own output instead of a line per node.")
@@ -60,10 +60,12 @@ def nightly_command(
 ) -> None:
     """Validate the fleet once and report the changes.
 
-    One at a time, bounded, and after an interruption simply started again. A webhook that takes Slack's
-    messages is named by RACKPROOF_WEBHOOK_URL, a login to the mail server by RACKPROOF_SMTP_USER and
-    RACKPROOF_SMTP_PASSWORD. One line for each node shows its step on standard error. Exit status: 0 pass, 2 a
-    bad node, 3 unproven, 1 a fault of the tool itself.
+    Only one night runs at a time, within a time limit. After an interruption, start the command again.
+    RACKPROOF_WEBHOOK_URL is the address of a webhook for messages in Slack's format. RACKPROOF_SMTP_USER and
+    RACKPROOF_SMTP_PASSWORD are the login to the mail server. One line for each node shows its step on
+    standard error.
+
+    The exit status is 0 for a pass, 2 for a bad node, 3 for unproven, and 1 for a fault of the tool itself.
     """
     variables = {
         "validate_drain": drain,

@@ -32,5 +32,5 @@ def json_option(command: _Command) -> _Command:
 def ruleset_option(command: _Command) -> _Command:
     """Add ``--ruleset``, the rules of an MLPerf round."""
     return click.option(
-        "--ruleset", help="The MLPerf round's rules, such as 5.1.0; without it the logs have to show them."
+        "--ruleset", help="Rules of the MLPerf round, such as 5.1.0. By default the logs must state them."
     )(command)

@@ -61,7 +61,7 @@ def json_text(record: Record) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """Return a character in JSON's ASCII form: DEL, and any that is not ASCII."""
+    """Return the ASCII form in JSON of a character that is DEL or not ASCII."""
     return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
 
 

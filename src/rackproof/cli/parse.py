@@ -1,4 +1,4 @@
-"""``rackproof parse``: print the measurements, findings and verdicts of logs."""
+"""Define ``rackproof parse``, which prints the measurements, findings and verdicts of logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rackproof.store.run_folder import read_file
 _VARIABLE = "validate_harmless_kernel_lines"
 _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
-"""Bytes of logs from which on more processes save more time than they take to start."""
+"""Size of all logs in bytes from which several processes save more time than they take to start."""
 _MOST_PROCESSES = 16
 
 
@@ -49,7 +49,7 @@ def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     "form",
     default="auto",
     show_default=True,
-    help="The log format; --list-formats prints the names.",
+    help="The log format. --list-formats prints the names.",
 )
 @click.option(
     "--list-formats",
@@ -57,13 +57,13 @@ def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     is_eager=True,
     expose_value=False,
     callback=_list_formats,
-    help="Print the known log formats and end; needs no LOG.",
+    help="Print the known log formats and exit. No LOG is needed.",
 )
 @click.option(
     "--harmless",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Lines of a kernel's log that are declared harmless (YAML, as validate_harmless_kernel_lines).",
+    help="YAML file with harmless lines of kernel logs, in the form of validate_harmless_kernel_lines.",
 )
 @json_option
 @click.pass_context
@@ -84,7 +84,7 @@ def parse_command(
             verdicts.add(verdict)
             yield text
 
-    # All logs before the first line of output: JSON is one document or none. No log is kept.
+    # All logs are read before the first line of output, so that JSON is one document or none. No log is kept.
     with HeldOutput() as output:
         if as_json:
             output.write_json(texts(), several=len(names) > 1)
@@ -96,7 +96,7 @@ def parse_command(
 
 
 def _text_writer() -> Callable[[ParsedLog], str]:
-    """Return the function that formats a log as text; --json does not load it, to start faster."""
+    """Return the function that formats a log as text. It is loaded only here, so --json starts faster."""
     from rackproof.cli.log_text import log_text
 
     return log_text
@@ -158,7 +158,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
     try:
         if name == "-":
             return logs.parse(sys.stdin.buffer, format=form, name="standard input", declared=declared)
-        # A file's name need not be UTF-8, a record's text must.
+        # The name of a file need not be UTF-8, but the text of a record must be.
         shown = os.fsencode(name).decode(errors="replace")
         if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")

@@ -72,7 +72,7 @@ def playbook_command(name: str, file: str, summary: str, details: str) -> click.
     @click.option(
         "--checkout",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Checkout of Rackproof; by default the present folder, else the one that this command is of.",
+        help="Checkout of Rackproof. The default is the current folder, or else the command's own.",
     )
     @json_option
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTION OF ansible-playbook]...")

@@ -24,14 +24,21 @@ from rackproof.store.run_folder import iter_runs
 
 
 @click.command("references")
-@click.option("--benchmark", help="Only of this benchmark.")
-@click.option("--sku", help="Only of runs whose nodes are of this SKU.")
+@click.option("--benchmark", help="Use only runs of this benchmark.")
+@click.option("--sku", help="Use only runs whose nodes have this SKU.")
 @click.option(
-    "--source", default="own measurement", show_default=True, help="Where it was measured, in words."
+    "--source",
+    default="own measurement",
+    show_default=True,
+    help="Description of where the numbers were measured.",
 )
-@click.option("--bound", type=click.FloatRange(0.001, WIDEST), help="Demand this bound, as 0.03 for 3 %.")
+@click.option("--bound", type=click.FloatRange(0.001, WIDEST), help="Bound to use, such as 0.03 for 3 %.")
 @click.option(
-    "--repeats", default=FEWEST_RUNS, show_default=True, type=click.IntRange(2), help="Fewest runs."
+    "--repeats",
+    default=FEWEST_RUNS,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Smallest number of runs.",
 )
 @results_option
 @json_option
@@ -46,10 +53,10 @@ def references_command(
 ) -> None:
     """Propose a SKU's references, with bounds from the noise of repeated runs.
 
-    Reads the runs of the results folder and prints entries of bench_sku_references for
-    inventory/group_vars/sku_NAME.yml. Each states how far healthy values differ, and the smallest loss that
-    its bound would show. A bound that the noise would cross is refused, and so is a figure that too few runs
-    measured; runs with a finding against them do not count.
+    The command reads the runs of the results folder and prints entries of bench_sku_references for
+    inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest loss
+    that its bound would show. Runs with a finding do not count. A bound that the noise would cross is
+    refused, and so is a number that too few runs measured.
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")

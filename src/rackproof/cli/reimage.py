@@ -38,8 +38,9 @@ class _ReimageGroup(click.Group):
 def reimage_group() -> None:
     """Re-image nodes, show their progress, or forecast a fleet.
 
-    With options of ansible-playbook (rackproof reimage -l NODES) reimage.yml is run, with one line for each
-    node. The commands read the journals that it writes; a node's newest one counts.
+    With options of ansible-playbook (rackproof reimage -l NODES), the command runs reimage.yml and shows one
+    line for each node. The commands below read the journals that reimage.yml writes. The newest journal of a
+    node counts.
     """
 
 
@@ -56,11 +57,11 @@ reimage_group.add_command(
 
 @reimage_group.command("status")
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
-@click.option("--all", "show_all", is_flag=True, help="Those that have returned to service, too.")
+@click.option("--all", "show_all", is_flag=True, help="Also list nodes that are back in service.")
 @results_option
 @json_option
 def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_json: bool) -> None:
-    """Print the step of every node, for how long, and the next command."""
+    """Print the step of every node with its duration, and the next command."""
     statuses = read_progress(results, nodes or None)
     if as_json:
         print_json([json_value(node) for node in statuses])
@@ -99,10 +100,10 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
 
 @reimage_group.command("plan")
 @click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--at-once", multiple=True, type=click.IntRange(1), help="Nodes at a time; may be repeated.")
+@click.option("--at-once", multiple=True, type=click.IntRange(1), help="Nodes at a time. May be repeated.")
 @click.option("--image-gib", default=8.0, show_default=True, help="Size of the image that a node fetches.")
 @click.option("--server-gbit", default=25.0, show_default=True, help="Bandwidth of the image server.")
-@click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can take and write.")
+@click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can receive and write.")
 @click.option("--idle", default=0.5, show_default=True, help="Share of nodes that run no job when drained.")
 @click.option("--job-minutes", default=60.0, show_default=True, help="How long a job may still run.")
 @click.option("--cores", default=16.0, show_default=True, help="Cores of the machine that runs the playbook.")
@@ -159,7 +160,7 @@ def _forecast_row(result: Forecast) -> tuple[str, ...]:
 
 @reimage_group.command("image")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--output", type=click.Path(path_type=Path), help="The file to write; by default FILE.json.")
+@click.option("--output", type=click.Path(path_type=Path), help="The file to write.  [default: FILE.json]")
 def image_command(file: Path, output: Path | None) -> None:
     """Describe a raw image, block by block, for the nodes that check their writing."""
     try:

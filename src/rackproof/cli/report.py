@@ -21,15 +21,17 @@ from rackproof.report import render
 @click.option(
     "--format", "form", type=click.Choice(["html", "md", "junit", "json"]), default="html", show_default=True
 )
-@click.option("--output", type=click.Path(path_type=Path), help="The file to write; - is standard output.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The file to write, or - for standard output."
+)
 @click.option("--title", default="Runs", show_default=True, help="Heading of a report of several runs.")
 @results_option
 def report_command(names: tuple[str, ...], form: str, output: Path | None, title: str, results: Path) -> None:
     """Write the report of a run, or one report of several runs.
 
-    RUN is the id of a run (or its beginning), its folder, or its run.json; the id of a PLAN stands for its
-    runs. Without --output, the HTML page of one run goes into its folder; everything else goes to standard
-    output.
+    RUN is the id of a run (or its beginning), its folder, or its run.json. The id of a PLAN selects all runs
+    of the plan. Without --output, the HTML page of one run goes into its folder, and everything else goes to
+    standard output.
     """
     runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]

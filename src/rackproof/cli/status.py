@@ -21,14 +21,16 @@ from rackproof.store.audit_log import read_acts
 
 @click.command("status")
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
-@click.option("--slurm/--no-slurm", "ask", default=True, help="Read the present states from Slurm, or not.")
+@click.option(
+    "--slurm/--no-slurm", "ask", default=True, help="Whether to read the current states from Slurm."
+)
 @results_option
 @json_option
 def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
     """Show every node in one table, and the next command.
 
-    It joins Slurm's state, the last night, drains, provisioning and imaging. Slurm's state is read by sinfo
-    where this machine has it; otherwise its state is that of the last night.
+    The table joins Slurm's state, the last night, drains, provisioning and imaging. If this machine has
+    sinfo, Slurm's state comes from it, and otherwise from the last night.
     """
     if not results.is_dir():
         raise ToolError(
@@ -76,11 +78,11 @@ def _table(rows: Sequence[NodeRow]) -> str:
 
 
 @click.command("audit")
-@click.option("--node", help="Only of this node, or of this run.")
+@click.option("--node", help="Show only acts on this node, or of this run.")
 @results_option
 @json_option
 def audit_command(node: str | None, results: Path, as_json: bool) -> None:
-    """List every drain, return, accept and withdraw: who, when, why.
+    """List every drain, resume, accept and withdraw with its user, time and reason.
 
     The oldest comes first.
     """

@@ -40,12 +40,12 @@ _NEWEST_LISTED = 10_000
     "system_file",
     required=True,
     type=click.Path(path_type=Path),
-    help="Facts about it that no log contains.",
+    help="File with facts about the system that no log contains.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
 @click.option("--latest", type=click.IntRange(1, 1000), help="Take the newest N runs of each --benchmark.")
-@click.option("--benchmark", "benchmarks", multiple=True, help="With --latest: of this one; may be repeated.")
-@click.option("--sku", default="", help="With --latest: only runs on nodes of this model.")
+@click.option("--benchmark", "benchmarks", multiple=True, help="Benchmark for --latest. May be repeated.")
+@click.option("--sku", default="", help="With --latest, take only runs on nodes of this SKU.")
 @ruleset_option
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds until a check is stopped.")
 @results_option
@@ -64,10 +64,10 @@ def submission_command(
     results: Path,
     as_json: bool,
 ) -> None:
-    """Make a submission to an MLPerf round out of runs of one system.
+    """Make a submission to an MLPerf round from runs of one system.
 
-    RUN is the id of a run (or its beginning), or its folder. The package is checked by the official
-    package checker and written only if nothing is missing or wrong; otherwise all of that is listed.
+    RUN is the id of a run (or its beginning), or its folder. The official package checker checks the package.
+    It is written only if nothing is missing or wrong. Otherwise the command lists all problems.
     """
     _check_selection(names, latest, benchmarks, sku)
     system = load_system_file(system_file)

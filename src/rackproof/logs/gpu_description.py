@@ -1,5 +1,7 @@
-"""List the parts that nvidia-smi's ``-q`` prints for every GPU, and find parts that a description
-lacks. No I/O.
+"""Find the parts that are missing in nvidia-smi's description of a GPU. No I/O.
+
+:data:`PARTS` lists what ``nvidia-smi -q`` prints for every GPU. The parsers of its text and of its XML
+compare each GPU of a log with this list, because a part that is missing may have been removed.
 """
 
 from __future__ import annotations
@@ -31,10 +33,15 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a GPU's description that every driver from a version on prints below a section.
+    """Describe a part that nvidia-smi prints below a section of a GPU's description.
 
-    ``tags`` are the names that drivers and notations use for it; one of them is enough. Without
-    ``models``, it is printed for every model. A section whose only text is N/A has no parts.
+    A section whose only text is N/A has no parts.
+
+    Attributes:
+        section: The path of the section, or "" for the GPU itself.
+        tags: The names of the part in different drivers and notations. One of them must be there.
+        since_driver: The first version of the driver that prints the part.
+        models: The GPU models that have the part. Empty means every model.
     """
 
     section: str
@@ -49,7 +56,7 @@ class Part:
 
 
 def _below(section: str, *names: str, since: float = 0, models: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Return the parts of one section; each name may have alternatives, separated by bars."""
+    """Return the parts of one section. Alternative names of a part are separated by bars."""
     return tuple(Part(section, tuple(name.split("|")), since, models) for name in names)
 
 
@@ -120,8 +127,8 @@ PARTS: tuple[Part, ...] = (
     *_below("fabric", "state", "status"),
     *_below("fabric", "health", since=570),
 )
-"""Parts found in every examined answer of drivers 418 to 610, of GeForce, Quadro and data center
-GPUs. A feature that a GPU lacks reads N/A there: a missing part was not printed, or was removed.
+"""The parts that every examined answer has, of drivers 418 to 610 and of GeForce, Quadro and data center
+GPUs. If a GPU lacks a feature, the driver prints N/A, so the part itself is still there.
 """
 
 _BESIDE: tuple[str, ...] = tuple(
@@ -148,12 +155,12 @@ _BESIDE: tuple[str, ...] = tuple(
     )
     for name in names
 )
-"""Judged readings: if one GPU of a model has one, every other one in the machine has it, too."""
+"""Paths of the judged readings. If one GPU has such a reading, all GPUs of its model in the machine do."""
 
 
 def _is_printed(gpu: Described, part: Part) -> bool:
     section = gpu.find(part.section) if part.section else gpu
-    # A missing section is reported as a part itself; "N/A" in its place comes from the driver.
+    # A missing section is a missing part itself. "N/A" in place of a section comes from the driver.
     if section is None or (not section.children and "".join(section.text).strip()):
         return True
     found = (section.find(tag) for tag in part.tags)
@@ -170,7 +177,7 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
 
     Args:
         gpu: The description of the GPU.
-        driver: The first number of the driver's version; None, if unknown, is treated as a new one.
+        driver: The first number of the driver's version, or None if unknown, which is treated as new.
     """
     name = gpu.get("product_name")
     return [
@@ -188,8 +195,7 @@ def judged_readings(gpu: Described) -> list[str]:
 
 
 def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the index of each GPU without readings that another one of its product has, and the
-    readings.
+    """Yield each GPU that lacks readings of another GPU of its product: its index and these readings.
 
     Args:
         gpus: The product name and the readings of each GPU.

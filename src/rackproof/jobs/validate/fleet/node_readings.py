@@ -1,4 +1,9 @@
-"""Read the output of single nodes' jobs, which has numbers, digests, and immediate faults."""
+"""Read the output of the probe jobs that ran on single nodes.
+
+The probe scheduler calls :func:`read_node_probes` for each job. It returns the measured numbers, the digests
+of the training step, and the faults that need no comparison. :func:`compare_digests` then compares the
+digests of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +68,9 @@ class ProbeTarget:
     suspect: bool = False
 
     def knows(self, labels: Collection[str]) -> bool:
-        """Return whether all GPUs in a log are the node's own.
+        """Return whether all GPUs that labels name are the node's own.
 
-        They are if the node's GPUs are not known. A node that has none owns no GPU.
+        The answer is yes if the node has GPUs of unknown UUIDs. A node without GPUs owns none.
         """
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
@@ -80,7 +85,7 @@ def read_digests(text: str) -> list[tuple[str, str, str]]:
     digests = []
     for line in text.splitlines():
         head, mark, rest = line.partition(":::MLLOG ")
-        # A mark in the middle of a line is program text that quotes a log.
+        # A mark in the middle of a line comes from a program that quotes a log.
         if mark and not head.strip() and '"training_digest"' in rest:
             digests += _read_digest(rest)
     return digests
@@ -107,11 +112,13 @@ def compare_digests(
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the results of the training step bit by bit across a fleet.
 
-    The right digest is the one that at least three devices of a kind have, with more than half of the
-    votes. Without such a majority, it is the digest on which earlier nights agreed. If neither decides,
-    equal digests of two or more devices become the reference of later nights, and devices that disagree
-    are unproven. Each node has one vote, which its devices share, so a node
-    that lists too many GPUs cannot outvote its neighbours.
+    Each node has one vote, which its devices share, so a node that lists too many GPUs cannot outvote its
+    neighbours. These rules select the right digest of a kind of device, in this order:
+
+    1. The digest that at least three devices have, with more than half of the votes.
+    2. The digest on which earlier nights agreed.
+    3. If all devices have the same digest, and there are two or more, it becomes the reference of later
+       nights. Otherwise the devices are unproven. A single device gets a remark.
 
     Args:
         found: The digests by node, as :func:`read_digests` returns them.
@@ -180,7 +187,7 @@ def _majority_digest(group: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
-    """Return the reason why a device's bits do not pass; ``right`` is empty if the right bits are unknown."""
+    """Return the reason why a device's bits do not pass. ``right`` is "" if the right bits are unknown."""
     if right:
         verdict = Verdict.FAIL
         others = f"on {agreeing} devices of its kind" if agreeing else "in earlier nights"
@@ -198,8 +205,11 @@ def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int
 class NodeMeasurements:
     """Hold the measurements of a node's job.
 
-    They are numbers, which floors, fleet and history judge, and immediate faults. ``sound`` lists the
-    programs that ended well and found no fault.
+    Attributes:
+        measurements: Numbers, which are judged later by floors, fleet and history.
+        reasons: Faults that need no comparison.
+        digests: The kind, part and digest of each device in the training step.
+        sound: Names of the programs that ended well and found no fault.
     """
 
     measurements: tuple[Measurement, ...] = ()
@@ -211,7 +221,7 @@ class NodeMeasurements:
 def read_node_probes(
     plan: ProbePlan, target: ProbeTarget, done: JobResult, probes: Sequence[Probe] | None = None
 ) -> NodeMeasurements:
-    """Return the measurements of a node's job. Wrong values fail; missing values are unproven.
+    """Return the measurements of a node's job. Wrong values fail, and missing values are unproven.
 
     Args:
         plan: The plan of the measurement.
@@ -357,7 +367,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return findings about GPUs of a node that reported nothing. They have not passed."""
+    """Return reasons for GPUs of a node that reported nothing, and for GPUs that the node does not have."""
     reasons = []
     named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
@@ -384,7 +394,7 @@ def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
 
 
 def _given_parameters(plan: ProbePlan, probe: Probe) -> dict[str, str]:
-    """Return the parameters that a program gets here, which its benchmark's bounds may name."""
+    """Return the command-line options of a program, which its benchmark's bounds may name."""
     words = probe_arguments(probe, plan.device) or ()
     return {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
 
