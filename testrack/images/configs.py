@@ -94,7 +94,7 @@ HYPERPARAMETERS = {
         "WARMUP_STEPS=${WARMUP_STEPS:-1600}",
     ),
 }
-"""What the configs of each image export, as the published ones do; the training logs these values."""
+"""Exports of the configs of each image, as in the published ones. The training logs these values."""
 _TEXT = """\
 # A config of a fake image: what to run on {nodes} x {gpus} GPUs.
 source "$(dirname "${{BASH_SOURCE[0]}}")/config_common.sh"
