@@ -52,7 +52,7 @@ class Benchmark:
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters to log; they satisfy the rules and mean nothing to the small model."""
     exports: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the log that the original reads from its config, each with a variable or a difference of two."""
+    """Keys of the log whose values come from the config: a variable each, or a difference of two."""
 
     def with_config(self, environment: Mapping[str, str]) -> Benchmark:
         """Return the benchmark as a config's exports make it, which the original logs and obeys.
