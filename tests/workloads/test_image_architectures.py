@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_for_no_processor_and_refused(
         slurm_run.image_architectures(manifest, blobs.__getitem__)
     work = _work(slurm_run, "arm64")
     monkeypatch.setattr(work, "ask_registry", lambda _method, digest, **_kind: ("", blobs[digest]))
-    with pytest.raises(slurm_run.Refusal, match=r"svc/a/b:1: its architecture cannot be read .* bench_images"):
+    with pytest.raises(slurm_run.Refusal, match=r"svc/a/b:1: its architecture .* read .* bench_images"):
         work.check_architecture(manifest)
 
 
