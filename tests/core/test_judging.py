@@ -527,3 +527,31 @@ def test_an_entry_of_the_inventory_that_no_one_can_mean_is_refused(slip: dict[st
     with pytest.raises(ValidationError):
         parse_sku_reference(whole)
     assert parse_sku_reference({**whole, "value": "8e2", "low": "-0.1", "warn": None}).reference.value == 800
+
+
+@pytest.mark.parametrize(
+    ("parameters", "applies"),
+    [
+        ({"gpus": 1}, True),
+        ({"gpus": 1, "batch": ""}, True),
+        ({"gpus": 1, "batch": 4}, False),
+        ({"gpus": 1, "batch": "8"}, False),
+        ({"gpus": 4}, False),
+        ({}, False),
+    ],
+)
+def test_an_empty_parameter_of_a_reference_is_for_runs_that_do_not_set_it(
+    parameters: dict[str, object], applies: bool
+) -> None:
+    reference = parse_sku_reference(
+        {
+            "benchmark": "llm",
+            "parameters": {"gpus": 1, "batch": ""},
+            "metric": "tokens_per_second_per_gpu",
+            "value": 69950,
+            "low": -0.05,
+            "unit": "tokens/s",
+            "source": "own measurement",
+        }
+    )
+    assert reference.applies("llm", parameters) is applies

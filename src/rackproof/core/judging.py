@@ -91,9 +91,12 @@ class SkuReference(Record):
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Return whether this baseline applies to runs of a benchmark with these parameters."""
+        """Return whether this baseline applies to runs of a benchmark with these parameters.
+
+        A parameter of "" restricts it to runs that do not set this parameter.
+        """
         return self.benchmark in ("", benchmark) and all(
-            parameters.get(name) == value for name, value in self.parameters.items()
+            parameters.get(name, "") == value for name, value in self.parameters.items()
         )
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
