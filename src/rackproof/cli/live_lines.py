@@ -90,7 +90,7 @@ class LiveLines:
         """Process an event. Return the lines to print permanently."""
         text = str(event.get("text") or "")
         if event.get("kind") == "table":
-            return self._after_failures([*self._plain_lines(text), ""])
+            return self._after_failures([*self._plain_text(text).splitlines(), ""])
         host = sanitize(event.get("host", ""), 100)
         node = self._nodes.setdefault(host, _Node(since=now, shown=now))
         match event.get("kind"):
@@ -105,16 +105,16 @@ class LiveLines:
                 node.state = "waits"
             case "note":
                 head = "" if text.startswith(host) else f"{host}: "
-                return self._after_failures(indented(head, "\n".join(self._plain_lines(text))))
+                return self._after_failures(indented(head, self._plain_text(text)))
             case "diff":
                 return self._after_failures(indented(f"{host}: ", _clean_lines(text)))
         return []
 
-    def _plain_lines(self, text: str) -> list[str]:
-        """Return the lines of a text without escapes. Note whether one has a command to enter."""
-        lines = [_clean(line) for line in text.splitlines()]
-        self.named_program |= any(map(_PROGRAM.search, lines))
-        return lines
+    def _plain_text(self, text: str) -> str:
+        """Return a text without escapes. Note whether a line of it has a command to enter."""
+        plain = _clean_lines(text)
+        self.named_program |= any(map(_PROGRAM.search, plain.splitlines()))
+        return plain
 
     def _fail(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
         text = _clean_lines(str(event.get("text") or ""))

@@ -84,18 +84,16 @@ class Rack:
 
     def command(self, *words: str) -> tuple[list[Any], dict[str, Any]]:
         argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", self.folder / "hosts.yml", *words]
-        # Results of the checkout are of its user's own nodes; a test may choose another folder.
-        environment = (
-            {"RACKPROOF_RESULTS": f"{self.folder}/kept"}
-            | dict(os.environ)
-            | {
-                "ANSIBLE_NOCOLOR": "1",
-                "COLUMNS": "300",
-                "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
-                # What Slurm's host runs in a shell is found there; nodes look at their own first.
-                "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
-            }
-        )
+        environment = {
+            # Not those of the checkout, which are of its user's own nodes. A test may choose another folder.
+            "RACKPROOF_RESULTS": f"{self.folder}/kept",
+            **os.environ,
+            "ANSIBLE_NOCOLOR": "1",
+            "COLUMNS": "300",
+            "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
+            # What Slurm's host runs in a shell is found there; nodes look at their own first.
+            "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
+        }
         return argv, {"cwd": ROOT, "env": environment, "text": True}
 
     def reimage(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,7 @@ from rackproof.core import known_variables
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
+from rackproof.jobs.inventory.nodes import RESERVED_GROUPS
 
 _LIST_S = 120.0
 _NODES = "gpu_nodes"
@@ -34,10 +35,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
     "dict": (dict,),
 }
-_SERVICES = frozenset(
-    {"all", "ungrouped", "new-nodes", "local", "netboot", "slurm_controller", "slurm_login"}
-)
-"""Groups of a playbook whose hosts need no SKU."""
+_NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
+"""Groups that are no racks. Hosts of cpu_nodes are in none of the groups that the playbooks use."""
 _CONNECTION = frozenset(
     f"ansible_{name}"
     for name in (
@@ -333,7 +332,7 @@ def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
     racks = [
         name
         for name, hosts in inventory.groups.items()
-        if hosts and name not in _SERVICES and name not in (_NODES, *inventory.hosts)
+        if hosts and name not in _NO_RACKS and name not in inventory.hosts
     ]
     if racks and not inventory.groups.get(_NODES):
         yield Complaint(
