@@ -114,6 +114,8 @@ def test_the_table_comes_at_the_end_however_the_playbook_ends(view: View, fails:
 def test_a_command_prints_table_verdict_and_report_once(view: View, fails: bool, head: str) -> None:
     runs = view.keep(run(1, Verdict.PASS), run(2, Verdict.FAIL))
     view.program = [sys.executable, "-c", COMMAND]
+    # The command fits its lines to the terminal.
+    view.environment["COLUMNS"] = "120"
     done, output = view(runs, report="results/plan-1/report.html", fails=fails)
     assert done == (2 if fails else 0), output
     assert output == (HERE / "golden-command.txt").read_text().replace("HEAD", head)
