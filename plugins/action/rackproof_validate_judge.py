@@ -27,12 +27,14 @@ class ActionModule(RackproofAction):
             members=str(options["partitions"].get("stdout", "")),
             slurm_remark=remark,
             share=options["share"],
-            false_alarms=options["false_alarms"],
             return_hours=options["return_hours"],
             acts=[act for act, is_allowed in allowed.items() if is_allowed],
             require_measurements=options["require_measurements"],
-            require_references=options["require_references"],
+            policy=judge.night_policy(
+                false_alarms=options["false_alarms"], require_references=options["require_references"]
+            ),
             measuring=tasks.probing_failure(options["probed"]),
+            benchmarks=Path(options["checkout"]) / "benchmarks",
             being_imaged=reimage_tasks.unfinished_imaging(Path(night.results), _drained_by_nights(slurm)),
             link=options["link"],
         )

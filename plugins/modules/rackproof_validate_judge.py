@@ -12,6 +12,10 @@ description:
   - Judges health and the measurements of the last 24 hours, writes the night's record, and returns the nodes
     to drain and to resume. It drains and resumes no node itself.
 options:
+  checkout:
+    description: The checkout. The parameters in its C(benchmarks/) decide which references of the SKU apply.
+    type: path
+    required: true
   snapshots:
     description: Results of M(rackproof_validate_snapshot) by node. A failed result has the reason.
     type: dict
@@ -74,6 +78,7 @@ EXAMPLES = r"""
 - name: Judge the night
   rackproof_validate_judge:
     night: "{{ started.night }}"
+    checkout: "{{ playbook_dir }}/.."
     snapshots: {node01: {msg: 4 GPUs}}
   run_once: true
   register: judged

@@ -330,8 +330,9 @@ def _judge_night(name: str, case: Case, variables: Mapping[str, Any], results: P
     judge.judge_fleet(
         night,
         asked=dict.fromkeys(case.nodes, ""),
+        benchmarks=ROOT / "benchmarks",
         being_imaged={},
-        require_references=bool(variables.get("bench_require_references", True)),
+        policy=judge.night_policy(require_references=bool(variables.get("bench_require_references", True))),
     )
     summary = validate_tasks.close_night(night, did={})
     record = read_night(Path(night.folder))

@@ -338,6 +338,7 @@ def _judge_tonight(folder: Path, night: str) -> night_store.NightRecord:
     judge_fleet(
         _context(folder, night),
         asked=dict.fromkeys(_NAMES, ""),
+        benchmarks=ROOT / "benchmarks",
         being_imaged={},
         slurm=_SLURM,
         members="".join(f"{name}|batch|none\n" for name in _NAMES),

@@ -28,6 +28,7 @@ from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
+from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_hostile_nodes import (
     HOSTILE,
     deep,
@@ -110,6 +111,7 @@ def a_night(
     judge_fleet(
         begun,
         asked=dict.fromkeys(names, ""),
+        benchmarks=ROOT / "benchmarks",
         being_imaged={},
         slurm=dict.fromkeys(names, IDLE),
         share=0.9,

@@ -237,12 +237,13 @@ class Proven(Rack):
         judge.judge_fleet(
             night,
             asked=dict.fromkeys(RACK, "timed out"),
+            benchmarks=ROOT / "benchmarks",
             being_imaged={},
             slurm=states,
             members=members,
             acts=["drain"],
             # Pairs have no reference until one is accepted: they are compared with each other.
-            require_references=False,
+            policy=judge.night_policy(require_references=False),
         )
         folder = night_folders(self.results)[0]
         made, probed = read_night(folder), read_probes(folder)

@@ -38,6 +38,9 @@ USE: dict[str, Any] = {
         ({"disturbed_s": 6.1}, True),
         ({"seconds": 1.1, "disturbed_s": 1.1, "others_s": 1.9}, True),  # a short run
         ({"others_s": 0.2, "stolen_s": 30.0}, True),
+        ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 193.0}, True),  # 5 % all the time
+        ({"cpus": 64, "disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 61.0}, False),  # four healthy H100
+        ({"disturbed_s": 0.0, "others_s": 0.2, "stolen_s": 13.0}, True),  # a tenth of two processors
         ({"disturbed_s": float("nan")}, True),  # no number is not proof of an idle machine
         ({"disturbed_s": 0.0, "others_s": 4.0}, False),
         ({"disturbed_s": 5.0}, False),  # a timer's script of some seconds

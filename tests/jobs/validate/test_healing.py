@@ -31,6 +31,7 @@ from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.fuzz.monotonicity import recorded_answers
+from tests.jobs.validate.probes import ROOT
 
 Answer = dict[str, Any]
 EXPECTED = Expectation(
@@ -484,6 +485,7 @@ def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
         judged = judge_fleet(
             night,
             asked=dict.fromkeys(NAMES, ""),
+            benchmarks=ROOT / "benchmarks",
             being_imaged={},
             slurm=states,
             members="".join(f"{name}|batch|none\n" for name in NAMES),

@@ -16,6 +16,7 @@ from rackproof.jobs.validate.tasks import begin_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
+from tests.jobs.validate.probes import ROOT
 from tests.nodes.health.healthy import gpu_xml, healthy_gathered
 
 pytestmark = pytest.mark.slow
@@ -106,6 +107,7 @@ class Rack:
         judge_fleet(
             night,
             asked=dict.fromkeys(RACK, "timed out"),
+            benchmarks=ROOT / "benchmarks",
             being_imaged={},
             slurm=slurm,
             members=members,

@@ -14,6 +14,7 @@ from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapsh
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
+from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_validating import EPOCH, NODES, gathered, slurm
 from tests.nodes.health.healthy import replace_gpu
 
@@ -45,7 +46,14 @@ def night(
             accept_identity=name in accepted,
         )
     states = {name: {"known": True, "state_after": "IDLE"} for name in names} | slurm()
-    judge_fleet(begun, asked=dict.fromkeys(names, ""), being_imaged={}, slurm=states, share=0.9)
+    judge_fleet(
+        begun,
+        asked=dict.fromkeys(names, ""),
+        benchmarks=ROOT / "benchmarks",
+        being_imaged={},
+        slurm=states,
+        share=0.9,
+    )
     close_night(begun, did={})
     return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 

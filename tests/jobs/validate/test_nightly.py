@@ -21,6 +21,7 @@ from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.nightly import NightlyError, NightlySettings, finish_interrupted, run_nightly
 from rackproof.jobs.validate.tasks import begin_night
 from rackproof.store.night_store import night_folders, read_night
+from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 
 # Stands where ansible-playbook stands: makes a night with the package, or fails on request.
@@ -239,7 +240,7 @@ def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
     with subprocess.Popen([python, "-I", "-c", hold], cwd=settings.results, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(NightlyError, match=rf"another nightly runs \(pid {other.pid}\)"):
+        with pytest.raises(NightlyError, match=rf"another nightly is running \(pid {other.pid}\)"):
             run_nightly(settings, View())
         other.kill()
         other.wait()
@@ -256,7 +257,9 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     look_at(unjudged, 0)
     judged = begin_night(results, NODES, owner_pid=owner.pid)
     look_at(judged, 1, gathered(1, gone=2))
-    judge_fleet(judged, asked=dict.fromkeys(NODES, "no answer"), being_imaged={})
+    judge_fleet(
+        judged, asked=dict.fromkeys(NODES, "no answer"), benchmarks=ROOT / "benchmarks", being_imaged={}
+    )
     # A benchmark may be called alike; its runs are nobody's to remove, begun or whole.
     alike = [
         results / name for name in ("20261121T100000Z-health-check-3f2a91", "20261121T100000Z-health-3f2a9")

@@ -13,12 +13,12 @@ from rackproof.core.records import Reference, Verdict
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget
 from rackproof.jobs.validate.fleet.pair_runner import measure_pairs, unproven_pairs
 from rackproof.jobs.validate.fleet.probe_scheduler import probe_night
-from rackproof.jobs.validate.judge import judge_fleet
+from rackproof.jobs.validate.judge import judge_fleet, night_policy
 from rackproof.jobs.validate.tasks import begin_night
 from rackproof.nodes.probe_slurm_jobs import Job, JobResult, classify_exit
 from rackproof.store.night_store import night_folders, read_night
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
-from tests.jobs.validate.probes import GPUS, RACK, Answer, Slurm, pair_says, plan, runner, sound
+from tests.jobs.validate.probes import GPUS, RACK, ROOT, Answer, Slurm, pair_says, plan, runner, sound
 from tests.jobs.validate.test_validating import NODES, look_at
 
 FABRIC_ONLY = plan(chosen=("fabric",), share=1)
@@ -202,7 +202,12 @@ def test_nodes_whose_pair_was_compared_with_nothing_are_no_pass(tmp_path: Path, 
     met = PairResult(nodes=NODES[:2], passed=True, value=380, text="380 GB/s")
     write_probes(Path(night.folder), ProbeNight(asked=1, pairs=(met,)))
     judge_fleet(
-        night, asked=dict.fromkeys(NODES, ""), being_imaged={}, measuring="", require_references=required
+        night,
+        asked=dict.fromkeys(NODES, ""),
+        benchmarks=ROOT / "benchmarks",
+        being_imaged={},
+        measuring="",
+        policy=night_policy(require_references=required),
     )
     kept = read_night(night_folders(tmp_path)[0])
     bare = "unproven" if required else "pass"

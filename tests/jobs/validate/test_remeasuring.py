@@ -18,7 +18,7 @@ from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan, classify_exit
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import read_run
-from tests.jobs.validate.probes import RACK, Slurm, node_says, plan, section
+from tests.jobs.validate.probes import RACK, ROOT, Slurm, node_says, plan, section
 from tests.jobs.validate.test_validating import gathered
 
 SOME = RACK[:6]
@@ -87,7 +87,8 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
                 jobs=lambda *given: JobRunner(*given, clock=lambda: host.now, sleep=host.sleep),
             )  # fmt: skip
         judge.judge_fleet(
-            begun, asked=dict.fromkeys(SOME, ""), being_imaged={}, slurm=slurm or states(), members=members,
+            begun, asked=dict.fromkeys(SOME, ""), benchmarks=ROOT / "benchmarks", being_imaged={},
+            slurm=slurm or states(), members=members,
             share=0.4, measuring="" if measured else None,
         )  # fmt: skip
         assert not left

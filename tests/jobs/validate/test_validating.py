@@ -12,11 +12,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from rackproof.core.records import Direction, Measurement, Run, Verdict
 from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
-from rackproof.jobs.validate.judge import NightDecision, judge_fleet
+from rackproof.jobs.validate.judge import NightDecision, judge_fleet, night_policy
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.history.store import open_store
@@ -29,10 +30,12 @@ from rackproof.store.night_store import (
     snapshot_path,
     write_night,
 )
+from rackproof.store.probe_results import BENCHMARK as PROBES
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, read_run
 from rackproof.store.sealed_json import open_sealed, seal_json
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
+from tests.jobs.validate.probes import ROOT
 from tests.nodes.health.healthy import EPOCH, gpu_xml, healthy_gathered, smi_xml
 
 NODES = ("r1-n01", "r1-n02", "r1-n03")
@@ -79,6 +82,7 @@ def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -
     judged = judge_fleet(
         night,
         asked=dict.fromkeys(NODES, "no route"),
+        benchmarks=ROOT / "benchmarks",
         being_imaged={},
         **({"slurm": slurm(), "members": members, "share": SHARE} | options),
     )
@@ -258,7 +262,7 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     with pytest.raises(ValidateError, match="the disk is full"):
         look_at(night, 0)
     with pytest.raises(ValidateError, match="the disk is full"):
-        judge_fleet(night, asked=dict.fromkeys(NODES, ""), being_imaged={})
+        judge_fleet(night, asked=dict.fromkeys(NODES, ""), benchmarks=ROOT / "benchmarks", being_imaged={})
     monkeypatch.undo()
     assert len(night_folders(results)) == 1
 
@@ -294,7 +298,7 @@ def test_what_the_inventory_gets_wrong_is_reported(results: Path, monkeypatch: p
         with pytest.raises(ValidateError, match=re.escape(words)):
             look_at(night, 0, **options)
     with pytest.raises(ValidateError, match="validate_max_drain_fraction"):
-        judge_fleet(night, asked={}, being_imaged={}, share=0)
+        judge_fleet(night, asked={}, benchmarks=ROOT / "benchmarks", being_imaged={}, share=0)
     with pytest.raises(ValidateError, match="not usable as the name of a file"):
         begin_night(results, ["../n01"], owner_pid=None)
     with pytest.raises(ResultsError):
@@ -304,7 +308,7 @@ def test_what_the_inventory_gets_wrong_is_reported(results: Path, monkeypatch: p
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
     night = begin_night(results, NODES[:1], owner_pid=os.getpid())
     look_at(night, 0, sku="", expected={})
-    judge_fleet(night, asked={NODES[0]: ""}, being_imaged={})
+    judge_fleet(night, asked={NODES[0]: ""}, benchmarks=ROOT / "benchmarks", being_imaged={})
     assert verdicts(results) == ["unproven"]
 
 
@@ -333,6 +337,7 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     judged = judge_fleet(
         night,
         asked=dict.fromkeys(NODES, ""),
+        benchmarks=ROOT / "benchmarks",
         being_imaged={},
         slurm=slurm(),
         members="".join(f"{name}|batch|none\n" for name in NODES),
@@ -358,8 +363,41 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     assert {one.metric.partition(" ")[0] for one in good.reasons} == {"gemm_best", "latency"}
     assert {one.check for one in good.reasons} == {"reference"}
     # Where a missing reference does not gate, it does not gate here.
-    a_night(results, {}, require_references=False)
+    a_night(results, {}, policy=night_policy(require_references=False))
     assert verdicts(results)[0] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "unit", "value"),
+    [
+        ("all_reduce_busbw", {"size_bytes": "8388608", "ranks": "4"}, "GB/s", 211.0),
+        ("all_reduce_busbw", {"size_bytes": "4294967296", "ranks": "4"}, "GB/s", 359.0),
+        (
+            "tokens_per_second_per_gpu",
+            {"attention": "cudnn", "compile": "on", "dtype": "bf16", "size": "1b", "gpu": uuid(0, 0)},
+            "tokens/s",
+            69_500.0,
+        ),
+    ],
+)
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (0.8, "fail"), (1.5, "unproven")])
+def test_a_nights_program_is_judged_by_the_references_of_its_benchmark(
+    results: Path, metric: str, labels: dict[str, str], unit: str, value: float, factor: float, verdict: str
+) -> None:
+    """The values are from a machine with four H100. A night keeps them under the name of all its programs."""
+    references = yaml.safe_load((ROOT / "inventory/group_vars/sku_h100.yml").read_text())
+    one = Measurement(name=metric, value=value * factor, unit=unit, direction=Direction.HIGHER, labels=labels)
+    now = datetime.now(UTC)
+    results.mkdir()
+    with open_store(results / "history.sqlite") as store:
+        (run,) = night_runs([fleet_node(0, name=NODES[0])])
+        changes = {"measurements": (one,), "started": now - timedelta(hours=1), "ended": now}
+        store.keep(run.model_copy(update={**changes, "benchmark": PROBES}))
+    night = begin_night(results, NODES[:1], owner_pid=os.getpid())
+    look_at(night, 0, references=references["bench_sku_references"])
+    judge_fleet(night, asked={NODES[0]: ""}, benchmarks=ROOT / "benchmarks", being_imaged={})
+    (node,) = read_night(night_folders(results)[0]).nodes
+    assert node.verdict.value == verdict
 
 
 def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
@@ -383,7 +421,7 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
             night, name, sealed_answer(gathered(number)), asked=EPOCH, answered=EPOCH + 1, sku="h200",
             expected={"gpus": 4}, references=references,
         )  # fmt: skip
-    judge_fleet(night, asked=dict.fromkeys(names, ""), being_imaged={})
+    judge_fleet(night, asked=dict.fromkeys(names, ""), benchmarks=ROOT / "benchmarks", being_imaged={})
     made = read_night(night_folders(results)[0])
     assert made.verdict is Verdict.FAIL
     assert [(one.verdict, one.part) for one in made.between] == [
@@ -521,7 +559,7 @@ def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path
     ahead["health"] |= {"begin": EPOCH + 3600, "epoch": EPOCH + 3601}
     look_at(night, 0, ahead)
     look_at(night, 1)
-    judge_fleet(night, asked=dict.fromkeys(NODES, ""), being_imaged={})
+    judge_fleet(night, asked=dict.fromkeys(NODES, ""), benchmarks=ROOT / "benchmarks", being_imaged={})
     later = begin_night(results, NODES, owner_pid=os.getpid())
     assert tasks.last_snapshot_time(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
     assert tasks.last_snapshot_time(later, NODES[1]) == EPOCH + 1
@@ -544,7 +582,13 @@ def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(re
         answer = gathered(number)
         answer["facts"]["dmi"] = {"chassis_serial": "CH1"}
         look_at(night, number, answer, references=references)
-    judge_fleet(night, asked=dict.fromkeys(NODES[:2], ""), being_imaged={}, require_references=False)
+    judge_fleet(
+        night,
+        asked=dict.fromkeys(NODES[:2], ""),
+        benchmarks=ROOT / "benchmarks",
+        being_imaged={},
+        policy=night_policy(require_references=False),
+    )
     assert verdicts(results) == ["unproven", "unproven"]
 
 

@@ -18,6 +18,9 @@ from rackproof.core.text import sanitize
 BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
 """Share of a run's time below which slowdowns by others do not move its speeds beyond their bounds."""
+_STOLEN = 0.05
+"""Share of a machine's processors, averaged over a run, from which the hypervisor's theft moves speeds
+beyond their bounds, even if no window of the run stands out."""
 _FEWEST_S = 1.0
 """Processor seconds of other processes that do not slow even a short run. A login and a timer's script
 use about as much."""
@@ -108,9 +111,10 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
 def was_busy(use: MachineUse) -> bool:
     """Return whether others slowed a run down for a share of its time that affects its speeds."""
     used_s = use.others_s + use.stolen_s
+    seconds = max(use.seconds, 0.1)
     # NaN counts as busy here.
-    few = use.disturbed_s < _DISTURBED * max(use.seconds, 0.1) or used_s < _FEWEST_S
-    return not few
+    few = use.disturbed_s < _DISTURBED * seconds and use.stolen_s < max(0.2, _STOLEN * use.cpus) * seconds
+    return not (few or used_s < _FEWEST_S)
 
 
 def _reason(node: str, use: MachineUse) -> str:

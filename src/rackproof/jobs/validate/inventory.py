@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from rackproof.core.definitions import Parameters
 from rackproof.core.judging import SkuReference, SkuReferenceError
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.nodes.health_subjects import Expectation, ExpectedMount, Limits
@@ -15,6 +16,7 @@ from rackproof.nodes.night_evidence import GPU_READINGS
 from rackproof.store.night_store import (
     StoredSnapshot,
 )
+from rackproof.store.probe_results import BENCHMARK as PROBES
 
 
 def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
@@ -158,13 +160,44 @@ def _is_limit(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
-def references_by_sku(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[SkuReference]]:
+def references_by_sku(
+    snapshots: Mapping[str, StoredSnapshot], points: Mapping[str, Parameters]
+) -> dict[str, list[SkuReference]]:
     """Return the baselines of each SKU, as the inventory gave them for the night's snapshots.
+
+    A night stores the numbers of all its programs under one name and without parameters. So a baseline
+    that applies to a program's benchmark and parameters is also returned for that name.
+
+    Args:
+        snapshots: The night's snapshots.
+        points: The parameters of the night's programs, by benchmark, without the number of GPUs.
 
     Raises:
         ValidateError: A reference is invalid.
     """
+    gpus: dict[str, int] = {}
+    for kept in snapshots.values():
+        sku = kept.snapshot.sku
+        gpus[sku] = max(gpus.get(sku, 0), len(kept.snapshot.gpus))
     try:
-        return {kept.snapshot.sku: kept.sku_references() for kept in snapshots.values()}
+        return {
+            kept.snapshot.sku: _with_program_references(
+                kept.sku_references(), points, gpus[kept.snapshot.sku]
+            )
+            for kept in snapshots.values()
+        }
     except SkuReferenceError as error:
         raise ValidateError(str(error)) from error
+
+
+def _with_program_references(
+    references: Sequence[SkuReference], points: Mapping[str, Parameters], gpus: int
+) -> list[SkuReference]:
+    """Return baselines, and again for a night those that apply to one of its programs alone."""
+    of_programs = [
+        one.model_copy(update={"benchmark": PROBES, "parameters": {}})
+        for one in references
+        if not one.applies(PROBES, {})
+        and any(one.applies(name, {**point, "gpus": gpus}) for name, point in points.items())
+    ]
+    return [*references, *of_programs]

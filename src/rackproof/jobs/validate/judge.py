@@ -13,12 +13,14 @@ from typing import Any
 
 from rackproof.analysis.anomaly import AnomalyPolicy
 from rackproof.analysis.fleet_model import FleetPolicy
+from rackproof.core.definitions import DefinitionError
 from rackproof.core.records import Record, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy
 from rackproof.jobs.validate.fleet.healing import DrainedNode, healed_evidence
+from rackproof.jobs.validate.fleet.node_readings import program_points
 from rackproof.jobs.validate.fleet.probe_scheduler import unmeasured_night
 from rackproof.jobs.validate.foreign_parts import foreign_parts_finding, settle_foreign_parts
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
@@ -71,20 +73,39 @@ class NightDecision(Record):
     health: tuple[NodeHealth, ...] = ()
 
 
+def night_policy(*, false_alarms: float = 0.1, require_references: bool = True) -> AnomalyPolicy:
+    """Return the limits of a night's comparisons.
+
+    Args:
+        false_alarms: The number of 1,000 healthy nodes that may fail per night in comparison with fleet
+            and past.
+        require_references: Whether a measurement without a reference is unproven.
+
+    Raises:
+        ValidateError: The number of false alarms is unusable.
+    """
+    # With a budget of 0, nothing would be found. With a budget of everything, every node would fail.
+    if not 0 < false_alarms <= 100:
+        raise ValidateError(
+            f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
+        )
+    return AnomalyPolicy(require_references=require_references, fleet=FleetPolicy(false_alarms=false_alarms))
+
+
 def judge_fleet(
     context: NightContext,
     *,
     asked: Mapping[str, str],
     being_imaged: Mapping[str, str],
+    benchmarks: Path,
     slurm: Mapping[str, Any] | None = None,
     members: str = "",
     slurm_remark: str = "",
     share: float = 0.15,
-    false_alarms: float = 0.1,
     return_hours: float = 12,
     acts: Sequence[str] = (),
     require_measurements: bool = False,
-    require_references: bool = True,
+    policy: AnomalyPolicy | None = None,
     measuring: str | None = None,
     link: str = "",
 ) -> NightDecision:
@@ -95,43 +116,36 @@ def judge_fleet(
         asked: Each requested node, with the reason why it has no snapshot, or "" if unknown.
         being_imaged: Nodes whose imaging has not finished, with the progress. None of them is resumed.
             This has no default, because a caller that forgot it would resume nodes during their imaging.
+        benchmarks: The folder of the definitions, whose parameters decide which references apply.
         slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was not
             queried.
         members: Nodes, partitions and reasons, as ``sinfo`` lists them.
         slurm_remark: The reason why Slurm did not answer.
         share: The largest share of a partition to drain, and of nodes with one finding.
-        false_alarms: The number of 1,000 healthy nodes that may fail per night in comparison with fleet
-            and past.
         return_hours: The minimum number of hours between two nights that count as passes of a drained
             node.
         acts: The permitted actions (drain, return).
         require_measurements: Whether a node without any measurement tonight is unproven.
-        require_references: Whether a measurement without a reference is unproven.
+        policy: The limits of comparisons, or None for :func:`night_policy`'s defaults.
         measuring: None if no measurements were requested. Otherwise, the reason why measuring failed, or
             "". If its notes are missing, nothing was measured and nothing is proven.
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
-        ValidateError: The night cannot be stored, or an option is unusable.
+        ValidateError: The night cannot be stored, a definition of a night's program cannot be read, or an
+            option is unusable.
     """
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
-    # With a budget of 0, nothing would be found. With a budget of everything, every node would fail.
-    if not 0 < false_alarms <= 100:
-        raise ValidateError(
-            f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
-        )
     if not 0 <= return_hours <= 24 * 30:
         raise ValidateError(f"validate_resume_hours: 0 to 720 hours, not {return_hours}")
     inputs = _read_inputs(context, asked, slurm)
     found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
     findings, wide = _mark_fleetwide(found, len(asked), share)
     probed = _read_probed(inputs, measuring)
-    policy = AnomalyPolicy(
-        require_references=require_references, fleet=FleetPolicy(false_alarms=false_alarms)
-    )
+    policy = policy or night_policy()
     holds = _holds(inputs, context.night_id)
-    measured = _judge_numbers(inputs, probed, require_measurements, policy, holds)
+    measured = _judge_numbers(inputs, probed, require_measurements, policy, holds, benchmarks)
     _add_failed_elsewhere(findings, inputs, measured)
     nodes = _judge_nodes(inputs, holds, findings, measured, probed)
     decided, fleet_remarks = drain_policy.decide_drains(
@@ -247,7 +261,12 @@ def _judge_numbers(
     require_measurements: bool,
     policy: AnomalyPolicy,
     holds: Mapping[str, Hold],
+    benchmarks: Path,
 ) -> NightNumbers:
+    try:
+        points = program_points(benchmarks)
+    except DefinitionError as error:
+        raise ValidateError(str(error)) from error
     once = nodes_measured_once(inputs.past, probed, inputs.now)
     twice = probed.again if probed is not None else ()
     measured = judge_measurements(
@@ -261,6 +280,7 @@ def _judge_numbers(
         MeasuredTimes(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
         {name: _nights_ago(inputs.now, hold.since) for name, hold in holds.items()},
+        points,
     )
     return add_probe_reasons(measured, probed, set(inputs.snapshots), policy.require_references)
 

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import Field
 
 from rackproof.analysis.anomaly import AnomalyPolicy, Conditions, Night, Reason
+from rackproof.core.definitions import Parameters
 from rackproof.core.records import Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
@@ -73,11 +74,13 @@ def judge_measurements(
     times: MeasuredTimes,
     conditions: Sequence[Conditions],
     held: Mapping[str, int],
+    points: Mapping[str, Parameters],
 ) -> NightNumbers:
     """Judge the measurements of the last 24 hours' runs on these nodes.
 
     ``conditions`` are the nodes' firmware and rack, the newest night first. ``held`` has the nodes that
-    nights hold drained, and the number of nights since then.
+    nights hold drained, and the number of nights since then. ``points`` has the parameters of the night's
+    programs, as :func:`rackproof.jobs.validate.inventory.references_by_sku` needs them.
     """
     from rackproof.analysis.anomaly import judge_night
     from rackproof.analysis.drained_comparisons import comparisons
@@ -86,7 +89,7 @@ def judge_measurements(
     homes = _homes_of(snapshots)
     night = judge_night(
         readings,
-        references_by_sku(snapshots),
+        references_by_sku(snapshots, points),
         asked=[kept.about for kept in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,

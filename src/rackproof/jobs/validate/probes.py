@@ -21,7 +21,7 @@ from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
-from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, wanted_probes
+from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, program_points, wanted_probes
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night, unmeasured_night
 from rackproof.jobs.validate.fleet.retest import SuspectFinder
 from rackproof.jobs.validate.foreign_parts import settle_foreign_parts
@@ -152,7 +152,7 @@ def measure_night(
         try:
             run.begin()
             night, numbers = probe_night(
-                how_, targets, past, run, direct, _suspect_finder(results, snapshots)
+                how_, targets, past, run, direct, _suspect_finder(results, snapshots, how_.benchmarks)
             )
         except ProbeError as error:
             night = _failed_night(how_, targets, direct, error, run.spent)
@@ -244,7 +244,9 @@ def _target(
     )
 
 
-def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> SuspectFinder:
+def _suspect_finder(
+    results: Path, snapshots: Mapping[str, StoredSnapshot], benchmarks: Path
+) -> SuspectFinder:
     """Return a function that finds suspect numbers as the night will judge them, by floors and fleet.
 
     Drift needs many nights, and a loss on many nodes is not the fault of one node, so another
@@ -253,7 +255,7 @@ def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> S
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store
 
-    references = references_by_sku(snapshots)
+    references = references_by_sku(snapshots, program_points(benchmarks))
     nodes = [kept.about for kept in snapshots.values()]
 
     def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:

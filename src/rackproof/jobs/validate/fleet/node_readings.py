@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rackproof.analysis.pair_speeds import parse_section
-from rackproof.core.definitions import Definition, JudgeRule, load_definition
+from rackproof.core.definitions import Definition, JudgeRule, Parameters, load_definition
 from rackproof.core.judging import SkuReference, judge_run
 from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.core.text import sanitize
@@ -297,8 +297,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
         (),
         lambda _: (),
         parameters={
-            **definition.parameters,
-            **_given_parameters(plan, probe),
+            **_point(definition, probe, plan.device),
             "gpus": target.gpus if plan.device == "gpu" else 0,
         },
         # Speeds have no reference here. Floors, fleet and history judge them later, with all other
@@ -393,10 +392,29 @@ def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
     )
 
 
-def _given_parameters(plan: ProbePlan, probe: Probe) -> dict[str, str]:
-    """Return the command-line options of a program, which its benchmark's bounds may name."""
-    words = probe_arguments(probe, plan.device) or ()
-    return {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
+def program_points(benchmarks: Path) -> dict[str, Parameters]:
+    """Return the parameters with which a night runs its programs on GPUs, by benchmark.
+
+    The number of GPUs is the node's.
+
+    Args:
+        benchmarks: The folder of the definitions.
+
+    Raises:
+        DefinitionError: A definition cannot be read.
+    """
+    return {
+        one.benchmark: _point(_load_definition(benchmarks / f"{one.benchmark}.yml"), one, "gpu")
+        for one in PROBES
+        if one.benchmark
+    }
+
+
+def _point(definition: Definition, probe: Probe, device: str) -> Parameters:
+    """Return a benchmark's parameters, with those that the options of a night's program replace."""
+    words = probe_arguments(probe, device) or ()
+    given = {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
+    return {**definition.parameters, **given}
 
 
 def _definition(plan: ProbePlan, probe: Probe) -> Definition:
