@@ -18,13 +18,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rackproof.core.records import Run, Verdict
+from rackproof.core.records import Measurement, Run, Verdict
 from rackproof.jobs.bench import tasks as bench_tasks
 from rackproof.jobs.bench.record import job_seal
-from rackproof.jobs.validate import judge
+from rackproof.jobs.validate import judge, probes
 from rackproof.jobs.validate import tasks as validate_tasks
 from rackproof.nodes.answer_seal import sealed_answer
-from rackproof.store.night_store import NightRecord, read_night
+from rackproof.store.night_store import NightContext, NightRecord, read_night, read_snapshot
+from rackproof.store.probe_results import ProbeNight, write_probes
 from tests.jobs.bench.log_states import stated_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,7 @@ class Case(BaseModel):
     logs: dict[str, str] = {}
     job: dict[str, Any] = {}
     slurm: dict[str, Any] = {}
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -327,6 +329,8 @@ def _judge_night(name: str, case: Case, variables: Mapping[str, Any], results: P
             limits=variables.get("validate_limits", {}),
             references=variables.get("bench_sku_references", []),
         )
+    if case.measured:
+        _keep_measured(json.loads(read_text(CORPUS / "cases" / name, case.measured)), night, results)
     judge.judge_fleet(
         night,
         asked=dict.fromkeys(case.nodes, ""),
@@ -337,6 +341,18 @@ def _judge_night(name: str, case: Case, variables: Mapping[str, Any], results: P
     summary = validate_tasks.close_night(night, did={})
     record = read_night(Path(night.folder))
     return Judged(summary.verdict, _codes_of_night(record), _reasons_of_night(record))
+
+
+def _keep_measured(measured: Mapping[str, Any], night: NightContext, results: Path) -> None:
+    """Keep what the programs of a night measured, as the night itself kept it."""
+    folder = Path(night.folder)
+    probed = ProbeNight.model_validate(measured["probes"])
+    about = {
+        node: kept.about for node in probed.measured if (kept := read_snapshot(folder, node)) is not None
+    }
+    numbers = [Measurement.model_validate(one) for one in measured["numbers"]]
+    probes.keep_numbers(results, probed, numbers, about)
+    write_probes(folder, probed)
 
 
 def _codes_of_night(night: NightRecord) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ def measure_night(
         finally:
             run.end()
         if numbers:
-            _keep(results, night, numbers, {name: snapshots[name].about for name in snapshots})
+            keep_numbers(results, night, numbers, {name: snapshots[name].about for name in snapshots})
         write_probes(folder, night)
     except (ResultsError, DefinitionError, SkuReferenceError) as error:
         raise ValidateError(str(error)) from error
@@ -283,7 +283,7 @@ def _suspect_finder(
     return doubts
 
 
-def _keep(
+def keep_numbers(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
     """Store the numbers as a run, which the night judges with all others."""
