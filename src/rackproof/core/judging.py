@@ -29,6 +29,7 @@ from pydantic import Field, ValidationError, field_validator
 from rackproof.core.definitions import DefinitionError, JudgeRule, Parameters
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import (
+    WORST_FIRST,
     Direction,
     Finding,
     Judgement,
@@ -524,9 +525,8 @@ def judge_run(
         for judgement in gating
         if judgement.verdict is not Verdict.PASS
     ]
-    weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     # The sort is stable. Within one verdict, findings remain before logs, and logs before rules.
-    ordered = [text for _, text in sorted(reasons, key=lambda pair: weight.index(pair[0]))]
+    ordered = [text for _, text in sorted(reasons, key=lambda pair: WORST_FIRST.index(pair[0]))]
     ordered += _open_questions(judgements)
     return Outcome(
         judgements=tuple(judgements),

@@ -53,12 +53,13 @@ class Verdict(StrEnum):
         return self in (Verdict.FAIL, Verdict.UNPROVEN)
 
 
-_ORDER = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
+WORST_FIRST = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
+"""All verdicts in the order in which they are listed."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst of several verdicts, or ``unproven`` if there are none."""
-    return max(verdicts, key=_ORDER.index, default=Verdict.UNPROVEN)
+    return min(verdicts, key=WORST_FIRST.index, default=Verdict.UNPROVEN)
 
 
 class Direction(StrEnum):

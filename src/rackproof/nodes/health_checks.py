@@ -17,7 +17,7 @@ from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
 from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_link_gb_s, other_models
-from rackproof.core.records import Verdict
+from rackproof.core.records import WORST_FIRST, Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, MOST_REMAPPED_ROWS, fabric_fault, inforom_address
@@ -134,8 +134,7 @@ def check_node(
         snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
     )
     findings = [*_lacking(node), *(finding for check in NODE_CHECKS for finding in check(node))]
-    order = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-    findings.sort(key=lambda finding: order.index(finding.verdict))
+    findings.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     return tuple(_with_count(node, findings) if len(findings) > MOST_FINDINGS else findings)
 
 

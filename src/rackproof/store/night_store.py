@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, ValidationError
 
 from rackproof.core.judging import SkuReference, sku_references
-from rackproof.core.records import KEPT_RECORD, LogFile, Node, Record, Verdict
+from rackproof.core.records import KEPT_RECORD, WORST_FIRST, LogFile, Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot
@@ -154,9 +154,21 @@ class NodeNight(Record):
 
     def reason_texts(self) -> tuple[str, ...]:
         """Return the findings as texts, the worst first."""
-        found = [f"{part_prefix(one)}{one.evidence}" for one in self.findings]
-        found += [f"{one.metric or one.check} {one.part}: {one.text}".strip() for one in self.reasons]
-        return ((self.unreached,) if self.unreached else ()) + tuple(found)
+        texts = tuple(text for _, text in self.reason_texts_by_part())
+        return ((self.unreached,) if self.unreached else ()) + texts
+
+    def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
+        """Return the findings as pairs of code and part, each with its text, the worst first."""
+        found = [
+            (one.verdict, (one.code, one.name), f"{part_prefix(one)}{one.evidence}") for one in self.findings
+        ]
+        found += [
+            (one.verdict, (one.code, one.part), f"{one.metric or one.check} {one.part}: {one.text}".strip())
+            for one in self.reasons
+        ]
+        # The first text is often the only one that is shown, so it must explain the node's verdict.
+        found.sort(key=lambda one: WORST_FIRST.index(one[0]))
+        return [(key, text) for _, key, text in found]
 
 
 class NightRecord(Record):

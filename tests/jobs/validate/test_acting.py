@@ -8,8 +8,9 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
+from rackproof.jobs.validate.messages import describe_changes
 from rackproof.nodes.health_subjects import HealthFinding
-from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NodeNight, SlurmState
+from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NightRecord, NodeNight, SlurmState
 
 NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)
 LATER = NOW + timedelta(hours=24)
@@ -340,3 +341,21 @@ def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan
         )
         before = {"n01": one}
     assert one.plan == plan, one.why
+
+
+def test_the_first_reason_is_one_that_explains_the_verdict() -> None:
+    """A GPU that other programs use is found before its slow speed is judged."""
+    reasons = (
+        NightReason(check="probe", verdict=Verdict.UNPROVEN, metric="gemm", part="g", text="in use"),
+        NightReason(check="floor", verdict=Verdict.FAIL, metric="gemm", part="g", text="too slow"),
+    )
+    remark = finding("n1", verdict=Verdict.DEGRADED, evidence="a remark")
+    failed = night("n1", remark, reasons=reasons, verdict=Verdict.FAIL)
+    before = night("n1", remark, verdict=Verdict.DEGRADED)
+    texts = [one.rpartition(": ")[2] for one in failed.reason_texts()]
+    assert texts == ["too slow", "in use", "a remark"]
+    then, now = (
+        NightRecord(night_id="N", started=NOW, ended=NOW, verdict=one.verdict, nodes=(one,))
+        for one in (before, failed)
+    )
+    assert describe_changes(now, then) == ("n1: degraded → fail: gemm g: too slow",)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.records import Verdict
+from rackproof.core.records import WORST_FIRST, Verdict
 from rackproof.core.same_reason import general_reason, named_nodes
 from rackproof.core.text import moment, sanitize
-from rackproof.store import night_store
 from rackproof.store.night_store import (
     NightRecord,
     NodeNight,
@@ -59,9 +58,7 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
 
 def _nodes_by_verdict(night: NightRecord) -> dict[Verdict, list[NodeNight]]:
     """Return the nodes of each verdict, worst verdict first."""
-    nodes: dict[Verdict, list[NodeNight]] = {
-        verdict: [] for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-    }
+    nodes: dict[Verdict, list[NodeNight]] = {verdict: [] for verdict in WORST_FIRST}
     for one in night.nodes:
         nodes[one.verdict].append(one)
     return nodes
@@ -97,9 +94,8 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
     if before is None:
         return ("there is no earlier night to compare with",)
     was = {one.node: one for one in before.nodes}
-    order = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
     lines = []
-    for one in sorted(night.nodes, key=lambda node: (order.index(node.verdict), node.node)):
+    for one in sorted(night.nodes, key=lambda node: (WORST_FIRST.index(node.verdict), node.node)):
         lines += _describe_change(one, was.get(one.node))
     gone = sorted(set(was) - {one.node for one in night.nodes})
     if gone:
@@ -125,19 +121,8 @@ def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
 
 def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
     # Compare code and part, because texts contain numbers that differ every night.
-    known = {(found.code, found.name) for found in then.findings}
-    known |= {(why.code, why.part) for why in then.reasons}
-    new = [
-        f"{night_store.part_prefix(found)}{found.evidence}"
-        for found in one.findings
-        if (found.code, found.name) not in known
-    ]
-    new += [
-        f"{why.metric or why.check} {why.part}: {why.text}"
-        for why in one.reasons
-        if (why.code, why.part) not in known
-    ]
-    return new
+    known = {key for key, _ in then.reason_texts_by_part()}
+    return [text for key, text in one.reason_texts_by_part() if key not in known]
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:

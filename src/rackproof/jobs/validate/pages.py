@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__
-from rackproof.core.records import Direction, Verdict
+from rackproof.core.records import WORST_FIRST, Direction, Verdict
 from rackproof.core.text import moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
@@ -33,7 +33,6 @@ CHART_NIGHTS = 30
 _CHARTS = 6
 _LINES = 8
 _CHANGES = 40
-_ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
 _WORDS = {
     Verdict.PASS: "Every node passed all required checks.",
     Verdict.DEGRADED: "Nodes work, and something about them needs attention.",
@@ -91,7 +90,7 @@ def night_page(
         pages: The page to which each node's cell links.
         measured: Texts about the night's own measurements.
     """
-    counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in _ORDER]
+    counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in WORST_FIRST]
     more = len(changes) - _CHANGES
     return (
         environment()
@@ -179,7 +178,7 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
         short = _short([one.node for one in nodes])
         counts = ", ".join(
             f"{count} {verdict.value}"
-            for verdict in _ORDER
+            for verdict in WORST_FIRST
             if (count := sum(one.verdict is verdict for one in nodes))
         )
         racks.append(
@@ -206,7 +205,7 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
 def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
     nodes = sorted(
         (one for one in night.nodes if one.verdict is not Verdict.PASS),
-        key=lambda one: (_ORDER.index(one.verdict), one.node),
+        key=lambda one: (WORST_FIRST.index(one.verdict), one.node),
     )
     rows = []
     for one in nodes:
