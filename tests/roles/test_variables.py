@@ -167,3 +167,15 @@ def test_time_limits_of_tools_are_variables() -> None:
         for one in LIMIT.finditer(path.read_text())
     }
     assert found == set(FIXED_LIMITS)
+
+
+def test_provisioning_sets_every_time_limit_of_its_modules() -> None:
+    for play in yaml.safe_load((ROOT / "playbooks/provision.yml").read_text()):
+        for module, given in play["module_defaults"].items():
+            source = (ROOT / f"plugins/modules/{module}.py").read_text()
+            documentation = source.partition('DOCUMENTATION = r"""')[2].partition('"""')[0]
+            options = {
+                name for name in yaml.safe_load(documentation)["options"] if name.endswith("timeout_s")
+            }
+            assert set(given) == options != set(), module
+            assert all(value.startswith("{{ provision_") for value in given.values())

@@ -55,6 +55,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "provision_drain_timeout_s": (0, 10**7),
     "provision_reboot_timeout_s": (1, 10**7),
     "provision_resume_timeout_s": (1, 10**7),
+    "provision_apt_timeout_s": (1, 10**7),
+    "provision_apt_lock_timeout_s": (0, 10**7),
     "preflight_gpus": (0, 1024),
     "preflight_memory_gib": (0, 10**9),
     "preflight_cores": (0, 10**6),
