@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from rackproof.core.text import utf8_locale
 from tests.core.registered_findings import watch
 from tools.proof.suites import FAST, read_table, suite_of
 
 ROOT = Path(__file__).resolve().parent
 pytest_plugins = ["testrack.tests.rack_fixtures"]
+
+# Tests import Ansible, and start it.
+os.environ.update(utf8_locale())
 
 # A busy machine makes an example slow, which is not a fault of the code.
 settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,6 +140,18 @@ def test_make_has_a_locale_that_ansible_starts_in(root: Path, environment: dict[
     environment = {"PATH": os.environ["PATH"], **environment}
     done = subprocess.run(asked, env=environment, cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["UTF-8"]
+
+
+def test_pytest_has_a_locale_that_ansible_starts_in(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import os, conftest; print(os.environ['LC_ALL'])"],
+        env={**os.environ, "LC_ALL": "xx_YY.UTF-8"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["C.UTF-8"]
 
 
 def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> None:

@@ -500,7 +500,7 @@ def mark_stop(rank: Rank) -> float:
 
 def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank, Log], None]) -> int:
     state = json.loads(os.environ[_STATE])
-    _die_with_parent(state["supervisor"])
+    die_with_parent(state["supervisor"])
     with open(int(os.environ[_GATE]), "rb") as gate:
         # Wait until the supervisor has read which processes use the GPUs. Then it closes the pipe.
         gate.read()
@@ -529,8 +529,8 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
     os._exit(0)
 
 
-def _die_with_parent(parent: int) -> None:
-    """Make the kernel kill this rank when its supervisor ends."""
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the supervisor that started it ends."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

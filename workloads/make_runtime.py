@@ -36,6 +36,8 @@ REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
 """The files of requirements in their order. The first one must exist."""
 ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
 REPORT_S = 2.0
+LOCK_WAIT_S = 300.0
+LOCK_POLL_S = 2.0
 """Seconds between two reports of the environment's size."""
 NOT_MADE = 3
 """Exit status with --found where the environment has to be made."""
@@ -136,23 +138,39 @@ def provide_libraries(libraries, runtime):
     lacking = sorted(package for library, package in libraries.items() if not loads(library))
     if not lacking:
         return
-    command = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends"]
+    why = ""
     if os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"installing {' '.join(lacking)}", flush=True)
-        for before in ([], ["apt-get", "-q", "update"]):
-            # A fresh machine has no lists of packages.
-            if before:
-                subprocess.run(before, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-            subprocess.run(
-                [*command, *lacking], stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            )  # fmt: skip
-            if all(loads(library) for library in libraries):
+        install = ["install", "-y", "-q", "--no-install-recommends", *lacking]
+        # A fresh machine has no lists of packages.
+        for step in (install, ["-q", "update"], install):
+            why = run_apt(step)
+            if step is install and all(loads(library) for library in libraries):
                 return
     stop(
-        f"{runtime} needs libraries that this system lacks: type: sudo apt-get install {' '.join(lacking)}, "
-        "then start again"
+        f"{runtime} needs libraries that this system lacks{why and f' (apt-get: {why})'}: "
+        f"type: sudo apt-get install {' '.join(lacking)}, then start again"
     )
+
+
+def run_apt(arguments):
+    """Run apt-get. Return the last line of its errors, or "" if it succeeded.
+
+    A new machine updates itself. apt waits for dpkg's lock, and this function for that of the lists.
+    """
+    command = ["apt-get", "-o", f"DPkg::Lock::Timeout={LOCK_WAIT_S:.0f}", *arguments]
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"},
+        )  # fmt: skip
+        if done.returncode == 0:
+            return ""
+        if "Could not get lock" not in done.stderr or time.monotonic() > deadline:
+            return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:300]
+        print("waiting for another apt", flush=True)
+        time.sleep(LOCK_POLL_S)
 
 
 def checksum_of(runtime):

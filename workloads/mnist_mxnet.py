@@ -2,8 +2,9 @@
 """Train LeNet or an MLP on MNIST with MXNet 1.9.1, as its example train_mnist.py does.
 
 Networks, flags and log lines are the same (MXNet's own, on stderr and stdout), so that the table of the
-multi-GPU experiment can be made again with the same system. Exit status: 0 done, 1 error, 2 usage, 3 not
-finite, 4 GPU requested but absent, 5 data missing or damaged.
+multi-GPU experiment can be made again with the same system. On GPUs, the training is a child process, so that
+this one can print what else uses them before and after it (state_gpus.py). Exit status: 0 done, 1 error, 2
+usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import hashlib
 import json
 import logging
 import math
+import os
 import struct
 import sys
 from pathlib import Path
 from typing import Any
+
+import common
+import state_gpus
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -25,6 +30,8 @@ EXIT_NO_GPU = 4
 EXIT_DATA = 5
 CLASSES = 10
 SIDE = 28
+PARENT = "RACKPROOF_MXNET_PARENT"
+"""The variable with the process that waits for a training on GPUs."""
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
@@ -116,19 +123,25 @@ def mlp(mx: Any) -> Any:
     return mx.sym.SoftmaxOutput(data, name="softmax")
 
 
-def devices(mx: Any, gpus: str) -> list[Any]:
-    """Return MXNet's contexts for ``--gpus``."""
+def indices_of(gpus: str) -> list[int]:
+    """Return the indices in ``--gpus``."""
     indices = [one.strip() for one in gpus.split(",") if one.strip()]
     if not all(one.isdigit() for one in indices):
         raise Stop(EXIT_USAGE, f"--gpus {gpus!r}: not a comma-separated list of indices")
+    return [int(one) for one in indices]
+
+
+def devices(mx: Any, gpus: str) -> list[Any]:
+    """Return MXNet's contexts for ``--gpus``."""
+    indices = indices_of(gpus)
     exist = mx.context.num_gpus()
-    if any(int(one) >= exist for one in indices):
+    if any(one >= exist for one in indices):
         raise Stop(
             EXIT_NO_GPU,
             f"GPUs {gpus} requested, {exist} usable by this build of MXNet; "
             "leave --gpus empty to use the CPU",
         )
-    return [mx.gpu(int(one)) for one in indices] or [mx.cpu()]
+    return [mx.gpu(one) for one in indices] or [mx.cpu()]
 
 
 def fit(options: argparse.Namespace) -> None:
@@ -193,6 +206,34 @@ def fit(options: argparse.Namespace) -> None:
         print(f"target {options.target}: final validation accuracy {reached:.6f}", flush=True)
 
 
+def watched_gpus(gpus: str) -> list[str]:
+    """Return the UUIDs of the GPUs in ``--gpus``. There are none in the training's own process."""
+    if PARENT in os.environ:
+        return []
+    wanted = indices_of(gpus)
+    return [gpu.uuid for gpu in common.gpus() if gpu.index in wanted] if wanted else []
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train here, or on GPUs in a child process between two readings of their states.
+
+    Return the exit status.
+    """
+    if parent := os.environ.get(PARENT):
+        common.die_with_parent(int(parent))
+    uuids = watched_gpus(options.gpus)
+    if uuids:
+        environment = {**os.environ, PARENT: str(os.getpid())}
+        return state_gpus.run_between(
+            lambda: state_gpus.run_child([sys.executable, *sys.argv], environment),
+            lambda moment: state_gpus.print_states(moment, uuids),
+        )
+    # MXNet's own examples do this too. A reader of the log finds the required number of epochs here.
+    logging.info("start with arguments %s", options)
+    fit(options)
+    return 0
+
+
 def main() -> int:
     """Train as the command line requests. Return the exit status."""
     arguments = parser()
@@ -205,11 +246,9 @@ def main() -> int:
             arguments.error("--gpu-count is a number from 0 in the place of --gpus")
         options.gpus = ",".join(map(str, range(options.gpu_count)))
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-    # MXNet's own examples do this too. A reader of the log finds the required number of epochs here.
-    logging.info("start with arguments %s", options)
     try:
-        fit(options)
-    except Stop as stop:
+        return train(options)
+    except (Stop, common.Refusal) as stop:
         print(f"error: {stop}", file=sys.stderr, flush=True)
         return stop.status
     except ImportError as error:
@@ -218,7 +257,6 @@ def main() -> int:
             file=sys.stderr,
         )
         return EXIT_ERROR
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ Standard library only. --variable-update selects how the nodes share their work:
 
 Parameter servers, and workers that a controller drives, never end by themselves: a second mpirun holds
 them, and is ended with the workers (its lines begin with `server`). Host file and rank file are written
-to the present folder. Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES,
+to the present folder. With GPUs, their states on all nodes are printed before and after (state_gpus.py).
+Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES,
 RACKPROOF_ADDRESSES, RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which
 has to work without a password (role openmpi). Exit status: mpirun's; 2 wrong arguments, 9 mpirun, ssh or
 the program is missing, 1 a server ended before the workers.
@@ -21,6 +22,7 @@ the program is missing, 1 a server ended before the workers.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 import shutil
@@ -29,6 +31,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+
+import state_gpus
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -51,6 +56,9 @@ CORES = "lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l"
 WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank")
 """Each process of TensorFlow's own distributed modes has to be given its number."""
 GRACE_S = 10.0
+STATES_S = 120.0
+"""Limit for the states of a node's GPUs, which take up to 30 s beside ssh and the driver's start."""
+REMOTE = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
@@ -318,7 +326,7 @@ def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
             f"; [ -f {shlex.quote(path)} ] || {{ echo {shlex.quote(path + ' is not there')} >&2; exit 1; }}"
         )
     for node in nodes[1:]:
-        remote = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", node]
+        remote = [*REMOTE, node]
         done = subprocess.run(
             [*remote, look], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
@@ -343,6 +351,36 @@ def cores_of(remote: list[str], node: str) -> int:
             EXIT_CANNOT_LAUNCH, f"{node}: lscpu does not print the number of cores; take rank_file: off"
         )
     return int(said)
+
+
+def print_states(nodes: list[str], gpus: int, moment: str) -> None:
+    """Print what uses the first GPUs of each node. A node that cannot be asked has no line but its error.
+
+    Args:
+        nodes: The nodes, of which this is the first.
+        gpus: The number of GPUs of each node.
+        moment: ``begin`` or ``end`` of the run.
+    """
+    words = [sys.executable, os.path.abspath(state_gpus.__file__), f"--moment={moment}", f"--gpus={gpus}"]
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        remote = [[*REMOTE, node, shlex.join(words)] for node in nodes[1:]]
+        for node, (out, error) in zip(nodes, pool.map(answer_of, [words, *remote]), strict=True):
+            lines = [line for line in out.splitlines() if line.startswith(state_gpus.PREFIX)]
+            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+            if error:
+                print(f"GPUs of {node}: {error}", file=sys.stderr, flush=True)
+
+
+def answer_of(words: list[str]) -> tuple[str, str]:
+    """Return the output of a program, and why it did not end well, or ""."""
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STATES_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return "", str(error)
+    why = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return done.stdout, why[0] if done.returncode else ""
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -407,7 +445,7 @@ def run_served(words: list[str], servers: list[str]) -> int:
 
 
 def main() -> int:
-    """Write the files, and start mpirun. If there are no servers, mpirun replaces this process."""
+    """Write the files, and start mpirun. Without GPUs and servers, mpirun replaces this process."""
     options = parser().parse_args()
     nodes = [one for one in os.environ.get("RACKPROOF_NODES", "").split(",") if one] or ["localhost"]
     addresses = [one for one in os.environ.get("RACKPROOF_ADDRESSES", "").split(",") if one] or nodes
@@ -418,13 +456,17 @@ def main() -> int:
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
+    for command in filter(None, (servers, words)):
+        print(shlex.join(command), flush=True)
     if servers:
-        print(shlex.join(servers), flush=True)
-    print(shlex.join(words), flush=True)
-    if servers:
-        return run_served(words, servers)
-    sys.stdout.flush()
-    return os.execvp(words[0], words)  # noqa: S606  (mpirun in our place)
+        run = functools.partial(run_served, words, servers)
+    elif options.gpus:
+        run = functools.partial(state_gpus.run_child, words, os.environ)
+    else:
+        return os.execvp(words[0], words)  # noqa: S606  (mpirun in our place)
+    if not options.gpus:
+        return run()
+    return state_gpus.run_between(run, functools.partial(print_states, nodes, options.gpus))
 
 
 if __name__ == "__main__":

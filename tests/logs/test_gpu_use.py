@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
-from rackproof.logs.gpu_use import read_gpu_state
-from tests.logs.log_samples import IDLE_GPU, event, mllog
+from rackproof.logs.gpu_use import STATE_LINE, gpus_with_states, read_gpu_state
+from tests.logs.log_samples import IDLE_GPU, MXNET, TF_CNN, event, mllog
 
 UUID = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1"
 IDLE = {"moment": "begin", "gpu": UUID, **IDLE_GPU}
@@ -157,3 +158,44 @@ def test_the_list_of_eight_gpus_is_whole() -> None:
     parsed = logs.parse(io.BytesIO(mllog(event("facts", {"gpus": uuids, "python": "3" * 999}, 2))))
     assert parsed.tags["software.gpus"] == uuids
     assert len(parsed.tags["software.python"]) == 200
+
+
+def state_line(value: Any) -> bytes:
+    return f"{STATE_LINE}{value if isinstance(value, str) else json.dumps(value)}\n".encode()
+
+
+END = {**IDLE, "moment": "end"}
+NAMED = {"pid": 1, "memory_mib": 8, "name": "Epoch[0] Train-accuracy=nan num_epochs=1 images/sec OOM"}
+
+
+@pytest.mark.parametrize(("name", "sample"), [("mxnet", MXNET), ("tf_cnn", TF_CNN)])
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (state_line(IDLE), state_line(END), {}),
+        # A log that another program wrote has no states, and is as good as ever.
+        (b"", b"", {}),
+        (state_line({**IDLE, "memory_used_mib": 723}), state_line(END), {"gpu_shared": Verdict.UNPROVEN}),
+        (state_line(IDLE), state_line({**END, "processes": [NAMED]}), {"gpu_shared": Verdict.UNPROVEN}),
+        (state_line({**IDLE, "processes": None}), b"", {"gpu_use_unknown": Verdict.UNPROVEN}),
+        (state_line(IDLE), state_line(END)[:-20], {"gpu_use_unknown": Verdict.UNPROVEN}),
+        (state_line("NaN"), b"", {"gpu_use_unknown": Verdict.UNPROVEN}),
+        (state_line("[" * 9999), b"", {"gpu_use_unknown": Verdict.UNPROVEN}),
+    ],
+)
+def test_a_training_without_events_states_its_gpus_on_lines(
+    name: str, sample: bytes, before: bytes, after: bytes, found: dict[str, Verdict]
+) -> None:
+    parsed = logs.parse(io.BytesIO(before + sample + after), format=name)
+    assert codes(parsed) == found
+    assert parsed.verdict is (Verdict.UNPROVEN if found else Verdict.PASS)
+    assert {one.code for one in parsed.findings} == set(found)
+    assert gpus_with_states(parsed.tags) == ({UUID} if b'"processes": []' in before else set())
+
+
+def test_the_states_of_128_gpus_are_all_kept() -> None:
+    uuids = {f"GPU-{number:032x}" for number in range(128)}
+    both = [[state_line({**one, "gpu": uuid}) for uuid in sorted(uuids)] for one in (IDLE, END)]
+    parsed = logs.parse(io.BytesIO(b"".join([*both[0], TF_CNN, *both[1]])), format="tf_cnn")
+    assert sum(tag.startswith("gpu_state.") for tag in parsed.tags) == 2 * len(uuids)
+    assert parsed.verdict is Verdict.PASS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,33 @@ def test_expressions_stay_short() -> None:
     more = {path: count for path, count in long.items() if count > LONG_EXPRESSIONS.get(path, 0)}
     assert not more, "move the logic into a filter (plugins/filter)"
     assert long == LONG_EXPRESSIONS, "fewer than listed: lower the list"
+
+
+# Time limits that are numbers in a task, with the reason. A busy site must be able to raise all others.
+FIXED_LIMITS = {
+    "roles/bench/tasks/stage_imagenet.yml: timeout_s: 604800": "a week, by which the job ends itself",
+    "roles/validate/tasks/slurm.yml: timeout_s: 100": "a multiple of slurmctld's own ping",
+    "roles/validate/tasks/drain_and_resume.yml: timeout_s: 60": "a drain or resume that is late is a remark",
+}
+LIMIT = re.compile(r"^ *(timeout_s: \d+)|\[(timeout, \"?\d+)", re.M)
+
+
+def test_time_limits_of_tools_are_variables() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {one[1] or one[2]}"
+        for path in yaml_files()
+        for one in LIMIT.finditer(path.read_text())
+    }
+    assert found == set(FIXED_LIMITS)
+
+
+def test_provisioning_sets_every_time_limit_of_its_modules() -> None:
+    for play in yaml.safe_load((ROOT / "playbooks/provision.yml").read_text()):
+        for module, given in play["module_defaults"].items():
+            source = (ROOT / f"plugins/modules/{module}.py").read_text()
+            documentation = source.partition('DOCUMENTATION = r"""')[2].partition('"""')[0]
+            options = {
+                name for name in yaml.safe_load(documentation)["options"] if name.endswith("timeout_s")
+            }
+            assert set(given) == options != set(), module
+            assert all(value.startswith("{{ provision_") for value in given.values())

@@ -17,5 +17,10 @@ def load_program(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     # Where a dataclass looks up the types of its fields.
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    # It imports its neighbours by name, as a program does.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module

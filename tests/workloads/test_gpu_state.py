@@ -17,6 +17,7 @@ import pytest
 
 from rackproof.core.definitions import load_definition
 from rackproof.logs import FORMATS
+from rackproof.logs.gpu_use import STATE_LINE
 from tests.logs.log_samples import IDLE_GPU
 from tests.workloads.programs import load_program
 
@@ -256,6 +257,67 @@ def test_a_probe_states_its_gpu_before_its_ranks_start_and_after_they_ended(
             elif event["key"] in ("init_stop", "run_stop"):
                 found.append(event["key"])
     assert found == expected
+
+
+MXNET = """
+import sys
+sys.path.insert(0, {workloads!r})
+import common
+
+common.gpus = lambda: [common.Gpu(0, {uuid!r}, "NVIDIA H200"), common.Gpu(1, "GPU-1", "NVIDIA H200")]
+import mnist_mxnet
+
+def fit(options):
+    print("trained", flush=True)
+    if options.seed == 3:
+        raise mnist_mxnet.Stop(3, "diverged")
+    if options.seed == 9:
+        import os, signal
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+
+mnist_mxnet.fit = fit
+sys.exit(mnist_mxnet.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["--gpu-count", "1"], 0, ["begin 0.0", "trained", "end 0.0"]),
+        (["--gpu-count", "1", "--seed", "3"], 3, ["begin 0.0", "trained"]),
+        # What ends the first process ends the training.
+        (["--gpu-count", "1", "--seed", "9"], 128 + 15, ["begin 0.0", "trained"]),
+        (["--gpu-count", "0"], 0, ["trained"]),
+        (["--gpus", "x"], 2, []),
+    ],
+    ids=["idle", "failed", "ended", "cpu", "usage"],
+)
+def test_mxnet_states_its_gpus_before_its_training_and_after_it(
+    root: Path, tmp_path: Path, arguments: list[str], status: int, expected: list[str]
+) -> None:
+    path = tmp_path / "nvidia-smi"
+    path.write_text(TOOL.format(idle=IDLE.strip()))
+    path.chmod(0o755)
+    script = tmp_path / "mxnet_on_gpus.py"
+    script.write_text(MXNET.format(workloads=str(root / "workloads"), uuid=UUID))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, str(script), "--data", str(tmp_path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == status, done.stderr
+    prefix = load_program("state_gpus").PREFIX
+    assert prefix == STATE_LINE
+    found = []
+    for line in done.stdout.splitlines():
+        if line.startswith(prefix):
+            state = json.loads(line.removeprefix(prefix))
+            assert state["gpu"] == UUID
+            found.append(f"{state['moment']} {state['memory_used_mib']}")
+        elif line == "trained":
+            found.append(line)
+    assert found == expected
+    assert done.stdout.count("start with arguments Namespace") == len(expected[:1])
 
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

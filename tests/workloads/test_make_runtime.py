@@ -474,6 +474,35 @@ def test_a_library_that_the_system_lacks_comes_before_anything_is_built(
     assert not runtime.folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("locked", "expected"),
+    [(2, ""), (99, "E: Could not get lock /var/lib/apt/lists/lock"), (0, "E: Unable to locate package x")],
+)
+def test_apt_is_waited_for_while_a_new_machine_updates_itself(
+    make_runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: int, expected: str
+) -> None:
+    lock = "echo 'E: Could not get lock /var/lib/apt/lists/lock' >&2; exit 100"
+    last = "exit 0" if locked else "echo 'E: Unable to locate package x' >&2; exit 100"
+    program(
+        tmp_path / "apt-get",
+        f"echo x >>{tmp_path}/calls; [ $(wc -l <{tmp_path}/calls) -le {locked} ] && {{ {lock}; }}; {last}",
+    )
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(make_runtime, "LOCK_POLL_S", 0.0)
+    monkeypatch.setattr(make_runtime, "LOCK_WAIT_S", 0.1 if locked == 99 else 60.0)
+    assert make_runtime.run_apt(["-q", "update"]) == expected
+
+
+def test_the_reason_of_apt_is_shown(
+    make_runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "apt-get", "echo 'E: Unable to locate package there9' >&2; exit 100")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SystemExit, match=r"\(apt-get: E: Unable to locate package there9\): type: sudo"):
+        make_runtime.provide_libraries({"libthere.so.9": "there9"}, "mxnet")
+
+
 def test_while_pip_works_the_size_of_the_environment_is_reported(
     make_runtime: ModuleType,
     tmp_path: Path,

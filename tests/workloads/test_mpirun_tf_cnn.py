@@ -230,7 +230,10 @@ json.dump(words, open(name + ".json", "w"))
 os.execv("/bin/sh", ["sh", "-c", open(name + ".sh").read()])
 """
 SSH = """#!/bin/sh
-case "$*" in *lscpu*) echo 6; exit;; esac
+case "$*" in
+*lscpu*) echo 6; exit;;
+*state_gpus.py*) cat states; exit $(cat states.status);;
+esac
 [ -e refuse ] && { echo 'Permission denied (publickey).' >&2; exit 255; }
 exit 0
 """
@@ -250,7 +253,7 @@ def start(
         if name != lacks:
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
-    for name in ("sh", "grep", "sort", "wc", "lscpu", "sleep", "echo"):
+    for name in ("sh", "cat", "grep", "sort", "wc", "lscpu", "sleep", "echo"):
         (folder / "bin" / name).symlink_to(f"/usr/bin/{name}")
     return subprocess.Popen(
         [sys.executable, str(root / "workloads/mpirun_tf_cnn.py"), f"--sources={folder}", *words],
@@ -302,6 +305,41 @@ def test_what_stops_the_launcher_stops_both(root: Path, tmp_path: Path) -> None:
     for name in scripts:
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / f"{name}.pid").read_text()), 0)
+
+
+STATE = ':::RACKPROOF gpu_state {"moment": "?", "gpu": "GPU-1"}'
+
+
+@pytest.mark.parametrize(
+    ("gpus", "status", "answered", "expected"),
+    [
+        (2, 0, 0, [STATE, "trained", STATE]),
+        # After a training that failed, nothing is read.
+        (2, 3, 0, [STATE, "trained"]),
+        # A node that does not answer has no state, and the log says why.
+        (2, 0, 255, [STATE, "GPUs of n2: no reason given", "trained", STATE, "GPUs of n2: no reason given"]),
+        (0, 0, 0, ["trained"]),
+    ],
+)
+def test_each_node_states_its_gpus_before_mpirun_and_after_it(
+    root: Path, tmp_path: Path, gpus: int, status: int, answered: int, expected: list[str]
+) -> None:
+    (tmp_path / "states").write_text(f"Warning: a banner\n{STATE}\n")
+    (tmp_path / "states.status").write_text(str(answered))
+    process = start(root, tmp_path, f"--gpus={gpus}", workers=f"echo trained; exit {status}")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == status, said
+    assert said.splitlines()[1:] == expected
+
+
+def test_what_stops_the_launcher_stops_a_training_on_gpus(root: Path, tmp_path: Path) -> None:
+    process = start(root, tmp_path, "--gpus=2", workers="echo begun; echo $$ > pid; exec sleep 60")
+    assert process.stdout is not None
+    while process.stdout.readline() not in ("begun\n", ""):
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_rank_file_holds_the_cores_that_the_nodes_state(root: Path, tmp_path: Path) -> None:

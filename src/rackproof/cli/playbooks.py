@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import locale
 import os
 import queue
 import re
@@ -33,6 +32,7 @@ from rackproof.cli.options import json_option
 from rackproof.cli.output import print_json, terminal_width
 from rackproof.cli.playbook_outcome import PlaybookOutcome
 from rackproof.cli.screen import Screen
+from rackproof.core.text import utf8_locale
 
 _TICK_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -181,13 +181,7 @@ def _environment(folder: Path) -> dict[str, str]:
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if folder != Path():
         environment.setdefault("ANSIBLE_CONFIG", str(folder.resolve() / "ansible.cfg"))
-    try:
-        locale.setlocale(locale.LC_ALL, "")
-        is_utf8 = locale.nl_langinfo(locale.CODESET) == "UTF-8"
-    except locale.Error:
-        is_utf8 = False
-    # Ansible does not start in a locale that is not UTF-8 or was never generated.
-    return environment if is_utf8 else environment | {"LC_ALL": "C.UTF-8"}
+    return environment | utf8_locale()
 
 
 def _let_signals_in() -> None:

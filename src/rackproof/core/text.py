@@ -6,6 +6,7 @@ imports only the standard library, so that all other modules can use it.
 
 from __future__ import annotations
 
+import locale
 import math
 import re
 import unicodedata
@@ -30,6 +31,19 @@ NOTHING = "\N{EN DASH}"
 # Names of units that mean that there is no unit.
 _PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"
+
+
+def utf8_locale() -> dict[str, str]:
+    """Return the variable without which Ansible would not start, or none if the locale is fit for it.
+
+    Ansible does not start in a locale that is not UTF-8 or was never generated.
+    """
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+        is_utf8 = locale.nl_langinfo(locale.CODESET) == "UTF-8"
+    except locale.Error:
+        is_utf8 = False
+    return {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
 
 
 def _harmless(character: str, newlines: bool) -> str:

@@ -33,7 +33,7 @@ from rackproof.logs._reading import (
     rank_of,
     text_of,
 )
-from rackproof.logs.gpu_use import MOMENTS, read_gpu_state
+from rackproof.logs.gpu_use import note_gpu_state
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 NOT_TAGS = frozenset(
@@ -1010,31 +1010,7 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Find other uses of the run's GPUs. A state with all evidence becomes a tag."""
-        line, rank = self.place(position)
-        state = read_gpu_state(value)
-        if state is None:
-            message = "a state of a GPU does not state its GPU or its moment"
-            self.log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
-            return
-        where = f"GPU {state.gpu} {MOMENTS[state.moment]}"
-        if state.shared:
-            message = (
-                f"{where}: {'; '.join(state.shared)}. Something else uses this GPU, so its speed proves "
-                "nothing: end that program, then run the benchmark again"
-            )
-            self.log.find("gpu_shared", message, Verdict.UNPROVEN, line=line, rank=rank)
-        if state.missing:
-            message = (
-                f"{where}: nvidia-smi did not give {', '.join(state.missing)}; whether something else used "
-                "this GPU is not known. Call nvidia-smi on the node"
-            )
-            self.log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
-        else:
-            self.log.tag(f"gpu_state.{state.moment}.{state.gpu}", "read")
-        if state.slowdowns:
-            reasons = ", ".join(state.slowdowns)
-            message = f"{where}: its clocks were lowered by {reasons}; check its cooling and power"
-            self.log.find("gpu_slowed", message, line=line, rank=rank)
+        note_gpu_state(self.log, value, *self.place(position))
 
     def on_unproven(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int

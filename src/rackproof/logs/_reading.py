@@ -36,7 +36,8 @@ MAX_LINE = 1 << 16
 MAX_FINDINGS_PER_CODE = 5
 MAX_CODES = 60
 MAX_POINTS = 2000
-MAX_TAGS = 200
+MAX_TAGS = 600
+"""Largest number of a log's tags. A training on 16 nodes has two states of each of its 128 GPUs."""
 MAX_MEASUREMENTS = 4000
 MAX_EXCERPT = 200
 

@@ -2,6 +2,7 @@
 
 Rackproof's probes and trainings log the state of each GPU before their ranks start and after they
 have ended, so anything that uses the GPU then is another program. A missing reading never counts as idle.
+Trainings whose logs have a form of their own state it on lines that begin with :data:`STATE_LINE`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rackproof.logs._reading import number, text_of
+import orjson
+
+from rackproof.core.records import Verdict
+from rackproof.logs._reading import Log, number, text_of
 from rackproof.logs.clock_reasons import slowdowns_of
 
 MOMENTS = {"begin": "before the run", "end": "after the run"}
+STATE_LINE = ":::RACKPROOF gpu_state "
+"""The beginning of a line of ``workloads/state_gpus.py``; the value of the event follows as JSON."""
 BUSY_PERCENT = 5.0
 """Utilisation from which a GPU is in use by others: an idle GPU shows 0 %, and another program that
 takes a tenth of the time shows 10 %."""
@@ -70,6 +76,59 @@ def read_gpu_state(value: object) -> GpuState | None:
         shared=tuple(shared),
         slowdowns=_slowdowns(value.get("throttle")),
     )
+
+
+def note_gpu_state(log: Log, value: object, line: int | None, rank: int | None = None) -> None:
+    """Find other uses of a GPU in a ``gpu_state`` event. A state with all evidence becomes a tag of the log.
+
+    Args:
+        log: The log.
+        value: The event's value.
+        line: The event's line.
+        rank: The rank that wrote it.
+    """
+    state = read_gpu_state(value)
+    if state is None:
+        message = "a state of a GPU does not state its GPU or its moment"
+        log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
+        return
+    where = f"GPU {state.gpu} {MOMENTS[state.moment]}"
+    if state.shared:
+        message = (
+            f"{where}: {'; '.join(state.shared)}. Something else uses this GPU, so its speed proves "
+            "nothing: end that program, then run the benchmark again"
+        )
+        log.find("gpu_shared", message, Verdict.UNPROVEN, line=line, rank=rank)
+    if state.missing:
+        message = (
+            f"{where}: nvidia-smi did not give {', '.join(state.missing)}; whether something else used "
+            "this GPU is not known. Call nvidia-smi on the node"
+        )
+        log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
+    else:
+        log.tag(f"gpu_state.{state.moment}.{state.gpu}", "read")
+    if state.slowdowns:
+        reasons = ", ".join(state.slowdowns)
+        message = f"{where}: its clocks were lowered by {reasons}; check its cooling and power"
+        log.find("gpu_slowed", message, line=line, rank=rank)
+
+
+def note_state_line(log: Log, at: int, text: str) -> bool:
+    """Read a line with a GPU's state, and return whether it is one. A damaged one states nothing."""
+    if not text.startswith(STATE_LINE):
+        return False
+    try:
+        value = orjson.loads(text[len(STATE_LINE) :])
+    except ValueError:
+        value = None
+    note_gpu_state(log, value, at)
+    return True
+
+
+def gpus_with_states(tags: Mapping[str, str]) -> set[str]:
+    """Return the GPUs of which a log's tags have a state."""
+    marks = [f"gpu_state.{moment}." for moment in MOMENTS]
+    return {key[len(mark) :] for key in tags for mark in marks if key.startswith(mark)}
 
 
 def _reading(value: Mapping[str, object], key: str) -> float | None:

@@ -3,7 +3,8 @@ accuracy=0.842831``.
 
 The format has no end marker. A run is proven to have ended if the number of epochs is known (from
 the line ``start with arguments Namespace(… num_epochs=20 …)``) and reached, or if the script prints
-its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
+its total time (``fit 43.4``, ``total 7.8``) after the last epoch. Rackproof's own training states what else
+used its GPUs on lines before and after it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
+from rackproof.logs.gpu_use import STATE_LINE, note_state_line
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
 _SPEED = re.compile(r"^Batch \[(?:\d+-)?(\d{1,12})\]\s+Speed: (\S{1,30}) samples/sec(.*)$")
@@ -63,7 +65,8 @@ class MxnetParser(LogParser):
         """Read one line."""
         self.last_line = at
         found = _EPOCH.search(text)
-        if found is None:
+        # The name of a process in a state may be any text.
+        if found is None or text.startswith(STATE_LINE):
             self._line_outside_epochs(at, text)
             return
         epoch, rest = int(found[1]), found[2]
@@ -80,6 +83,8 @@ class MxnetParser(LogParser):
 
     def _line_outside_epochs(self, at: int, text: str) -> None:
         """Read the arguments, or the total time that the script prints at its end."""
+        if note_state_line(self.log, at, text):
+            return
         if "num_epochs=" in text:
             for name, value in _ARGUMENT.findall(text):
                 self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))

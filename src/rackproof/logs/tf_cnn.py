@@ -11,7 +11,8 @@ Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3
 writes a line in pieces, mixed with those of other ranks: they are joined by rank and stream. A rank
 states the total of all ranks with Horovod, and also if its batch is that of as many workers as
 there are ranks; the lowest total counts, and each rank must state one. An evaluation prints
-``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``.
+``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher states what else used
+the GPUs on lines before and after the training.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
+from rackproof.logs.gpu_use import note_state_line
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
@@ -110,6 +112,8 @@ class TfCnnParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         self.last_line = at
+        if note_state_line(self.log, at, text):
+            return
         text = self.take_rank(text)
         self.pauses = self.pauses or _PAUSE.search(text) is not None
         if "images/sec" in text:

@@ -242,6 +242,12 @@ def left_out(comparison: SystemComparison) -> Table:
     return view.table("Runs that enter no mean", columns, rows)
 
 
+def _counts_text(counted: int, left_out: int) -> str:
+    """Return how many runs count, and how many do not."""
+    counting = "1 run counts" if counted == 1 else f"{counted} runs count"
+    return f"{counting}, {left_out} {'is' if left_out == 1 else 'are'} left out"
+
+
 def counted(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of a mean, with their own numbers."""
     rows = [
@@ -370,7 +376,7 @@ def comparison_page(
             when="",
             style=style(),
             title=f"{len(several.runs)} runs" if several else title(comparison),
-            counts=f"{len(comparison.counted)} runs count, {len(comparison.left_out)} are left out",
+            counts=_counts_text(len(comparison.counted), len(comparison.left_out)),
             verdict=verdict(comparison),
             lead=lead(comparison),
             remarks=() if several else remarks(comparison),

@@ -36,6 +36,9 @@ def values(*runs: Run) -> dict[str, list[float | None]]:
 def test_the_same_gpu_of_other_nodes_is_one_row() -> None:
     runs = [run(at, measured(at, gpu=uuid, gpu_index="0")) for at, uuid in enumerate(UUIDS)]
     assert list(values(*runs).values()) == [[0, 1, 2]]
+    # The row is about three GPUs, and must not name the first as if it were all of them.
+    assert compare_several(runs).measurements[0].labels == {"gpu_index": "0"}
+    assert compare_several([runs[0], runs[0]]).measurements[0].labels == {"gpu": UUIDS[0], "gpu_index": "0"}
 
 
 def test_gpus_without_an_index_are_told_apart_by_their_uuid() -> None:

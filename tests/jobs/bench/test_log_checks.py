@@ -11,7 +11,7 @@ import pytest
 from rackproof.core import definitions
 from rackproof.core.records import Gpu, Measurement, Node, ParsedLog, Verdict
 from rackproof.jobs.bench import planning
-from rackproof.jobs.bench.log_checks import log_findings
+from rackproof.jobs.bench.log_checks import BY_ITSELF, log_findings
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs import FORMATS, parse_path
 
@@ -170,11 +170,34 @@ def test_a_log_states_what_else_used_each_gpu_before_and_after(
     assert codes(planned, tags=tags) == expected - {"gpu_use_not_stated"}
 
 
-def test_the_probes_have_to_state_what_else_used_their_gpus(root: Path) -> None:
-    names = ("gemm", "memory-bandwidth", "host-device-bandwidth", "peer-bandwidth", "all-reduce")
-    for name in names:
-        loaded = definitions.load_definition(root / f"benchmarks/{name}.yml", log_formats=FORMATS)
-        assert loaded.definition.result.states_gpu_use, name
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (states(*UUIDS), set()),
+        (states(*UUIDS[:3]), {"gpus_not_measured"}),
+        (states(*UUIDS, moments=("begin",)), {"gpu_use_not_stated"}),
+        # Of a log without any state, no GPU is known at all.
+        ({}, {"gpus_not_named"}),
+    ],
+)
+def test_a_log_without_a_list_of_gpus_names_them_by_their_states(
+    planned: PlannedRun, tags: dict[str, str], expected: set[str]
+) -> None:
+    asked = {"states_gpu_use": True, "states_run": False, "format": "mxnet"}
+    mxnet = planned.model_copy(update={"result": planned.result.model_copy(update=asked)})
+    none = {"run_id": None, "software.gpus": None}
+    assert codes(mxnet, format="mxnet", measurements=(), tags={**none, **tags}) == expected
+    # A log that another program wrote need not name them.
+    another = {**asked, "states_gpu_use": False}
+    other = planned.model_copy(update={"result": planned.result.model_copy(update=another)})
+    assert codes(other, format="mxnet", measurements=(), tags=none) == set()
+
+
+def test_rackproofs_programs_have_to_state_what_else_used_their_gpus(root: Path) -> None:
+    for path in (root / "benchmarks").glob("*.yml"):
+        definition = definitions.load_definition(path, log_formats=FORMATS).definition
+        # What Slurm and Docker start is MLPerf's, and states no GPU.
+        assert definition.result.states_gpu_use is (definition.launch.with_ in BY_ITSELF), path.name
 
 
 # tf_cnn_benchmarks replaces what it cannot use, and ends well: a batch of 0 by 32, an absent GPU by the CPU.
@@ -187,6 +210,9 @@ TF_CNN = {
     "dataset": "imagenet (synthetic)",
     "gpus_created": "4",
 }
+
+
+WITHOUT_STATES = dict.fromkeys(states(*UUIDS))
 
 
 @pytest.fixture
@@ -202,7 +228,7 @@ def tf_cnn(root: Path) -> PlannedRun:
 
 
 def tf_cnn_codes(planned: PlannedRun, **tags: str | None) -> set[str]:
-    stated = {**TF_CNN, "run_id": None, "software.gpus": None, **tags}
+    stated = {**TF_CNN, "run_id": None, "software.gpus": None, **states(*UUIDS), **tags}
     return codes(planned, format="tf_cnn", measurements=(), tags=stated)
 
 
@@ -211,7 +237,7 @@ def test_what_was_asked_of_tf_cnn_benchmarks_and_done_has_no_finding(tf_cnn: Pla
     assert tf_cnn_codes(tf_cnn) == set()
     # On the CPU no GPU is looked for.
     on_cpu = tf_cnn.model_copy(update={"parameters": {**tf_cnn.parameters, "gpus": 0}})
-    assert tf_cnn_codes(on_cpu, gpus_created=None) == set()
+    assert tf_cnn_codes(on_cpu, gpus_created=None, **WITHOUT_STATES) == set()
     records = tf_cnn.model_copy(update={"arguments": (*tf_cnn.arguments, "--data=/records")})
     assert tf_cnn_codes(records, dataset="imagenet") == set()
 
@@ -228,6 +254,10 @@ def test_what_was_asked_of_tf_cnn_benchmarks_and_done_has_no_finding(tf_cnn: Pla
         ({"gpus_created": None}, "gpus_not_measured"),
         ({"gpus_created": "3"}, "gpus_not_measured"),
         ({"gpus_created": "5"}, "gpus_not_measured"),
+        ({f"gpu_state.end.{UUIDS[1]}": None}, "gpu_use_not_stated"),
+        ({f"gpu_state.{moment}.{UUIDS[1]}": None for moment in ("begin", "end")}, "gpus_not_measured"),
+        (WITHOUT_STATES, "gpus_not_named"),
+        (states("GPU-of-another-node"), "foreign_gpus"),
     ],
 )
 def test_what_tf_cnn_benchmarks_did_instead_proves_nothing(
@@ -245,7 +275,12 @@ def test_synthetic_images_in_place_of_records_prove_nothing(tf_cnn: PlannedRun, 
 @pytest.mark.parametrize(
     ("name", "asked", "found"),
     [
-        ("no-gpu", {"gpus": 1, "batch_per_gpu": 1, "variable_update": "replicated"}, {"gpus_not_measured"}),
+        # The CPU trained, and no GPU has a state.
+        (
+            "no-gpu",
+            {"gpus": 1, "batch_per_gpu": 1, "variable_update": "replicated"},
+            {"gpus_not_measured", "gpus_not_named"},
+        ),
         ("batch-0", {"model": "trivial", "batch_per_gpu": 0}, {"log_of_another_point"}),
         ("batch-0", {"model": "trivial", "batch_per_gpu": 32}, set()),
         ("horovod", {"variable_update": "horovod", "num_batches": 6, "batch_per_gpu": 1}, set()),

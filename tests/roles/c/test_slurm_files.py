@@ -163,6 +163,7 @@ class Script:
     def __init__(self, folder: Path, content: str, name: str) -> None:
         self.folder = folder
         self.path = folder / name
+        self.variables: dict[str, str] = {}
         self.path.write_text(content.replace("PATH=/usr/local/sbin", f"PATH={folder}:/usr/local/sbin"))
         self.tool("logger", f'echo "$@" >>{folder}/said')
         self.tool("chown", "exit 0")  # root's alone, and the tests need not be root's
@@ -175,7 +176,7 @@ class Script:
     def __call__(self, job: str = "7", user: str = str(os.getuid())) -> tuple[int, str]:
         done = subprocess.run(
             ["bash", self.path],
-            env={"SLURM_JOB_ID": job, "SLURM_JOB_UID": user},
+            env={"SLURM_JOB_ID": job, "SLURM_JOB_UID": user, **self.variables},
             timeout=30,
             check=False,
             capture_output=True,
@@ -222,8 +223,8 @@ def test_the_prolog_makes_the_jobs_folder_and_the_epilog_removes_it(
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
-        ("sleep 60", "nvidia-smi did not answer within 1 s"),
-        ("trap '' TERM INT HUP; sleep 60", "nvidia-smi did not answer within 1 s"),
+        ("trap '' TERM INT HUP; sleep 60", "nvidia-smi did not answer within 1 s, nor then within 3 s"),
+        ("[ -e $0.late ] && exit 4; touch $0.late; exec sleep 60", "nvidia-smi failed: "),
         (
             "echo 'Driver/library version mismatch'; exit 18",
             "nvidia-smi failed: Driver/library version mismatch",
@@ -240,6 +241,23 @@ def test_a_node_whose_gpus_are_not_well_takes_no_job(
     assert rc == 1
     assert f"job 9: {said}" in log
     assert not scratch(files, "9").exists()
+
+
+def test_one_late_answer_drains_no_node(prolog: Script) -> None:
+    listed = (prolog.folder / "nvidia-smi").read_text()
+    prolog.tool("nvidia-smi", f"[ -e $0.late ] || {{ touch $0.late; exec sleep 60; }}\n{listed}")
+    assert prolog() == (0, "")
+    assert (prolog.folder / "nvidia-smi.late").exists()
+
+
+def test_a_tool_that_is_stuck_in_the_driver_is_not_run_again(prolog: Script) -> None:
+    prolog.tool("nvidia-smi", "echo x >>$0.runs; exec sleep 10")
+    # It is there whatever signal it gets.
+    prolog.variables["BASH_FUNC_kill%%"] = "() { return 0; }"
+    rc, log = prolog("9")
+    assert rc == 1
+    assert "nvidia-smi did not answer within 1 s, and is stuck in the driver" in log
+    assert (prolog.folder / "nvidia-smi.runs").read_text() == "x\n"
 
 
 def test_a_node_without_the_plugin_takes_no_job(files: Files, prolog: Script) -> None:

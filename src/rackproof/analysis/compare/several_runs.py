@@ -20,7 +20,10 @@ class RunValue(Record):
 
 
 class MeasurementOfRuns(Record):
-    """A measurement of at least one of several runs; ``values`` has an entry for each run, in their order."""
+    """A measurement of at least one of several runs.
+
+    ``labels`` are those that its runs have in common. ``values`` has an entry for each run, in their order.
+    """
 
     name: str
     labels: dict[str, str]
@@ -64,7 +67,7 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
         measurements=tuple(
             MeasurementOfRuns(
                 name=one.name,
-                labels=one.labels,
+                labels=_common_labels([entries[key] for entries in found if key in entries]),
                 unit=one.unit,
                 direction=one.direction,
                 values=tuple(_value(entries.get(key)) for entries in found),
@@ -76,6 +79,16 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
 
 def _key(one: Measurement, labels: Callable[[Measurement], tuple[object, ...]]) -> _Key:
     return (*labels(one), one.unit)
+
+
+def _common_labels(measurements: Sequence[Measurement]) -> dict[str, str]:
+    """Return the labels that are equal in all runs: a UUID is of one node's GPU, and the row of several."""
+    first, *others = measurements
+    return {
+        key: value
+        for key, value in first.labels.items()
+        if all(one.labels.get(key) == value for one in others)
+    }
 
 
 def _value(one: Measurement | None) -> RunValue:

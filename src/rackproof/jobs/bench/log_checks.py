@@ -10,7 +10,7 @@ from rackproof.core.definitions import JudgeRule
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.logs.gpu_use import MOMENTS
+from rackproof.logs.gpu_use import MOMENTS, gpus_with_states
 
 BY_ITSELF = ("local", "mpirun")
 """Launchers whose program writes the end of the run into its log. Other launchers only report on Slurm
@@ -79,6 +79,10 @@ def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node])
             "see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
         )
         yield _unproven("gpus_not_measured", message)
+    if wanted and planned.result.states_gpu_use:
+        named = _stated_gpus([log])
+        yield from _gpu_use_findings([log], named)
+        yield from _coverage_findings(file, named, {gpu.uuid for node in nodes for gpu in node.gpus}, wanted)
 
 
 def _unproven(code: str, message: str) -> Finding:
@@ -125,7 +129,7 @@ def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequenc
         yield from _gpu_use_findings(logs, stated | _measured_gpus(measurements))
     if not wanted:
         return
-    if stated or planned.result.states_run:
+    if stated or planned.result.states_run or planned.result.states_gpu_use:
         yield from _coverage_findings("the log", stated, there, wanted)
     for rule in planned.result.judge:
         if rule.per and not _is_absent(rule, measurements):
@@ -153,8 +157,15 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
 
 
 def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
-    """Return the UUIDs of the GPUs that the programs report to have used."""
-    return {uuid for log in logs for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
+    """Return the UUIDs of the GPUs that the programs report to have used.
+
+    A log without a list of them, as MXNet's, names them in the states before and after the run.
+    """
+    stated: set[str] = set()
+    for log in logs:
+        listed = {uuid for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
+        stated |= listed or gpus_with_states(log.tags)
+    return stated
 
 
 def planned_gpus(planned: PlannedRun, there: int) -> int:

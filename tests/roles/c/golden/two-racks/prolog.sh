@@ -11,22 +11,45 @@ fail() {
 
 [[ ${SLURM_JOB_ID:-} =~ ^[0-9]+$ && ${SLURM_JOB_UID:-} =~ ^[0-9]+$ ]] || fail "no job id or user id in the environment"
 
-# In the background: one that hangs in the driver cannot be killed, and must not be waited for.
 answer=$(mktemp /run/rackproof-prolog.XXXXXX) || fail "cannot write to /run"
-nvidia-smi -L >"$answer" 2>&1 &
-query=$!
-for ((tenth = 0; tenth < 300; tenth++)); do
-  kill -0 "$query" 2>/dev/null || break
-  sleep 0.1
-done
-if kill -0 "$query" 2>/dev/null; then
+
+# Write the list of GPUs to $answer within so many seconds. Status 201: it was late; 202: and it cannot be killed.
+list_gpus() {
+  # In the background: one that hangs in the driver cannot be killed, and must not be waited for.
+  nvidia-smi -L >"$answer" 2>&1 &
+  local query=$! tenth
+  for ((tenth = 0; tenth < $1 * 10; tenth++)); do
+    kill -0 "$query" 2>/dev/null || break
+    sleep 0.1
+  done
+  if ! kill -0 "$query" 2>/dev/null; then
+    wait "$query"
+    return
+  fi
   kill -KILL "$query"
-  rm -f "$answer"
-  fail "nvidia-smi did not answer within 30 s"
+  for ((tenth = 0; tenth < 20; tenth++)); do
+    kill -0 "$query" 2>/dev/null || return 201
+    sleep 0.1
+  done
+  return 202
+}
+
+list_gpus 30
+status=$?
+if [[ $status -eq 201 ]]; then
+  # One late answer is no fault: the last job may still keep the node busy.
+  list_gpus 90
+  status=$?
 fi
-wait "$query" || { output=$(head -c 300 "$answer"); rm -f "$answer"; fail "nvidia-smi failed: $output"; }
+output=$(head -c 300 "$answer")
 gpus=$(grep -c '^GPU ' "$answer")
 rm -f "$answer"
+case $status in
+  0) ;;
+  201) fail "nvidia-smi did not answer within 30 s, nor then within 90 s" ;;
+  202) fail "nvidia-smi did not answer within 30 s, and is stuck in the driver" ;;
+  *) fail "nvidia-smi failed: $output" ;;
+esac
 [[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus GPUs, the node has 4"
 
 scratch=/var/lib/rackproof/jobs
