@@ -17,6 +17,8 @@ import tempfile
 import time
 from contextlib import suppress
 
+from ansible.module_utils.rackproof_environment import node_environment
+
 OUTPUT_BYTES = 4 * 1024 * 1024
 """Largest number of bytes that are kept of a tool's output. Eight GPUs need about half a megabyte of XML."""
 FILTERED_BYTES = 256 * 1024 * 1024
@@ -93,7 +95,7 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env=dict(os.environ, LC_ALL="C", **(environment or {})),
+                env=dict(node_environment(), LC_ALL="C", **(environment or {})),
                 cwd="/",
             )
         except OSError as error:
