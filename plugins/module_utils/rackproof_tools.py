@@ -17,8 +17,6 @@ import tempfile
 import time
 from contextlib import suppress
 
-from ansible.module_utils.rackproof_environment import node_environment
-
 OUTPUT_BYTES = 4 * 1024 * 1024
 """Largest number of bytes that are kept of a tool's output. Eight GPUs need about half a megabyte of XML."""
 FILTERED_BYTES = 256 * 1024 * 1024
@@ -54,6 +52,25 @@ VERSION_TOOLS = {
     "fabricmanager": ["nv-fabricmanager", "--version"],
 }
 """Tools that print versions for a node's record and its health checks."""
+
+
+CONTROLLER_SECRETS = (
+    "RACKPROOF_WEBHOOK_URL",
+    "RACKPROOF_SMTP_USER",
+    "RACKPROOF_SMTP_PASSWORD",
+    "RACKPROOF_DATABASE_URL",
+    "NETBOX_TOKEN",
+)
+"""Secrets that only programs of the controller use. NGC_API_KEY is not among them, because a file of enroot's
+credentials on the node may name that variable."""
+
+
+def node_environment():
+    """Return this process's environment without the controller's secrets.
+
+    A module on the controller itself (connection local) inherits the environment of the playbook.
+    """
+    return {name: value for name, value in os.environ.items() if name not in CONTROLLER_SECRETS}
 
 
 def find(program):

@@ -142,7 +142,7 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.rackproof_environment import node_environment
+from ansible.module_utils.rackproof_tools import node_environment
 
 INTERFACE = "rackproof0"
 """Name of the overlay's interface on every node. Any interface of this name is Rackproof's."""

@@ -188,7 +188,7 @@ except ImportError:  # Some builds of Python lack it. Sessions and the token sti
 
 from ansible.module_utils import rackproof_load
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.rackproof_environment import node_environment
+from ansible.module_utils.rackproof_tools import node_environment
 
 STATE_BYTES = 4096
 """Size of state.json with padding. The file that replaces it is allocated before, in case the disk fills

@@ -96,7 +96,7 @@ def test_what_each_kind_of_program_gets(environment: Callable[[], dict[str, str]
 
 def test_the_list_of_own_secrets_is_whole_and_the_nodes_have_the_same() -> None:
     assert set(OWN_SECRETS) == set(ENVIRONMENT)
-    module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_environment.py"))
+    module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
     assert {*OWN_SECRETS, NETBOX_TOKEN} - set(module["CONTROLLER_SECRETS"]) == {"NGC_API_KEY"}
     assert set(module["node_environment"]()) >= {"NGC_API_KEY", "HF_TOKEN", "PATH"}
 

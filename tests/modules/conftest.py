@@ -25,7 +25,7 @@ options = json.load(sys.stdin)
 plugins = os.path.dirname(os.path.dirname(sys.argv[1]))
 ansible.module_utils.__path__.append(os.path.join(plugins, "module_utils"))
 import ansible.module_utils.rackproof_dpkg, ansible.module_utils.rackproof_tools
-import ansible.module_utils.rackproof_load, ansible.module_utils.rackproof_environment
+import ansible.module_utils.rackproof_load
 # The journal of this machine's own dpkg is not the node's: an installation that goes on leaves files there.
 ansible.module_utils.rackproof_dpkg.interrupted.__defaults__ = (options.pop("_dpkg_updates", "/nonexistent"),)
 with open(sys.argv[1]) as stream:
