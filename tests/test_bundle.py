@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +103,36 @@ def test_a_whole_bundle_is_installed_from_its_own_wheels(bundle: Path, install: 
     asked = '. .rackproof/bundle.env && echo "$PIP_NO_INDEX $PIP_FIND_LINKS"'
     shell = subprocess.run(["sh", "-c", asked], cwd=bundle, capture_output=True, text=True, check=True)
     assert shell.stdout == f"1 {wheels}\n"
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """Let the test's processes write files that everybody may write, unless they prevent it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_what_is_installed_is_nobody_elses_to_write(bundle: Path, open_umask: None, install: Install) -> None:
+    assert install().returncode == 0
+    made = bundle / ".rackproof"
+    assert [path.stat().st_mode & 0o777 for path in (made, made / "bundle.env")] == [0o755, 0o644]
+
+
+def test_a_bundle_is_nobody_elses_to_write(
+    program: ModuleType, tmp_path: Path, open_umask: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(tree: Path, *_: object) -> dict[str, Any]:
+        (tree / "bundle").mkdir()
+        (tree / "file").write_text("x")
+        return {"lacks": []}
+
+    monkeypatch.setattr(program, "fill", fill)
+    monkeypatch.setattr(program, "git", lambda *words: f"{'c' * 40} 0" if words[0] == "show" else "")
+    monkeypatch.setattr(sys, "argv", ["make-bundle", str(tmp_path / "dist")])
+    program.main()
+    made = [tmp_path / "dist", *(tmp_path / "dist").iterdir()]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o755, 0o644, 0o644]
 
 
 def alter(path: Path) -> None:

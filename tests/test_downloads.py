@@ -104,7 +104,7 @@ COMMANDS = {
     "image": rf"\b(?:docker|podman|nerdctl|ctr|enroot|skopeo|crane|apptainer){WORD}(?:image{WORD})?"
     r"(?:build|compose|copy|create|import|load|pull|run)\b|--container-image|^\s*FROM\s+\S+|\bbase_image:",
     "git": rf"""\bgit{WORD}(?:-C{WORD}\S+{WORD})?(?:clone|fetch|pull|submodule)\b""",
-    "python": r"\burlopen\(|\bopen_address\(|\burlretrieve\(|\bHTTPS?Connection\(|"
+    "python": r"\burlopen\(|\bopen_limited\(|\burlretrieve\(|\bHTTPS?Connection\(|"
     r"\brequests\.(?:get|post|request|Session)\b|"
     r"\bsnapshot_download\(|\bhf_hub_download\(|\bload_dataset\(",
     "other": rf"\b(?:npm|gem|cargo|snap|ansible-galaxy|go|conda|rclone|huggingface-cli){WORD}"
@@ -123,6 +123,14 @@ def tasks(node: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(node, list):
         for value in node:
             yield from tasks(value)
+
+
+def mappings(node: Any) -> Iterator[dict[str, Any]]:
+    """Return every mapping of a YAML document."""
+    if isinstance(node, dict):
+        yield node
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from mappings(value)
 
 
 def of_modules(text: str) -> Iterator[str]:
@@ -353,3 +361,15 @@ def test_every_get_url_of_a_role_is_guarded_or_of_a_key(root: Path) -> None:
         path.parts[-3] for path in (root / "roles").glob("*/tasks/*.yml") if "get_url" in path.read_text()
     }
     assert roles == {"apt_mirror", "enroot_pyxis", "netboot", "nvidia_container", "ofed"}
+
+
+def test_every_download_of_a_role_has_a_limit_for_all_of_its_time(tree: dict[str, str]) -> None:
+    found = {
+        (name, str(task.get("name"))): task.get("timeout")
+        for name, text in tree.items()
+        if name.startswith(("roles/", "playbooks/")) and "builtin.get_url:" in text and name.endswith(".yml")
+        for task in mappings(yaml.safe_load(text))
+        if "ansible.builtin.get_url" in task
+    }
+    assert len(found) >= 6
+    assert [one for one, limit in found.items() if not limit] == []

@@ -182,9 +182,14 @@ def test_the_wheel_works_without_a_checkout(wheel: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_release_has_the_wheel_the_whole_and_their_digests(root: Path, tmp_path: Path) -> None:
     version = project(root)["version"]
+    # Links that another user put in the place of the files lead nowhere, and nobody else may write the files.
+    (tmp_path / "dist").mkdir()
+    for name in ("SHA256SUMS", f"rackproof-{version}.tar.gz", f"rackproof-{version}-py3-none-any.whl"):
+        (tmp_path / "dist" / name).symlink_to(tmp_path / "victim")
     done = subprocess.run(
         [root / "tools/make-dist", tmp_path / "dist"],
         env=os.environ | {"PYTHON": sys.executable},
+        umask=0,
         capture_output=True,
         text=True,
         check=False,
@@ -193,9 +198,13 @@ def test_a_release_has_the_wheel_the_whole_and_their_digests(root: Path, tmp_pat
     names = {path.name for path in (tmp_path / "dist").iterdir()}
     whole = f"rackproof-{version}.tar.gz"
     assert names == {whole, f"rackproof-{version}-py3-none-any.whl", "SHA256SUMS"}
+    assert not (tmp_path / "victim").exists()
+    modes = {path.name: path.lstat().st_mode & 0o7777 for path in (tmp_path / "dist").iterdir()}
+    assert modes == dict.fromkeys(names, 0o644)
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
     with tarfile.open(tmp_path / "dist" / whole) as archive:
         held = set(archive.getnames())
+        assert [member.name for member in archive if member.mode & 0o022 and not member.issym()] == []
     for name in (
         "ansible.cfg",
         "validate.yml",

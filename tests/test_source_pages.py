@@ -279,6 +279,8 @@ SITE = {
     "bench_mnist_folder": "/mnist",
     "bench_mnist_url": "",
     "bench_mnist_wheel": "",
+    "bench_download_min_bytes_per_s": 1000,
+    "bench_download_timeout_s": 600,
 }
 
 

@@ -127,8 +127,9 @@ def test_only_plugins_and_their_package_import_ansible(root: Path) -> None:
 def test_what_runs_on_nodes_uses_the_standard_library(root: Path) -> None:
     for path in [*(root / "plugins/modules").glob("*.py"), *(root / "plugins/module_utils").glob("*.py")]:
         assert imports(path) <= {*sys.stdlib_module_names, "ansible"}, path
-    for name in ("make_runtime.py", "stage_mnist.py"):
-        assert imports(root / "workloads" / name) <= sys.stdlib_module_names, name
+    own = {"limited_download", "slurm_run"}
+    for name in ("make_runtime", "stage_mnist", "stage_tf_cnn", "docker_run", *own):
+        assert imports(root / "workloads" / f"{name}.py") <= {*sys.stdlib_module_names, *own}, name
     for path in (root / "workloads").glob("*.py"):
         assert "rackproof" not in imports(path), path
 

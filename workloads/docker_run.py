@@ -29,12 +29,13 @@ import subprocess
 import sys
 import tarfile
 import time
-import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import slurm_run
+from limited_download import Limits, open_limited
 from slurm_run import (
     EXIT_DATA,
     EXIT_IMAGE,
@@ -194,9 +195,9 @@ class Docker(slurm_run.Work):
             raise Refusal(EXIT_IMAGE, f"{url} is neither a path nor an address that begins with https://")
         try:
             request = Path(url).as_uri() if url.startswith("/") else url
+            limits = replace(Limits(**self.spec.get("download", {})), most_bytes=MOST_ARCHIVE_BYTES)
             # The operator may give a file. Other schemes were refused above.
-            answered = urllib.request.urlopen(request, timeout=60)  # noqa: S310  # nosec B310
-            with answered as answer, archive.open("wb") as out:
+            with open_limited(request, limits) as answer, archive.open("wb") as out:
                 for chunk in iter(lambda: answer.read(1 << 20), b""):
                     digest.update(chunk)
                     out.write(chunk)

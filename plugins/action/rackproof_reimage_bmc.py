@@ -15,10 +15,15 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the power and boot that the BMC reports in the end."""
-        open_machine = partial(tasks.open_machine, self.node, bmc.Access.from_options(options))
+        access = bmc.Access.from_options(options)
+        open_machine = partial(tasks.open_machine, self.node, access)
         before = after = bmc.read_power_status(open_machine)
         if options["boot"] and not self.check_mode:
             after = bmc.set_boot(self.node, open_machine, options["boot"])
         if options["power"] and not self.check_mode:
             after = bmc.set_power(self.node, open_machine, options["power"], timeout_s=options["timeout_s"])
-        return {"changed": after != before or options["power"] == "cycle", "bmc": asdict(after)}
+        return {
+            "changed": after != before or options["power"] == "cycle",
+            "bmc": asdict(after),
+            "warnings": sorted(set(access.remarks)),
+        }

@@ -54,6 +54,25 @@ VERSION_TOOLS = {
 """Tools that print versions for a node's record and its health checks."""
 
 
+CONTROLLER_SECRETS = (
+    "RACKPROOF_WEBHOOK_URL",
+    "RACKPROOF_SMTP_USER",
+    "RACKPROOF_SMTP_PASSWORD",
+    "RACKPROOF_DATABASE_URL",
+    "NETBOX_TOKEN",
+)
+"""Secrets that only programs of the controller use. NGC_API_KEY is not among them, because a file of enroot's
+credentials on the node may name that variable."""
+
+
+def node_environment():
+    """Return this process's environment without the controller's secrets.
+
+    A module on the controller itself (connection local) inherits the environment of the playbook.
+    """
+    return {name: value for name, value in os.environ.items() if name not in CONTROLLER_SECRETS}
+
+
 def find(program):
     """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
     if os.path.isabs(program):
@@ -93,7 +112,7 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env=dict(os.environ, LC_ALL="C", **(environment or {})),
+                env=dict(node_environment(), LC_ALL="C", **(environment or {})),
                 cwd="/",
             )
         except OSError as error:

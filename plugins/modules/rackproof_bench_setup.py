@@ -142,6 +142,7 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.rackproof_tools import node_environment
 
 INTERFACE = "rackproof0"
 """Name of the overlay's interface on every node. Any interface of this name is Rackproof's."""
@@ -164,7 +165,7 @@ def call(*argv, timeout=TOOL_S):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**node_environment(), "LC_ALL": "C"},
             check=False,
         )
     except FileNotFoundError:

@@ -188,6 +188,7 @@ except ImportError:  # Some builds of Python lack it. Sessions and the token sti
 
 from ansible.module_utils import rackproof_load
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.rackproof_tools import node_environment
 
 STATE_BYTES = 4096
 """Size of state.json with padding. The file that replaces it is allocated before, in case the disk fills
@@ -634,7 +635,7 @@ class Supervisor:
 
     def start(self, log):
         """Start the program with its output in ``log``, and return its process id."""
-        environment = dict(os.environ)
+        environment = node_environment()
         environment.update({key: str(value) for key, value in self.options["environment"].items()})
         environment.update({key: str(value) for key, value in self.options["secret_environment"].items()})
         environment[TOKEN] = self.token
@@ -787,6 +788,7 @@ def going_down():
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=node_environment(),
             timeout=5,
             check=False,
         )

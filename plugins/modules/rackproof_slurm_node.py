@@ -118,6 +118,7 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.rackproof_tools import node_environment
 
 EXTRA_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
@@ -171,7 +172,7 @@ def call(argv, timeout_s):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
-            env=dict(os.environ, LC_ALL="C"),
+            env=dict(node_environment(), LC_ALL="C"),
             cwd="/",
             check=False,
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from ..e2e.bench.playing import watched_processes
-from ..e2e.bench.test_bench_secrets import files_with
+from ..e2e.canaries import ENVIRONMENT, MARK, changed_files_with, files_with
 from ..jobs.inventory.fake_netbox import TOKEN, FakeNetbox, device
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,7 @@ class Site:
                 "HOME": str(self.folder / "home"),
                 "TMPDIR": str(self.folder / "tmp"),
                 "NETBOX_TOKEN": token,
+                **ENVIRONMENT,
             },
             capture_output=True,
             text=True,
@@ -53,6 +55,14 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_elsewhere() -> Iterator[None]:
+    """Search the rest of the machine once, after all tests of this file."""
+    begin = time.time() - 0.1
+    yield
+    assert changed_files_with([MARK.encode()], begin) == []
 
 
 @pytest.mark.parametrize(
@@ -75,7 +85,7 @@ def site(tmp_path: Path) -> Site:
 def test_the_token_is_nowhere(
     site: Site, token: str, answer: object, words: Sequence[str], status: int
 ) -> None:
-    values = [token.split()[0].encode(), token.split()[0].upper().encode()]
+    values = [token.split()[0].encode(), token.split()[0].upper().encode(), MARK.encode()]
     with FakeNetbox([device(1)]) as netbox, watched_processes(values) as found:
         netbox.answers = [] if answer is None else [answer]
         done, output = site.adopt(netbox.url, token, words)
@@ -84,4 +94,4 @@ def test_the_token_is_nowhere(
     assert files_with(values, site.folder) == []
     assert (site.folder / "scontrol.env").is_file()
     assert not [one for one in found if one.startswith("argv ")]
-    assert not [one for one in found if "scontrol" in one]
+    assert not [one for one in found if "scontrol" in one or "ansible-inventory" in one]

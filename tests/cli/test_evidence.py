@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,13 +18,14 @@ from click.testing import Result
 from rackproof.analysis.certificate import changes
 from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.models import CertificateError, EvidencePiece, PieceFinding
-from rackproof.analysis.certificate.page_parts import load_certificate, split_page
+from rackproof.analysis.certificate.page_parts import PageParts, fill_page, load_certificate, split_page
 from rackproof.analysis.certificate.signature import sign_bytes, signer_of
 from rackproof.analysis.certificate.verification import verify_certificate
 from rackproof.core.records import Judgement, Reference, Verdict
 from rackproof.store.history.repository import open_store
 from rackproof.store.night_store import night_folders, read_night, write_night
 from rackproof.store.run_folder import iter_runs, read_run, write_run
+from rackproof.store.sealed_json import open_sealed, seal_json
 from tests.analysis.certificate import samples
 from tests.report.example_runs import HOSTILE
 
@@ -165,6 +167,45 @@ def test_a_page_that_another_signed_again_is_not_the_signers(run: Call, folder: 
     stranger, _ = samples.make_key(folder, "stranger@example.com")
     make(run, folder, "--sign", stranger)
     assert verify(run, folder, *by_signers(folder)).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"verdict": "pass"', b'"verdict": "fail", "verdict": "pass"'),
+        (b'"uuid": ', b'"uuid": "GPU-other", "uuid": '),
+        (b'"made": ', b'"sha256": "0", "sha256": "1", "made": '),
+    ],
+)
+def test_a_signed_json_with_a_key_twice_proves_nothing(
+    run: Call, folder: Path, old: bytes, new: bytes
+) -> None:
+    make(run, folder, *signed(folder))
+    parts = split_page((folder / "c.html").read_bytes())
+    text = open_sealed(parts.json).replace(old, new, 1).decode()
+    assert text.encode() != open_sealed(parts.json)
+    written = seal_json(text)
+    signature = sign_bytes(written, folder / "key-ops@example.com")
+    page = fill_page(PageParts(parts.shell, written, signature))
+    found = verify_certificate(page, {}, datetime.now(UTC), folder / "signers-ops@example.com")
+    assert found.verdict is Verdict.UNPROVEN
+    assert "has a key twice" in found.objections[0]
+
+
+def test_a_certificate_follows_no_link_and_is_read_by_the_group_alone(run: Call, folder: Path) -> None:
+    victim = folder / "victim"
+    victim.write_text("kept")
+    (folder / "out").mkdir()
+    for suffix in (".html", ".json", ".json.sig"):
+        (folder / "out/c").with_suffix(suffix).symlink_to(victim)
+    before = os.umask(0)
+    try:
+        make(run, folder, *signed(folder), out="out/c.html")
+    finally:
+        os.umask(before)
+    assert victim.read_text() == "kept"
+    modes = {path.name: path.lstat().st_mode & 0o7777 for path in (folder / "out").iterdir()}
+    assert modes == dict.fromkeys(("c.html", "c.json", "c.json.sig"), 0o640)
 
 
 def test_a_signature_for_another_purpose_is_none_of_a_certificate(folder: Path) -> None:

@@ -3,11 +3,79 @@
 from __future__ import annotations
 
 import base64
+import os
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = f"{os.getpid()}-{secrets.token_hex(4)}"
+"""Part of every canary: tests of other processes, whose files are in the same places, have other ones."""
+PLACES = ("/etc", "/var", "/tmp", "/run", "/dev/shm", "/home", "/root", "/opt", "/srv", "/usr/local")
+"""Places that a run may write, besides its home, the checkout and the folder of temporary files."""
+PASSED_OVER = (".cache", ".git", ".pyenv", ".venv", "pytest-of-*")
+"""Folders of other programs and tests; the test's own folder is searched as a whole."""
+MOST_BYTES = 64 << 20
 
 
 def canary(name: str) -> str:
     """Return the canary in place of a secret."""
-    return f"canary-{name}-0815"
+    return f"canary-{name}-{MARK}"
+
+
+def files_with(values: list[bytes], folder: Path, *allowed: Path) -> list[str]:
+    """Return the files below a folder that have one of the values."""
+    return sorted(
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and path not in allowed and any(value in path.read_bytes() for value in values)
+    )
+
+
+def changed_files(since: float) -> Iterator[Path]:
+    """Yield the files of this machine that changed since a time, outside of the folders of tests."""
+    places = {*PLACES, str(ROOT), str(Path("~root").expanduser()), tempfile.gettempdir()}
+    passed_over = [word for name in PASSED_OVER for word in ("-o", "-name", name)][1:]
+    found = subprocess.run(
+        ["find", *sorted(filter(os.path.isdir, places)), "-xdev", "(", *passed_over, ")", "-prune", "-o",
+         "-type", "f", "-newerct", f"@{since:.3f}", "-size", f"-{MOST_BYTES}c", "-print0"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    yield from (Path(os.fsdecode(name)) for name in found.stdout.split(b"\0") if name)
+
+
+def changed_files_with(values: list[bytes], since: float) -> list[str]:
+    """Return the files of :func:`changed_files` that have one of the values, which no other test's have."""
+    found = []
+    for path in changed_files(since):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            # Other programs remove theirs at any time.
+            continue
+        found += [str(path)] if any(value in content for value in values) else []
+    return found
+
+
+@contextmanager
+def watched_files(values: list[bytes], home: Path) -> Iterator[list[str]]:
+    """Have an empty home; yield a list that has the changed files with a value when the context ends.
+
+    Args:
+        values: What no other test's files have.
+        home: The folder to make, which the caller searches together with its own.
+    """
+    home.mkdir()
+    begin = time.time() - 0.1
+    found: list[str] = []
+    yield found
+    found += changed_files_with(values, begin)
+    # What Ansible sends has arguments packed, so that no search finds them.
+    found += sorted(str(path) for path in (home / ".ansible/tmp").glob("*"))
 
 
 VAULT = {
@@ -23,6 +91,10 @@ VAULT = {
     "nightly_smtp_user": canary("user"),
     "nightly_database_url": f"postgresql://rack:{canary('nightly')}@127.0.0.1:1/history",
 }
+UNIQUE = [MARK.encode(), str(VAULT["slurm_munge_key"])[:40].encode()]
+"""What no process and no file of this machine may have, and those of other tests do not have."""
+GIVEN = [*UNIQUE, b"canary-"]
+"""What no file, line or argument of a test's own may have."""
 # From the environment of the playbook, which all programs that it starts have.
 ENVIRONMENT = {
     "RACKPROOF_DATABASE_URL": f"postgresql://rack:{canary('database')}@127.0.0.1:1/history",

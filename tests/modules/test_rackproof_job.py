@@ -275,6 +275,17 @@ def test_secrets_reach_the_job_and_nothing_else(jobs: Jobs) -> None:
     assert (job["environment"], job["secret_environment"]) == ({"COLOUR": "blue"}, ["KEY"])
 
 
+def test_a_job_on_the_controller_itself_does_not_get_its_secrets(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RACKPROOF_DATABASE_URL", "canary")
+    monkeypatch.setenv("NETBOX_TOKEN", "canary")
+    monkeypatch.setenv("DATADIR", "/data")
+    jobs("job", 'echo "$RACKPROOF_DATABASE_URL$NETBOX_TOKEN$DATADIR"')
+    jobs.ended()
+    assert jobs.log() == "/data\n"
+
+
 def test_check_mode_changes_nothing(jobs: Jobs) -> None:
     assert jobs("job", "true", check=True)["changed"] is True
     assert not (jobs.folder / "job").exists()

@@ -11,6 +11,9 @@ from typing import Any
 def load_program(name: str) -> Any:
     """Return the module of workloads/NAME.py."""
     path = Path(__file__).parents[2] / f"workloads/{name}.py"
+    if str(path.parent) not in sys.path:
+        # Where it has its own modules from.
+        sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(f"workloads_{name}", path)
     assert spec is not None
     assert spec.loader is not None

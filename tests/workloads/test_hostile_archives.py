@@ -181,10 +181,13 @@ def test_a_download_is_read_no_further_than_one_byte_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging, answer = load_program("stage_mnist"), Endless()
-    monkeypatch.setattr(staging.urllib.request, "urlopen", lambda *_, **__: answer)
+    monkeypatch.setattr(staging, "open_limited", lambda *_, **__: answer)
     with pytest.raises(staging.StagingError, match="wrong checksum"):
         staging.download(
-            "http://mirror/data.whl", tmp_path / "data.whl", {"size_bytes": 5, "sha256": "0" * 64}
+            "http://mirror/data.whl",
+            tmp_path / "data.whl",
+            {"size_bytes": 5, "sha256": "0" * 64},
+            staging.Limits(),
         )
     assert (answer.given, list(tmp_path.iterdir())) == (6, [])
 

@@ -401,7 +401,7 @@ def test_a_registry_sends_its_key_nowhere_less_safe_than_itself(
     slurm_run = importlib.import_module("slurm_run")
     challenge = f'Bearer realm="{realm}",service="registry",scope="repository:x:pull"'
     with pytest.raises(ValueError, match="no key goes there"):
-        slurm_run.fetch_token(challenge, "Basic made-up", scheme)
+        slurm_run.fetch_token(challenge, "Basic made-up", scheme, slurm_run.Limits())
 
 
 def test_the_key_goes_nowhere(cluster: Cluster) -> None:

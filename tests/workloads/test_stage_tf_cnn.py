@@ -51,13 +51,13 @@ def sources(kind: str, tmp_path: Path) -> str:
 @pytest.mark.parametrize("kind", ["folder", "archive of GitHub", "archive of the folder"])
 def test_the_same_files_have_one_checksum_however_they_come(kind: str, tmp_path: Path) -> None:
     source, target = sources(kind, tmp_path), tmp_path / "staged"
-    assert staging.stage(source, target, SHA256) is True
+    assert staging.stage(source, target, SHA256, staging.Limits()) is True
     assert {name: (target / PART / name).read_bytes() for name in FILES} == FILES
     assert json.loads((target / staging.MARKER).read_text())["source"] == source
     # What Python leaves when it runs changes nothing, and the source is not needed again.
     (target / PART / "__pycache__").mkdir()
     (target / PART / "__pycache__/x.pyc").write_bytes(b"1")
-    assert staging.stage("/nowhere", target, SHA256) is False
+    assert staging.stage("/nowhere", target, SHA256, staging.Limits()) is False
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_other_files_are_refused_and_staged_ones_made_again(
     others = {name: content for name, content in {**FILES, **change}.items() if content is not None}
     bad, target = folder(tmp_path / "bad", others), tmp_path / "staged"
     with pytest.raises(staging.StagingError, match=r"wrong checksum.*bench_tf_cnn_sha256"):
-        staging.stage(bad, target, SHA256)
+        staging.stage(bad, target, SHA256, staging.Limits())
     assert not target.exists()
     good = folder(tmp_path / "good", FILES)
-    assert staging.stage(good, target, SHA256) is True
+    assert staging.stage(good, target, SHA256, staging.Limits()) is True
     for name in FILES:
         (target / PART / name).unlink()
     folder(target, others)
-    assert staging.stage(good, target, SHA256) is True
+    assert staging.stage(good, target, SHA256, staging.Limits()) is True
     assert staging.checksum(staging.from_folder(target)) == SHA256
 
 
@@ -106,16 +106,16 @@ def test_what_is_no_source_is_named(given: str, why: str, tmp_path: Path) -> Non
         archive(path, below({**FILES, "data": bytes(range(256)) * 4000}))
         path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(staging.StagingError, match=why):
-        staging.stage(str(path), tmp_path / "staged", SHA256)
+        staging.stage(str(path), tmp_path / "staged", SHA256, staging.Limits())
 
 
 def test_a_path_that_leads_out_of_the_folder_is_not_written(tmp_path: Path) -> None:
     hostile = {**below(FILES), f"{PART}/../../../escaped.py": b"1\n", "/etc/escaped": b"1\n"}
     source = archive(tmp_path / "a.tar.gz", hostile)
-    assert staging.stage(source, tmp_path / "in/staged", SHA256) is True
+    assert staging.stage(source, tmp_path / "in/staged", SHA256, staging.Limits()) is True
     assert not list(tmp_path.rglob("escaped*"))
 
 
 def test_the_pin_of_the_role_is_that_of_the_real_program(root: Path, tf_cnn_archive: Path) -> None:
     defaults = (root / "roles/bench/defaults/main.yml").read_text()
-    assert staging.checksum(staging.obtain(str(tf_cnn_archive))) in defaults
+    assert staging.checksum(staging.obtain(str(tf_cnn_archive), staging.Limits())) in defaults

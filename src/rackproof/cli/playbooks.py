@@ -32,6 +32,7 @@ from rackproof.cli.options import json_option
 from rackproof.cli.output import print_json, terminal_width
 from rackproof.cli.playbook_outcome import PlaybookOutcome
 from rackproof.cli.screen import Screen
+from rackproof.core.child_environment import environment_of_playbook
 from rackproof.core.text import utf8_locale
 
 _TICK_S = 0.25
@@ -176,7 +177,7 @@ def _own_name() -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    environment = {**os.environ}
+    environment = environment_of_playbook()
     programs = str(Path(sys.executable).parent)
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if folder != Path():

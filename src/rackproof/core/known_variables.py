@@ -32,6 +32,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "bench_hang_s": (0, 10**7),
     "bench_queue_s": (1, 10**7),
     "bench_size_factor": (1e-6, 1e6),
+    "bench_download_min_bytes_per_s": (0, 10**12),
+    "bench_download_timeout_s": (1, 10**7),
     "bench_meet_port": (1, 65_535),
     "bench_imagenet_resize": (0, 8192),
     "bench_imagenet_quality": (1, 100),

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
@@ -70,7 +71,14 @@ class NodeRow(Record):
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
     """Return each node's current state in Slurm, and the reason if it is not known."""
     try:
-        done = run(_ASK, capture_output=True, text=True, timeout=_ASK_S, check=True)  # type: ignore[operator]
+        done = run(  # type: ignore[operator]
+            _ASK,
+            capture_output=True,
+            text=True,
+            timeout=_ASK_S,
+            check=True,
+            env=environment_of_tool(*SLURM_NEEDS),
+        )
     except FileNotFoundError:
         return {}, "Slurm was not queried: this machine has no sinfo; its state is that of the last night"
     except (OSError, subprocess.SubprocessError) as error:

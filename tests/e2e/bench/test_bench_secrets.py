@@ -12,21 +12,12 @@ import yaml
 from rackproof.store.run_folder import iter_runs
 from tests.e2e.bench.playing import play_bench, watched_processes
 from tests.e2e.bench.test_bench_round06 import HOSTS, inventory
-from tests.e2e.canaries import ENVIRONMENT, VAULT
+from tests.e2e.canaries import ENVIRONMENT, GIVEN, UNIQUE, VAULT, canary, files_with, watched_files
 
 pytestmark = pytest.mark.playbook
 CANARIES = {
-    name: f"canary-{name.lower()}-0815"
-    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PLAIN")
+    name: canary(name.lower()) for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PLAIN")
 }
-
-
-def files_with(values: list[bytes], folder: Path, *allowed: Path) -> list[str]:
-    return [
-        str(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path not in allowed and any(value in path.read_bytes() for value in values)
-    ]
 
 
 def test_a_jobs_secrets_are_in_its_own_processes_alone(
@@ -40,8 +31,12 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     vault = tmp_path / "vault.yml"
     # All other secrets are there as well, as they are for a playbook that is given the whole vault.
     vault.write_text(yaml.safe_dump(VAULT | {"bench_secret_environment": CANARIES}))
-    values = [b"canary-", str(VAULT["slurm_munge_key"])[:40].encode()]
-    with watched_processes([one.encode() for one in CANARIES.values()]) as found:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    with (
+        watched_processes([one.encode() for one in CANARIES.values()]) as found,
+        watched_files(UNIQUE, home) as elsewhere,
+    ):
         status, output = play_bench(
             root, tmp_path, "-l", HOSTS[0], "-e", "benchmark=gnmt-0.6", "-e", f"@{vault}", "-vvv"
         )
@@ -49,8 +44,9 @@ def test_a_jobs_secrets_are_in_its_own_processes_alone(
     assert status == 2, output[-3000:]
     (run,) = iter_runs(tmp_path / "results")
     assert {name: run.environment[name] for name in CANARIES} == dict.fromkeys(CANARIES, "(secret)")
-    assert not [line[:200] for line in output.splitlines() if any(one in line.encode() for one in values)]
-    assert files_with(values, tmp_path, vault, hosts) == []
+    assert not [line[:200] for line in output.splitlines() if any(one in line.encode() for one in GIVEN)]
+    assert files_with(GIVEN, tmp_path, vault, hosts) == []
+    assert elsewhere == []
     assert (tmp_path / "results/.spool").is_dir()
     assert any("run.sub" in one for one in found), "the job did not get them"
     assert not [one for one in found if not one.startswith("job ")], "\n".join(sorted(found))
@@ -78,7 +74,7 @@ def test_a_user_who_becomes_root_is_enough(
     vault.write_text(
         yaml.safe_dump({"bench_secret_environment": CANARIES, "bench_require_references": False})
     )
-    with watched_processes([b"canary-"]) as found:
+    with watched_processes(UNIQUE) as found:
         status, output = play_bench(
             root, tmp_path, "-l", HOSTS[0], "-e", "benchmark=gnmt-0.6", "-e", f"@{vault}", "-vvv"
         )

@@ -15,7 +15,7 @@ from rackproof.store.object_store import Bucket, ObjectStore
 from testrack.swift.server import ACCESS_KEY, SECRET_KEY, Swift, running_swift
 from tests.e2e.bench.playing import watched_processes
 from tests.e2e.bench.test_bench_playbook import HERE, Bench
-from tests.e2e.bench.test_bench_secrets import files_with
+from tests.e2e.canaries import files_with
 
 pytestmark = [pytest.mark.playbook, pytest.mark.slow]
 KEY = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from rackproof.core.secret_names import secret_variables
-from tests.e2e.bench.test_bench_secrets import files_with, watched_processes
-from tests.e2e.canaries import ENVIRONMENT, VAULT
+from tests.e2e.bench.playing import watched_processes
+from tests.e2e.canaries import ENVIRONMENT, GIVEN, UNIQUE, VAULT, files_with, watched_files
 
 if TYPE_CHECKING:
     from .conftest import Rack
@@ -38,18 +38,23 @@ def test_no_job_shows_or_keeps_a_secret(
     vault = rack.folder / "vault.yml"
     vault.write_text(yaml.safe_dump(VAULT))
     # Its acts, and provisioning's record and page, are among the files that are searched.
-    for name, value in {**ENVIRONMENT, "RACKPROOF_RESULTS": str(rack.results)}.items():
+    home = rack.folder / "home"
+    for name, value in {
+        **ENVIRONMENT,
+        "RACKPROOF_RESULTS": str(rack.results),
+        "HOME": str(home),
+    }.items():
         monkeypatch.setenv(name, value)
     # One node that fails, too: failures show the most.
     rack.say("gone", "no-image")
-    given = [b"canary-", str(VAULT["slurm_munge_key"])[:40].encode()]
-    with watched_processes(given) as found:
+    with watched_processes(UNIQUE) as found, watched_files(UNIQUE, home) as elsewhere:
         done = rack.play(*words, "-e", f"@{vault}", "-vvv")
     output = done.stdout + done.stderr
     assert "PLAY RECAP" in output, output[-3000:]
-    shown = [line[:200] for line in output.splitlines() if any(one.decode() in line for one in given)]
+    shown = [line[:200] for line in output.splitlines() if any(one.decode() in line for one in GIVEN)]
     assert shown == []
-    assert files_with(given, rack.folder, vault) == []
+    assert files_with(GIVEN, rack.folder, vault) == []
+    assert elsewhere == []
     assert not [one for one in found if one.startswith("argv ")]
     assert list(rack.results.glob("*/run.json"))
 
@@ -57,7 +62,7 @@ def test_no_job_shows_or_keeps_a_secret(
 def test_a_secret_from_vault_is_in_no_processs_environment(rack: Rack) -> None:
     vault = rack.folder / "vault.yml"
     vault.write_text(yaml.safe_dump(VAULT))
-    with watched_processes([b"canary-", str(VAULT["slurm_munge_key"])[:40].encode()]) as found:
+    with watched_processes(UNIQUE) as found:
         done = rack.play("validate.yml", "-l", "n01,gone", "-e", f"@{vault}")
     assert "PLAY RECAP" in done.stdout
     assert found == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import ssl
 import threading
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-TOKEN = "0123456789abcdef0123456789abcdef01234567"
+TOKEN = f"0123456789abcdef{secrets.token_hex(12)}"
+"""Each process of the tests has another one, so that none finds that of another among all processes."""
 
 
 def device(number: int, name: str | None = None, **more: Any) -> dict[str, Any]:

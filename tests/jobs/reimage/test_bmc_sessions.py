@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -17,6 +18,13 @@ from rackproof.jobs.reimage.redfish import list_systems, open_machine, read_sett
 from .fake_redfish import ROOT, FakeRedfish
 
 SESSIONS = f"{ROOT}/SessionService/Sessions"
+BODIES: dict[str, object] = {
+    "body list": ["x"],
+    "body number": 5,
+    "body elsewhere": "http://127.0.0.2:1/Sessions/1",
+    "body system": f"{ROOT}/Systems/1",
+}
+"""Places in the body of the answer that are none."""
 
 
 class SessionBmc(FakeRedfish):
@@ -31,6 +39,7 @@ class SessionBmc(FakeRedfish):
         }
         self.tokens: dict[str, str] = {}
         self.count, self.how = 0, ""
+        self.deleted: list[str] = []
         self.refuse_once = ""
 
     def post(self, request: BaseHTTPRequestHandler) -> None:
@@ -40,19 +49,26 @@ class SessionBmc(FakeRedfish):
         self.tokens[path] = token
         request.send_response(201)
         request.send_header("X-Auth-Token", token)
-        request.send_header("Location", self.address + path if self.how == "absolute" else path)
+        if not self.how.startswith("body"):
+            request.send_header("Location", self.address + path if self.how == "absolute" else path)
         request.end_headers()
         try:
             for _ in range(300 if self.how == "drips" else 0):
                 request.wfile.write(b" ")
                 request.wfile.flush()
                 time.sleep(0.05)
-            request.wfile.write(b"[" * 100_000 if self.how == "deep" else b"{}")
+            place = path if self.how == "body" else BODIES.get(self.how)
+            body = b"{}" if place is None else json.dumps({"@odata.id": place}).encode()
+            request.wfile.write(b"[" * 100_000 if self.how.endswith("deep") else body)
         except OSError:
             return
 
     def delete(self, request: BaseHTTPRequestHandler) -> None:
+        self.deleted.append(request.path)
         fits = self.tokens.get(request.path) == request.headers.get("X-Auth-Token")
+        if self.how == "kept":
+            request.send_error(405)
+            return
         if fits:
             del self.tokens[request.path]
         request.send_response(204 if fits else 401)
@@ -178,3 +194,23 @@ def test_a_session_is_closed_whose_own_answer_cannot_be_read(bmc: SessionBmc, ho
         reads(bmc)
     assert bmc.count
     assert bmc.tokens == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "left"),
+    [("", 0), ("absolute", 0), ("body", 0)]
+    + [(how, 1) for how in ("body absent", "body deep", "kept", *BODIES)],
+)
+def test_a_session_that_cannot_be_closed_is_remarked(bmc: SessionBmc, how: str, left: int) -> None:
+    bmc.how = how
+    access = access_of(bmc)
+    with contextlib.suppress(BmcError), open_machine("n1", access) as machine:
+        machine.power()
+    assert bmc.count == 1
+    assert len(bmc.tokens) == left
+    assert len(access.remarks) == left
+    for remark in access.remarks:
+        assert remark.startswith(f"n1: 1 sessions with its BMC at {bmc.address} could not be closed")
+        assert "token" not in remark
+    # Nothing but a place of a session is deleted.
+    assert [one for one in bmc.deleted if not one.startswith(SESSIONS)] == []

@@ -44,7 +44,9 @@ def load_certificate(data: bytes) -> Certificate:
         CertificateError: The JSON was changed after it was written, or is not a certificate.
     """
     try:
-        return Certificate.model_validate_json(open_sealed(data))
+        plain = open_sealed(data)
+        json.loads(plain, object_pairs_hook=_unique_keys)
+        return Certificate.model_validate_json(plain)
     except SealError as error:
         raise CertificateError(f"the JSON was changed: {error}") from None
     except ValidationError as error:
@@ -52,6 +54,16 @@ def load_certificate(data: bytes) -> Certificate:
         place = ".".join(map(str, first["loc"]))
         why = sanitize(f"{place}: {first['msg']}")
         raise CertificateError(f"the JSON is not a certificate: {why}") from None
+    except (ValueError, RecursionError):
+        raise CertificateError("the JSON is not a certificate: it is damaged, or has a key twice") from None
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON. Of two equal keys, other programs may read the one that is not checked."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def shell_digest(shell: str) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from rackproof.analysis.certificate.models import NAMESPACE, CertificateError
+from rackproof.core.child_environment import SSH_NEEDS, environment_of_tool
 from rackproof.core.text import sanitize
 
 _TIMEOUT_S = 120.0
@@ -83,6 +84,7 @@ def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProces
         return subprocess.run(  # noqa: S603  (a fixed program, and no shell)
             ["ssh-keygen", "-Y", *arguments],  # noqa: S607  (OpenSSH, wherever it is)
             input=data,
+            env=environment_of_tool(*SSH_NEEDS),
             capture_output=True,
             timeout=_TIMEOUT_S,
             check=False,

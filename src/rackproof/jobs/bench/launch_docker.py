@@ -17,7 +17,7 @@ from rackproof.core.definitions import (
     Scalar,
     substitute_variables,
 )
-from rackproof.jobs.bench.launch_slurm import Site, rack_obstacle
+from rackproof.jobs.bench.launch_slurm import Site, download_limits, rack_obstacle
 
 PROGRAM = "docker_run.py"
 SILENCE_BEYOND_S = 900
@@ -113,6 +113,7 @@ def docker_specification(
         "ref": substitute_variables(build.ref, known, f"{loaded.path}: build.ref"),
         "folder": build.folder,
         "image": build.image,
+        "download": download_limits(variables),
         "image_gb": build.size_gb * site.size_factor,
         "data": known["data"],
         "stage": [

@@ -229,6 +229,13 @@ def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     return f"config_{system}_{nodes}x{site.sku_gpus}x*{precision}.sh"
 
 
+def download_limits(variables: Mapping[str, Scalar]) -> dict[str, int]:
+    """Return the limits of a program's downloads on a node, as workloads/limited_download.py names them."""
+    names = ("min_bytes_per_s", "timeout_s")
+    given = {name: variables.get(f"bench_download_{name}") for name in names}
+    return {name: int(value) for name, value in given.items() if value is not None}
+
+
 def slurm_specification(
     loaded: LoadedDefinition,
     site: Site,
@@ -253,6 +260,7 @@ def slurm_specification(
         "registry": site.registry,
         "registry_scheme": site.registry_scheme,
         "repository": repository,
+        "download": download_limits(variables),
         "tag": tag,
         "architecture": site.architecture,
         "folder": container.folder,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.child_environment import ANSIBLE_NEEDS, environment_of_tool
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
@@ -75,7 +76,7 @@ def _names_gpus(node: AdoptedNode) -> bool:
 
 def _listed(path: Path) -> Inventory:
     if not path.is_file() or path.suffix != ".json":
-        inventory, complaints = list_inventory(path)
+        inventory, complaints = list_inventory(path, environment_of_tool(*ANSIBLE_NEEDS))
         if complaints and not inventory.hosts:
             raise AdoptError(f"{complaints[0].where}: {complaints[0].what}")
         return inventory

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from rackproof.core import known_variables
+from rackproof.core.child_environment import environment_of_inventory
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
@@ -79,10 +80,17 @@ class Inventory:
     files: Mapping[str, Path]
 
 
-def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
+def list_inventory(
+    path: Path, environment: Mapping[str, str] | None = None
+) -> tuple[Inventory, list[Complaint]]:
     """Return an inventory from Ansible, and complaints about its files.
 
     The complaints are about duplicate keys, and about parts that are not YAML.
+
+    Args:
+        path: The folder or file of the inventory.
+        environment: The environment of Ansible. The default has the secrets of the site, which a program of
+            the inventory may need, but none of Rackproof.
 
     Raises:
         InventoryError: There is no inventory, or Ansible cannot read it.
@@ -97,7 +105,12 @@ def list_inventory(path: Path) -> tuple[Inventory, list[Complaint]]:
     program = str(beside) if beside.is_file() else "ansible-inventory"
     try:
         done = subprocess.run(  # noqa: S603  (a fixed program, and no shell)
-            [program, "-i", str(path), "--list"], capture_output=True, text=True, timeout=_LIST_S, check=False
+            [program, "-i", str(path), "--list"],
+            capture_output=True,
+            text=True,
+            timeout=_LIST_S,
+            check=False,
+            env=environment_of_inventory() if environment is None else environment,
         )
     except FileNotFoundError:
         raise InventoryError("there is no ansible-inventory on PATH: run `make venv`") from None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
     MOST_BYTES,
-    NETBOX_TOKEN,
     AdoptedNode,
     AdoptedSource,
     AdoptError,
@@ -55,8 +54,7 @@ def _ask(argv: Sequence[str]) -> str:
             capture_output=True,
             timeout=_ASK_S,
             check=False,
-            # Slurm needs no token of NetBox.
-            env={name: value for name, value in os.environ.items() if name != NETBOX_TOKEN},
+            env=environment_of_tool(*SLURM_NEEDS),
         )
     except FileNotFoundError:
         raise AdoptError(

@@ -42,6 +42,7 @@ class Access:
         fingerprint: The SHA-256 of the only certificate to accept, from any issuer (Redfish).
         uefi: Whether a network boot uses UEFI (IPMI). Redfish uses the node's configuration.
         cipher_suite: The cipher suite (IPMI).
+        remarks: Texts for the operator that are no reason to fail, in the order in which they arose.
     """
 
     address: str
@@ -55,6 +56,7 @@ class Access:
     uefi: bool = True
     fingerprint: str = ""
     cipher_suite: int = 17
+    remarks: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Access:

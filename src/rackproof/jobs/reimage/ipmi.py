@@ -8,13 +8,13 @@ refused a request. Only the value that is read back counts.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from rackproof.core.child_environment import environment_of_tool
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, MachineIdentity, PowerStatus
 
@@ -158,7 +158,7 @@ class IpmiMachine:
         try:
             return subprocess.run(  # noqa: S603  (a fixed program; words from the inventory are arguments)
                 [*self._command, *words],
-                env=os.environ | {"LC_ALL": "C"},
+                env=environment_of_tool() | {"LC_ALL": "C"},
                 input=f"{self._access.password}\n".encode(),
                 capture_output=True,
                 timeout=self._access.call_timeout_s,

@@ -85,12 +85,21 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         # sushy takes an answer of the right types for granted: no error of a wrong one is its own.
         raise BmcError(unreadable(node, access, error)) from None
     finally:
-        redfish_http.close_sessions(http._session, adapter)
+        if unclosed := redfish_http.close_sessions(http._session, adapter):
+            _note_unclosed(node, access, unclosed)
         if session is not None:
             # Otherwise sushy would close it again when it frees the object, at any later time. Before the
             # first answer, it has nothing to reset, and fails.
             with contextlib.suppress(AttributeError):
                 session.reset_session_attrs()
+
+
+def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
+    access.remarks.append(
+        f"{node}: {unclosed} sessions with its BMC at {access.display_address} could not be closed, and stay "
+        "open until they expire: the BMC did not name their place, or refused. It refuses logins while all "
+        "its sessions are open; then close them on its own page, or update its firmware"
+    )
 
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:

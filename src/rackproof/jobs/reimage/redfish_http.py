@@ -6,15 +6,17 @@ like sushy, with which it is installed.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import json
 import re
 import ssl
 import time
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from rackproof.core.addresses import is_this_machine
+from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.reimage.bmc import Access, BmcError, answer_within
 
 MOST_ANSWER_BYTES = 16 << 20
@@ -30,6 +32,8 @@ MOST_MEMBERS = 256
 """Largest number of systems, or of interfaces of one system, that are read."""
 _MOST_CLOSING_BYTES = 1 << 20
 _HTTPS_PORT = 443
+_ENDED = (401, 404, 410)
+"""Statuses with which a BMC answers that it no longer has a session."""
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
@@ -58,19 +62,50 @@ def limit_answers(session: Any, access: Access) -> Any:
     return adapter
 
 
-def close_sessions(session: Any, adapter: Any) -> None:
+@dataclass
+class _OpenedSession:
+    """A session that the BMC opened; ``url`` is empty if its answer does not have the session's place."""
+
+    token: str
+    url: str = ""
+
+
+def close_sessions(session: Any, adapter: Any) -> int:
     """Close every session that the BMC opened, even if the time or size for answers is used up.
 
     A BMC has few sessions, and refuses a login while all of them are open. sushy closes only its last
-    one, and none whose answer it could not read. A session that cannot be closed expires.
+    one, and none whose answer it could not read or has no Location. A session that cannot be closed expires.
+
+    Returns:
+        The number of sessions that could not be closed.
     """
     adapter.left_s, adapter.left_bytes = MOST_CLOSING_S, _MOST_CLOSING_BYTES
-    while adapter.opened and adapter.left_s > 0:
-        url, token = adapter.opened.pop()
-        with contextlib.suppress(Exception):
-            session.delete(
-                url, headers={"X-Auth-Token": token}, timeout=adapter.left_s, allow_redirects=False
-            )
+    return sum(not _close_session(session, adapter, opened) for opened in reversed(adapter.opened))
+
+
+def _close_session(session: Any, adapter: Any, opened: _OpenedSession) -> bool:
+    if not opened.url or adapter.left_s <= 0:
+        return False
+    try:
+        answer = session.delete(
+            opened.url,
+            headers={"X-Auth-Token": opened.token},
+            timeout=adapter.left_s,
+            allow_redirects=False,
+        )
+    except Exception:
+        # What a hostile answer raises in requests is not limited to its own errors.
+        return False
+    return bool(answer.ok or answer.status_code in _ENDED)
+
+
+def _place_in_body(content: bytes) -> str:
+    """Return the place of a session in an answer, or "". Nothing else may be deleted in its place. No I/O."""
+    try:
+        place = as_mapping(json.loads(content)).get("@odata.id")
+    except (ValueError, RecursionError):
+        return ""
+    return place if isinstance(place, str) and "/Sessions/" in place else ""
 
 
 def redfish_url(address: str) -> str:
@@ -95,7 +130,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
 
         def __init__(self) -> None:
             self.left_s, self.left_bytes = MOST_SESSION_S, MOST_SESSION_BYTES
-            self.opened: list[tuple[str, str]] = []
+            self.opened: list[_OpenedSession] = []
             super().__init__()
 
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -123,11 +158,14 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
             options["stream"] = True
             response = super().send(request, *args, **options)
             token, place = (response.headers.get(name) for name in ("X-Auth-Token", "Location"))
-            if request.method == "POST" and token and place:
+            opened = _OpenedSession(token or "", urljoin(request.url, place) if place else "")
+            if request.method == "POST" and token:
                 # Record it before the rest of the answer is read, which may fail.
-                self.opened.append((urljoin(request.url, place), token))
+                self.opened.append(opened)
             response._content = _read_whole(response, min(MOST_ANSWER_BYTES, self.left_bytes))
             self.left_bytes -= len(response._content)
+            if not opened.url and (place := _place_in_body(response._content)):
+                opened.url = urljoin(request.url, place)
             return response
 
     return BoundedAdapter()

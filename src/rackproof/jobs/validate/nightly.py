@@ -32,6 +32,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
+from rackproof.core.child_environment import NIGHTLY_SECRETS, environment_of_playbook
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
@@ -45,7 +46,7 @@ from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 LOCK = ".nightly.lock"
-WEBHOOK, SMTP_USER, SMTP_PASSWORD = "RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SMTP_PASSWORD"
+WEBHOOK, SMTP_USER, SMTP_PASSWORD = NIGHTLY_SECRETS
 _TELL_S = 20
 _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
@@ -341,8 +342,7 @@ def _remove_private_folders() -> None:
 
 def _environment(checkout: Path, programs: Path) -> dict[str, str]:
     """Return the playbook's environment, without this process's own secrets and with host key checking."""
-    secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
-    kept = {name: value for name, value in os.environ.items() if name not in secrets}
+    kept = environment_of_playbook()
     # ansible-runner would replace the checkout's path with its own, and would not check host keys.
     kept.setdefault("ANSIBLE_CALLBACK_PLUGINS", str(checkout / "plugins/callback"))
     path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"

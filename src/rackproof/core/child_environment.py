@@ -1,0 +1,43 @@
+"""Give other programs an environment without the secrets of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from rackproof.core.secret_names import secret_variables
+
+NIGHTLY_SECRETS = ("RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SMTP_PASSWORD")
+"""Secrets that only ``rackproof nightly`` itself uses. No playbook reads them."""
+OWN_SECRETS = (*NIGHTLY_SECRETS, "RACKPROOF_DATABASE_URL", "NGC_API_KEY")
+"""Secrets of the environment that Rackproof and its roles read."""
+SLURM_NEEDS = ("SLURM_",)
+"""Parts of names that Slurm's programs need for their configuration and their token (SLURM_JWT)."""
+SSH_NEEDS = ("SSH_",)
+"""Parts of names that OpenSSH's programs need for an agent, or for a program that asks for a password."""
+ANSIBLE_NEEDS = ("ANSIBLE_", "VAULT")
+"""Parts of names that Ansible needs to read a written inventory. A script may print the password of Vault."""
+
+
+def environment_of_tool(*needed: str) -> dict[str, str]:
+    """Return an environment for a program that does one thing and needs no secrets but the named ones.
+
+    Args:
+        needed: Parts of the names of variables that the program needs even if they look like secrets.
+    """
+    looks_secret = {*secret_variables(os.environ), *OWN_SECRETS}
+    return _without({name for name in looks_secret if not any(part in name for part in needed)})
+
+
+def environment_of_inventory() -> dict[str, str]:
+    """Return an environment for the programs of a site's inventory, which may need secrets of the site."""
+    return _without(OWN_SECRETS)
+
+
+def environment_of_playbook() -> dict[str, str]:
+    """Return an environment for a playbook, whose roles and variables may read any other secret."""
+    return _without(NIGHTLY_SECRETS)
+
+
+def _without(names: Collection[str]) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in names}

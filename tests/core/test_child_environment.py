@@ -1,0 +1,123 @@
+"""Programs that Rackproof starts get no secrets that they do not need."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rackproof.analysis.certificate.signature import sign_bytes
+from rackproof.core.child_environment import (
+    ANSIBLE_NEEDS,
+    OWN_SECRETS,
+    environment_of_inventory,
+    environment_of_playbook,
+    environment_of_tool,
+)
+from rackproof.core.errors import RackproofError
+from rackproof.jobs.fleet_status import ask_slurm
+from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
+from rackproof.jobs.inventory.lint import list_inventory
+from rackproof.jobs.inventory.nodes import NETBOX_TOKEN
+from rackproof.jobs.inventory.slurm_source import ask_slurm_listing
+from rackproof.jobs.reimage.bmc import Access
+from rackproof.jobs.reimage.ipmi import open_machine
+
+from ..e2e.canaries import ENVIRONMENT
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = {NETBOX_TOKEN, "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "BMC_PASSWORD", "https_proxy"}
+"""Secrets that are not Rackproof's; one has a name that does not say so."""
+SLURM, SSH, ANSIBLE = {"SLURM_JWT"}, {"SSH_AUTH_SOCK"}, {"ANSIBLE_VAULT_PASSWORD_FILE", "VAULT_PASSWORD"}
+ALL = {*ENVIRONMENT, *SITE, *SLURM, *SSH, *ANSIBLE}
+
+
+@pytest.fixture(autouse=True)
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ALL:
+        monkeypatch.setenv(name, f"http://user:canary-{name}@proxy")
+
+
+def use_ipmi() -> None:
+    with open_machine("n1", Access(address="127.0.0.1", user="ops", password="x", protocol="ipmi")) as one:
+        one.read_status()
+
+
+@pytest.mark.parametrize(
+    ("program", "start", "left"),
+    [
+        ("scontrol", ask_slurm_listing, SLURM),
+        ("sinfo", ask_slurm, SLURM),
+        ("ipmitool", use_ipmi, set()),
+        ("ansible-inventory", lambda: list_inventory(Path("/")), ALL - set(OWN_SECRETS)),
+        ("ansible-inventory", lambda: read_ansible_nodes(Path("/")), ANSIBLE),
+        ("ssh-keygen", lambda: sign_bytes(b"x", Path("key")), SSH),
+    ],
+)
+def test_a_tool_gets_no_secret_that_it_does_not_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, start: Callable[[], object], left: set[str]
+) -> None:
+    tool = tmp_path / program
+    tool.write_text(f"#!/bin/sh\nenv > {tmp_path}/got\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    # Ansible's programs are those beside this Python.
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with suppress(RackproofError):
+        start()
+    got = dict(line.partition("=")[::2] for line in (tmp_path / "got").read_text().splitlines())
+    assert {name for name in got if "canary-" in got[name]} == left
+    assert got["PATH"].startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("environment", "left"),
+    [
+        (environment_of_tool, set()),
+        # The inventory of a site may be a program that needs the site's secrets.
+        (environment_of_inventory, ALL - set(OWN_SECRETS)),
+        (lambda: environment_of_tool(*ANSIBLE_NEEDS), ANSIBLE),
+        (
+            environment_of_playbook,
+            ALL - {name for name in ENVIRONMENT if "SMTP" in name or "WEBHOOK" in name},
+        ),
+    ],
+)
+def test_what_each_kind_of_program_gets(environment: Callable[[], dict[str, str]], left: set[str]) -> None:
+    got = environment()
+    assert {name for name in got if "canary-" in got[name]} == left
+    assert "PATH" in got
+
+
+def test_the_list_of_own_secrets_is_whole_and_the_nodes_have_the_same() -> None:
+    assert set(OWN_SECRETS) == set(ENVIRONMENT)
+    module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
+    assert {*OWN_SECRETS, NETBOX_TOKEN} - set(module["CONTROLLER_SECRETS"]) == {"NGC_API_KEY"}
+    assert set(module["node_environment"]()) >= {"NGC_API_KEY", "HF_TOKEN", "PATH"}
+
+
+def started_programs(path: Path) -> list[str]:
+    """Return the argument ``env`` of each call in a file that starts another program."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+        if (
+            ast.unparse(node.func).startswith("subprocess.")
+            or {"capture_output", "preexec_fn"} & given.keys()
+        ):
+            found.append(f"{path.name}:{node.lineno} {given.get('env')}")
+    return [one for one in found if "TimeoutExpired" not in one]
+
+
+def test_every_program_is_started_with_an_environment_of_its_own() -> None:
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    started = [one for path in files for one in started_programs(path)]
+    assert len(started) >= 12
+    assert [one for one in started if "environment" not in one] == []

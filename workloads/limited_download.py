@@ -1,0 +1,154 @@
+"""Open addresses of servers that may be slow, silent or endless, within limits of rate, time and size.
+
+urllib's own limit is for the time between two bytes: a server that sends a byte every ten seconds never
+exceeds it. The limits here include status line, headers, redirects and the sizes of chunks. Only time that
+is spent waiting for the server counts for the rate. Standard library only, Python 3.8+.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import time
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+SILENT_S = 60.0
+"""Largest time between two bytes, and for a connection."""
+_BEYOND_BYTES = 1 << 20
+"""Room for headers, redirects and the sizes of chunks, in addition to the content of an answer."""
+_BUFFER_BYTES = 1 << 16
+
+
+class LimitError(OSError):
+    """A server is too slow, or its answer too long; the text has the address and the limit."""
+
+
+@dataclass
+class Limits:
+    """The limits of one download.
+
+    Args:
+        min_bytes_per_s: The lowest rate, over any time of ``window_s`` that is spent waiting. 0 is no limit.
+        timeout_s: The largest time from begin to end.
+        most_bytes: The largest size of the content.
+        window_s: The time over which the rate is measured.
+    """
+
+    min_bytes_per_s: int = 1000
+    timeout_s: int = 21600
+    most_bytes: int = 1 << 40
+    window_s: float = 60.0
+
+
+def add_limits(arguments: argparse.ArgumentParser) -> None:
+    """Add the options that set the limits of a program's downloads."""
+    default = Limits()
+    arguments.add_argument(
+        "--min-bytes-per-s", type=int, default=default.min_bytes_per_s, help="lowest rate of a download"
+    )
+    arguments.add_argument(
+        "--timeout-s", type=int, default=default.timeout_s, help="largest time of a download"
+    )
+
+
+class _Pace:
+    """The progress of one download, over all its connections."""
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self.url, self.limits = url, limits
+        self.begin = time.monotonic()
+        self.total = self.window_bytes = 0
+        self.window_waited = 0.0
+
+    def note(self, count: int, waited_s: float) -> None:
+        """Count bytes that came, and refuse to read on beyond a limit."""
+        limits = self.limits
+        if time.monotonic() - self.begin > limits.timeout_s:
+            raise LimitError(
+                f"{self.url} did not end within {limits.timeout_s:g} s ({self.total:,} bytes came); "
+                "bench_download_timeout_s sets the limit"
+            )
+        self.total += count
+        if self.total > limits.most_bytes + _BEYOND_BYTES:
+            raise LimitError(f"{self.url} sends more than {limits.most_bytes:,} bytes")
+        # The first bytes may need long: a server may have to fetch the file itself.
+        if self.total > count:
+            self.window_bytes += count
+            self.window_waited += waited_s
+        if count and self.window_waited >= limits.window_s:
+            self._check_rate()
+
+    def _check_rate(self) -> None:
+        rate = self.window_bytes / self.window_waited
+        if rate < self.limits.min_bytes_per_s:
+            raise LimitError(
+                f"{self.url} sends {rate:.3g} bytes/s, less than {self.limits.min_bytes_per_s} over "
+                f"{self.window_waited:.0f} s; bench_download_min_bytes_per_s sets the limit"
+            )
+        self.window_bytes, self.window_waited = 0, 0.0
+
+
+class _PacedStream(io.RawIOBase):
+    """The bytes of a connection, each read of which is checked."""
+
+    def __init__(self, raw: Any, pace: _Pace) -> None:
+        super().__init__()
+        self._raw, self._pace = raw, pace
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has come, and check the limits."""
+        begin = time.monotonic()
+        count = self._raw.readinto(buffer) or 0
+        self._pace.note(count, time.monotonic() - begin)
+        return count
+
+    def close(self) -> None:
+        """Close the connection, too."""
+        self._raw.close()
+        super().close()
+
+
+def open_limited(
+    request: str | urllib.request.Request,
+    limits: Limits,
+    *handlers: urllib.request.BaseHandler,
+) -> Any:
+    """Open an address, as ``urllib.request.urlopen`` does, whose answer can only be read within limits.
+
+    The caller checks the scheme of the address, and adds handlers for redirects.
+
+    Raises:
+        LimitError: The server exceeds a limit; also raised while the answer is read.
+        OSError: The address cannot be opened.
+    """
+    url = request if isinstance(request, str) else request.full_url
+    pace = _Pace(url, limits)
+
+    class Response(http.client.HTTPResponse):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.fp = io.BufferedReader(_PacedStream(self.fp.detach(), pace), _BUFFER_BYTES)
+
+    class Connection(http.client.HTTPConnection):
+        response_class = Response
+
+    class SafeConnection(http.client.HTTPSConnection):
+        response_class = Response
+
+    class Handler(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> Any:
+            return self.do_open(Connection, req)
+
+    class SafeHandler(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> Any:
+            return self.do_open(SafeConnection, req)
+
+    opener = urllib.request.build_opener(Handler(), SafeHandler(), *handlers)
+    return opener.open(request, timeout=min(SILENT_S, limits.timeout_s))
