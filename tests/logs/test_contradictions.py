@@ -132,8 +132,7 @@ def test_a_failure_in_a_last_line_without_line_feed_counts(name: str, end: bytes
 
 def stating(benchmark: str, key: str, value: object, final: float, *more: str) -> bytes:
     """Return a log of a benchmark that reaches ``final`` and states something of its data or target."""
-    raw = samples.mllog(samples.event(key, value, 150), *more, final=final)
-    return raw.replace(b"llama2_70b_lora", benchmark.encode())
+    return samples.mllog_of(benchmark, final, samples.event(key, value, 150), *more)
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,15 @@ _FROM_THE_START = frozenset(
 _FEWEST_SHARE = 0.5
 """Each of the 6,328 published successes of rounds 3.1 to 5.1 has values for at least this share of
 its evaluations."""
+_MOST_EPOCHS = 1000
+"""Largest number of epochs. Larger values are samples, which are different at each evaluation."""
 _GAP = 1.75
 """An interval that is this many times as long as usual lacks an evaluation. Published logs have at most
 1.6 (llama31_405b, 5.1)."""
 _SYSTEMATIC = 0.6
 """Share of all pairs above which a pattern comes from the submitter's code."""
+_EPOCHS_OF_NEW_SSD = 20
+"""Largest number of epochs of ssd since round 2.0. Published logs have at most 8."""
 _FEWEST_BLOCKS = 4
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
@@ -249,13 +253,14 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
         before, value, line = progress.back
         message = f"{name}{of} is {value:g} after {before:g}: training does not go backwards"
         yield message, line
-    if progress.same is not None and (name != "epoch_num" or benchmark not in _EPOCHS_STAY):
+    stays = name == "epoch_num" and benchmark in _EPOCHS_STAY
+    if progress.same is not None and (not stays or progress.same[0] > _MOST_EPOCHS):
         value, line = progress.same
         yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
     gap, line = progress.largest
     usual = progress.usual
-    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer.
-    longer = benchmark == "ssd" and [gap] == progress.gaps[:1]
+    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, and it has 40 epochs or more.
+    longer = benchmark == "ssd" and [gap] == progress.gaps[:1] and (progress.last or 0) > _EPOCHS_OF_NEW_SSD
     if usual and gap > _GAP * usual and not longer:
         message = f"{gap:g} of {name}{of} between evaluations, not the usual {usual:g}: some are missing"
         yield message, line
