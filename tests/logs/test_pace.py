@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import lzma
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from rackproof.logs._mlperf import TARGETS
 
 from .log_samples import MXNET, event
 
+REAL = Path(__file__).resolve().parents[1] / "data/real/mlperf-5.1"
 _INTERVAL_S, _EVALUATIONS, _START = 100, 6, 60
 _EPOCH = {"bert": 150_000.0, "unet3d": 400.0, "rgat": 0.05, "gpt3": 50e6}
 """Progress between evaluations. bert and gpt3 count samples, the others epochs."""
@@ -174,6 +177,29 @@ EDITS: tuple[tuple[str, tuple[str, ...], Change, str], ...] = (
         "course_incomplete",
     ),
     ("the target is reached early", ("unet3d", "rgat", "rnnt", "gpt3"), target_early, "course_incomplete"),
+    (
+        "an evaluation without a value",
+        ("unet3d", "bert"),
+        of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', '"value": null', one), only=2),
+        "impossible_value",
+    ),
+    (
+        "a part that ends before it starts",
+        ("unet3d", "rgat"),
+        lambda lines: [
+            *lines[:10],
+            event("epoch_start", None, 300),
+            event("epoch_stop", None, 200),
+            *lines[10:],
+        ],
+        "events_out_of_order",
+    ),
+    (
+        "other batches than those of the data",
+        ("ssd", "retinanet"),
+        of_key("global_batch_size", lambda one: one.replace("256", "512")),
+        "batch_size_contradicts",
+    ),
     ("the first gap of ssd", ("ssd",), of_key("eval_accuracy", lambda _: None, only=1), "course_incomplete"),
     ("losses that never change", ("unet3d", "resnet"), same_losses, "impossible_value"),
     ("a wall time of another run", ("ssd", "retinanet"), with_result(2000), "result_mismatch"),
@@ -217,6 +243,14 @@ def test_images_are_counted_where_the_log_states_batches(
 def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
     lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]
     assert judge(lines)[0] is (Verdict.UNPROVEN if since == 0 else Verdict.PASS)
+
+
+@pytest.mark.parametrize("path", sorted(REAL.rglob("result_1.txt.xz")), ids=lambda path: path.parent.name)
+def test_a_log_of_round_5_1_has_a_seed(path: Path) -> None:
+    lines = lzma.decompress(path.read_bytes()).decode().splitlines(keepends=True)
+    assert judge(lines)[0] in (Verdict.PASS, Verdict.DEGRADED)
+    verdict, codes = judge(of_key("seed", lambda _: None)(lines))
+    assert (verdict, "course_incomplete" in codes) == (Verdict.UNPROVEN, True)
 
 
 @settings(max_examples=60, deadline=None)

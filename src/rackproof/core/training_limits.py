@@ -34,7 +34,7 @@ _MOST_EPOCHS_OF = {"unet3d": 20_000}
 to 9,700 epochs."""
 _IMAGES_OF_EPOCH = {"maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
 """Images per epoch of benchmarks whose ``train_samples`` is in batches in some submitters' logs."""
-_FEWEST_IMAGES = 100_000
+FEWEST_IMAGES = 100_000
 """Smallest ``train_samples`` of these benchmarks that is a number of images."""
 
 
@@ -147,6 +147,14 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     return found[2], int(nodes[1]) * (int(found[1]) if stated else MOST_OF_NODE)
 
 
+def images_of_epoch(benchmark: str) -> int | None:
+    """Return the images per epoch of a benchmark whose logs may state batches instead, or None.
+
+    maskrcnn is left out, because its logs state neither.
+    """
+    return None if benchmark == "maskrcnn" else _IMAGES_OF_EPOCH.get(benchmark)
+
+
 def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
     """Return the number of samples that a training's progress stands for, or None if it is unknown.
 
@@ -161,7 +169,7 @@ def samples_trained(benchmark: str, kind: str, amount: float, train_samples: flo
     ):
         return amount
     images = _IMAGES_OF_EPOCH.get(benchmark)
-    if images is not None and (train_samples or 0) < _FEWEST_IMAGES:
+    if images is not None and (train_samples or 0) < FEWEST_IMAGES:
         train_samples = images
     return amount * train_samples if kind == "epoch_num" and train_samples else None
 

@@ -19,9 +19,15 @@ from math import inf, isclose, isfinite
 from rackproof.core.gpu_models import share_of_peak
 from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
-from rackproof.core.training_limits import gpus_of_platform, impossible_speeds, samples_trained
+from rackproof.core.training_limits import (
+    FEWEST_IMAGES,
+    gpus_of_platform,
+    images_of_epoch,
+    impossible_speeds,
+    samples_trained,
+)
 from rackproof.logs._course import KINDS, Course
-from rackproof.logs._pace import SINCE, Pace, RunTimes
+from rackproof.logs._pace import NOISE_S, SINCE, Pace, RunTimes
 from rackproof.logs._reading import (
     MAX_EXCERPT,
     MAX_TAGS,
@@ -254,13 +260,15 @@ _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "l
 LONGER_THAN_EVENTS, BEFORE_EVENTS_S = 1.8, 600.0
 """Largest wall time of the run script, as a multiple of the time of all events and in seconds more than
 that. In the published logs of rounds 3.1 and 5.1, the excess is at most 445 s."""
+COMPARED_FORMAT = "mllog"
+"""Notation of the published logs from which the bounds for times come."""
+BATCHES_SLACK = 0.02
+"""Largest share by which batches in an epoch may differ from the data set. Published logs have 0.008."""
 FEWEST_LOSSES = 10
 """Number of losses from which equal ones show no training."""
 CLOCK_S = 0.5
 """Tolerance for the millisecond clocks that time many short steps. A tenth of a second is no
 contradiction."""
-NOISE_S = 2.0
-"""Tolerance for a busy processor in a training that lasts seconds. No real benchmark is so short."""
 AFTER_STOP_S = 60.0
 """Seconds after run_stop in which other ranks report. In 1,900 logs of rounds 2.1, 4.1 and 5.0, it is at
 most 14 s."""
@@ -738,7 +746,7 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Store the last value of every metric."""
-        self._check_progress(meta, position)
+        progress = self._take_progress(meta, position)
         self.course.evaluations += 1
         epoch = number(meta.get("epoch_num"))
         if isinstance(value, dict) and "epoch" in value:  # 0.5: {"epoch": 59, "value": 0.7}
@@ -746,10 +754,12 @@ class Events(LogParser):
         values = _eval_values(value, meta, self.benchmark)
         if not values:
             self.damaged(key, position)
+        if value is None:
+            self._impossible("an evaluation has no value", position)
         if self.run_stop is None:
             self.pace.part(key, time)
             only = number(next(iter(values.values()))) if len(values) == 1 else None
-            self.pace.evaluate(_numbers_of(meta), time, only)
+            self.pace.evaluate(progress, time, only)
         for name, raw in list(values.items())[:20]:
             accuracy = number(raw)
             if accuracy is None:
@@ -759,8 +769,9 @@ class Events(LogParser):
         self.eval_count += 1
         self._epoch_seen(epoch, position)
 
-    def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
-        """Record the progress that an evaluation states, and report values that no progress can have."""
+    def _take_progress(self, meta: Mapping[str, object], position: int) -> dict[str, float]:
+        """Return the progress that an evaluation states, by name. Report values that no progress can have."""
+        progress: dict[str, float] = {}
         stated = [name for name in _PROGRESS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
@@ -769,8 +780,10 @@ class Events(LogParser):
             if found is None or not 0 <= found < inf or broken:
                 self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
             else:
+                progress[name] = found
                 metric = text_of(meta.get("metric", ""), 40)
                 self.course.advance(name, metric, found, self.log.line_at, position)
+        return progress
 
     def _impossible(self, what: str, position: int) -> None:
         line, rank = self.place(position)
@@ -1306,6 +1319,7 @@ class Events(LogParser):
         self._remark_on_events_after_stop()
         self._remark_on_several_runs()
         self._remark_on_batch_size()
+        self._remark_on_batches()
         self._remark_on_data()
         self._remark_on_stated_target()
         self._remark_on_step_times()
@@ -1436,6 +1450,20 @@ class Events(LogParser):
             )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
+    def _remark_on_batches(self) -> None:
+        """Find a number of batches per epoch that does not fit the batch size and the data set."""
+        images, batches = images_of_epoch(self.benchmark), number(self.log.tags.get("train_samples"))
+        if (
+            not (images and batches and self.batch_size)
+            or batches >= FEWEST_IMAGES
+            or not self._is_compared()
+        ):
+            return
+        if not isclose(batches * self.batch_size, images, rel_tol=BATCHES_SLACK):
+            each = f"{batches:g} batches of {self.batch_size:g}"
+            message = f"{each} in an epoch, and {self.benchmark} has {images} images"
+            self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
+
     def _remark_on_data(self) -> None:
         """Find numbers of samples that do not match the data set. The open division may use other data."""
         if self.log.tags.get("submission_division") == "open":
@@ -1532,7 +1560,7 @@ class Events(LogParser):
         """Return whether the bounds of published logs apply to this log's times."""
         day = _day_of(self.latest)
         known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
-        return known and day is not None and day >= SINCE
+        return self.format == COMPARED_FORMAT and known and day is not None and day >= SINCE
 
     def _samples(self) -> float | None:
         """Return the number of samples trained until the last evaluation, or None if it is unknown."""
@@ -1554,6 +1582,7 @@ class Events(LogParser):
         run = RunTimes(self.benchmark, start, stop, self._samples(), stated, processes)
         for code, messages in (
             ("training_before_run_start", self.pace.early_start(start, stop)),
+            ("events_out_of_order", self.pace.without_duration()),
             ("implausible_speed", self.pace.too_fast(run)),
             ("steps_contradict", self.pace.beside_stated(run)),
             ("course_incomplete", self.pace.missing()),
