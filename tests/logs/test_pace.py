@@ -239,6 +239,13 @@ def test_images_are_counted_where_the_log_states_batches(
     assert (code in codes) if code else not codes
 
 
+@pytest.mark.parametrize("speed", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("trained", ["bert", "unet3d", "dlrm_dcnv2"])
+def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: float) -> None:
+    lines = times_throughput(600 * speed)(faster(600)(training(trained)))
+    assert judge(lines) == (Verdict.PASS, set())
+
+
 @pytest.mark.parametrize("since", [0, -30_000_000])
 def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
     lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]
