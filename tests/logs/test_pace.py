@@ -246,6 +246,27 @@ def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: fl
     assert judge(lines) == (Verdict.PASS, set())
 
 
+@pytest.mark.parametrize(
+    ("dropped", "found"),
+    [(range(0), False), (range(9, 10), False), (range(5, 20), True), (range(42, 50), True)],
+)
+def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, found: bool) -> None:
+    lines = [event("submission_benchmark", "llama31_405b"), event("run_start", None, 1)]
+    number = 0
+    for first, last in ((0, 300), (300, 400), (400, 500)):
+        lines.append(event("block_start", None, 2 + first, step=first))
+        for step in range(first + 10, last + 1, 10):
+            kept = number not in dropped
+            lines += (
+                [event("tracked_stats", {"reduced_train_loss": 5.0 + 1 / step}, 2 + step)] if kept else []
+            )
+            number += 1
+        lines.append(event("block_stop", None, 2 + last, step=last))
+        lines.append(event("eval_accuracy", 5.7 if last < 500 else 5.5, 2 + last, samples_count=last - 200))
+    verdict, codes = judge([*lines, event("run_stop", None, 503, status="success")])
+    assert (verdict is Verdict.UNPROVEN, "course_incomplete" in codes) == (found, found), codes
+
+
 @pytest.mark.parametrize("since", [0, -30_000_000])
 def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
     lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]

@@ -42,6 +42,8 @@ _GAP = 1.75
 1.6 (llama31_405b, 5.1)."""
 _SYSTEMATIC = 0.6
 """Share of all pairs above which a pattern comes from the submitter's code."""
+_FEWEST_OF_STEPS = 0.8
+"""Smallest number of statistics of a block, as a share of the number in as many steps of another block."""
 _EPOCHS_OF_NEW_SSD = 20
 """Largest number of epochs of ssd since round 2.0. Published logs have at most 8."""
 _FEWEST_BLOCKS = 4
@@ -153,6 +155,10 @@ class Course:
         """Number of statistics of each kind when the current block began."""
         self.of_blocks: list[tuple[int, ...]] = []
         """Statistics of each completed block, by kind."""
+        self.steps_of: list[float] = []
+        """Steps of each completed block, or 0 where the log does not state them."""
+        self.first_step: float | None = None
+        """Step at the start of the current block."""
         self.extremes: dict[tuple[str, bool], Extreme] = {}
         """Lowest and highest evaluation of each metric."""
 
@@ -162,17 +168,19 @@ class Course:
         counted = self.progress.get(("samples_count", ""))
         return counted.last if counted is not None else None
 
-    def block_started(self, time: float, counts: tuple[int, ...]) -> None:
-        """Record the number of statistics before a block."""
-        self.before_block, self.block_began = counts, time
+    def block_started(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
+        """Record the number of statistics before a block, and its first step."""
+        self.before_block, self.block_began, self.first_step = counts, time, step
 
-    def block_stopped(self, time: float, counts: tuple[int, ...]) -> None:
-        """Record the number of statistics before the end of a block."""
+    def block_stopped(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
+        """Record the number of statistics before the end of a block, and its last step."""
         if self.pairs["block"].open:
             self.trained_s += time - self.block_began
             if len(self.of_blocks) < _MOST_KEPT:
                 here = (now - then for now, then in zip(counts, self.before_block, strict=True))
                 self.of_blocks.append(tuple(here))
+                first = self.first_step
+                self.steps_of.append(0.0 if step is None or first is None else max(0.0, step - first))
 
     def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
         """Record the training's progress, from a ``samples_count``, ``epoch_num`` or ``step_num``."""
@@ -218,6 +226,7 @@ class Course:
         for (name, metric), progress in self.progress.items():
             yield from _missing_of_progress(benchmark, name, metric, progress)
         yield from self._missing_statistics(benchmark)
+        yield from self._thin_statistics()
 
     def _missing_statistics(self, benchmark: str) -> Iterator[Found]:
         """Find a block with fewer statistics than the others, which differ by one at most."""
@@ -233,6 +242,27 @@ class Course:
                 message = f"block {number} has {fewest} statistics of training, others have {usual}"
                 yield f"{message}: lines of the log are missing", None
                 return
+
+    def _thin_statistics(self) -> Iterator[Found]:
+        """Find a block with far fewer statistics per step than another one, if there are few blocks."""
+        if not 1 < len(self.of_blocks) < _FEWEST_BLOCKS:
+            return
+        for kind in range(len(self.of_blocks[0])):
+            blocks = [
+                (number, counts[kind], steps)
+                for number, (counts, steps) in enumerate(zip(self.of_blocks, self.steps_of, strict=True), 1)
+                if steps
+            ]
+            # A block may have one statistic more or less than its share.
+            most = max(((count - 1) / steps for _, count, steps in blocks), default=0.0)
+            for number, count, steps in blocks:
+                if count + 1 < _FEWEST_OF_STEPS * most * steps:
+                    yield (
+                        f"block {number} has {count} statistics of training in {steps:g} steps, another one "
+                        f"has {most * steps:.0f} in as many: lines of the log are missing",
+                        None,
+                    )
+                    return
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:

@@ -736,7 +736,8 @@ class Events(LogParser):
         if kind == "block":
             curves = self.curves
             counts = tuple([curves[name].count for name in _TRAINED])
-            (course.block_started if starts else course.block_stopped)(time, counts)
+            step = number(meta.get("step"))
+            (course.block_started if starts else course.block_stopped)(time, counts, step)
         if starts:
             course.pairs[kind].start(self.log.line_at, position)
         else:
