@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import lzma
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +16,6 @@ from rackproof.logs._mlperf import TARGETS
 
 from .log_samples import MXNET, event
 
-REAL = Path(__file__).resolve().parents[1] / "data/real/mlperf-5.1"
 _INTERVAL_S, _EVALUATIONS, _START = 100, 6, 60
 _EPOCH = {"bert": 150_000.0, "unet3d": 400.0, "rgat": 0.05, "gpt3": 50e6}
 """Progress between evaluations. bert and gpt3 count samples, the others epochs."""
@@ -271,14 +268,6 @@ def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, f
 def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
     lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]
     assert judge(lines)[0] is (Verdict.UNPROVEN if since == 0 else Verdict.PASS)
-
-
-@pytest.mark.parametrize("path", sorted(REAL.rglob("result_1.txt.xz")), ids=lambda path: path.parent.name)
-def test_a_log_of_round_5_1_has_a_seed(path: Path) -> None:
-    lines = lzma.decompress(path.read_bytes()).decode().splitlines(keepends=True)
-    assert judge(lines)[0] in (Verdict.PASS, Verdict.DEGRADED)
-    verdict, codes = judge(of_key("seed", lambda _: None)(lines))
-    assert (verdict, "course_incomplete" in codes) == (Verdict.UNPROVEN, True)
 
 
 @settings(max_examples=60, deadline=None)
